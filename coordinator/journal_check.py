@@ -8,7 +8,7 @@ events make, and only snapshots that equal the state after their events.
 from dataclasses import dataclass
 
 from coordinator.journal import Journal, RecordedCommit, RecordedEntry
-from coordinator.machine.events import CommitRound, Effect, RestartRun, VoidPayload
+from coordinator.machine.events import CommitRound, Effect, RestartRun, ScheduleRun, VoidPayload
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from coordinator.state_snapshot import decode_state, durable_part
@@ -103,7 +103,7 @@ def _compare_commits(
 def _compare_entries(
     effects: list[Effect], entries: list[RecordedEntry], coordinator_key: bytes, sequence: int
 ) -> None:
-    """Compare the voids and restarts that an event makes with the next on record, and take these
+    """Compare the entries of the chain that an event makes with the next on record, and take these
     off `entries`.
     """
     for effect in effects:
@@ -112,6 +112,8 @@ def _compare_entries(
                 makes = f"makes a payload of round {entry.round} void"
             case RestartRun(entry):
                 makes = f"lets the run go on from a checkpoint after round {entry.round}"
+            case ScheduleRun(entry):
+                makes = f"changes the schedule after round {entry.round}"
             case _:
                 continue
         row = entries.pop(0) if entries else None

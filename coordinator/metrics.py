@@ -44,7 +44,7 @@ class RoundsCollector(Collector):
         yield _gauge("audit_alarm", text, bool(alarm(state.verdicts)))
         text = "Newest decided round; -1 before the first."
         yield _gauge("decided_round", text, state.decided_round)
-        steps = self._rounds.spec.schedule.steps
+        steps = self._rounds.state.schedule(self._rounds.spec).steps
         yield _gauge("steps_planned", "Length of the run in steps.", steps)
         if state.loss is not None:
             yield _gauge("loss_nats_per_token", "Training loss of the newest commit.", state.loss)

@@ -20,9 +20,8 @@ from coordinator.desk import OperatorDesk
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine import auditing
-from coordinator.machine.events import Salted, Vouched
 from coordinator.machine.members.standing import SALT_BYTES
-from coordinator.machine.operator.acts import Admit
+from coordinator.machine.operator.acts import Admit, Salted, Vouched
 from coordinator.machine.rounds import Rounds
 from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer

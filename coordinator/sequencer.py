@@ -20,8 +20,7 @@ from coordinator.machine.events import (
     Event,
     RecordDigest,
     Restarted,
-    RestartRun,
-    VoidPayload,
+    entry_in,
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient, screened
@@ -231,8 +230,7 @@ class Sequencer:
             if isinstance(effect, CommitRound):
                 before[effect.commit.round], tail = tail, ()
                 head_round = effect.commit.round
-            elif isinstance(effect, VoidPayload | RestartRun):
-                entry = effect.void if isinstance(effect, VoidPayload) else effect.restart
+            elif (entry := entry_in(effect)) is not None:
                 entries[entry] = signed = sign_entry(entry, self._key)
                 about = entry.round if isinstance(entry, Void) else -1
                 rows.append(RecordedEntry(head_round, about, signed))

@@ -38,7 +38,7 @@ def status(
         "steps": {
             "committed": totals.committed,
             "skipped": totals.skipped,
-            "total": rounds.spec.schedule.steps,
+            "total": state.schedule(rounds.spec).steps,
         },
         "checkpoint": _checkpoints(state),
         "voids": len(state.voids.made),

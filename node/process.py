@@ -35,6 +35,7 @@ from node.links.uplink import Uplink
 from node.model.check import check_model
 from node.model.training import require_fits
 from node.own_data import open_corpus
+from node.own_genesis import genesis_of
 from node.owner_view import owner_view
 from node.replica.checkpoint_state import read_state
 from node.replica.factory import replica_for
@@ -382,7 +383,8 @@ def build_replica(
     here.
     """
     try_model(info, device)
-    replica = replica_for(info.spec, info.run_id, device, settings.micro_batch, own)
+    genesis, batch = genesis_of(info.spec, settings.directory / "genesis"), settings.micro_batch
+    replica = replica_for(info.spec, info.run_id, device, batch, own, genesis=genesis)
     vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
     require_fits(replica.trainee.model, vocabulary, length)
     return replica

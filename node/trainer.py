@@ -26,7 +26,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
 
-from node.control.decisions import Decision
+from node.control.decision import Decision
 from node.demo.engine import Extraction
 from node.gossip.swarm import NotRetainedError
 from node.model.training import RoundWork

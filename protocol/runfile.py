@@ -204,6 +204,14 @@ class RunSpec(Section):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the initial weights and of the data order."""
 
+    genesis: str = Field(default="", max_length=1024)
+    """Published checkpoint from which the run begins: a directory, or a URL of kind http, https,
+    hf, s3 or gs; empty: the initial weights are drawn from the seed."""
+
+    genesis_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    """SHA-256 of its parameters' canonical bytes, which `lockstep status` and model cards show;
+    needed with `genesis`."""
+
     model: ModelSpec = ModelSpec()
     data: DataSpec = DataSpec()
     algorithm: AlgorithmSpec = AlgorithmSpec()
@@ -216,6 +224,8 @@ class RunSpec(Section):
     def _fields_fit_together(self) -> "RunSpec":
         members, rounds = self.membership, self.rounds
         self.algorithm.require_one_algorithm()
+        if bool(self.genesis) != bool(self.genesis_sha256):
+            raise ValueError("genesis and genesis_sha256 belong together: got only one of them")
         if rounds.quorum > members.members_max:
             raise ValueError(
                 f"rounds.quorum {rounds.quorum} exceeds membership.members_max "

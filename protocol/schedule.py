@@ -6,7 +6,9 @@ so the formula may differ between releases without two replicas ever differing.
 
 import math
 import struct
+from collections.abc import Iterable
 
+from protocol.codec.chain import Reschedule
 from protocol.runfile import ScheduleSpec
 
 
@@ -20,6 +22,16 @@ def learning_rate(schedule: ScheduleSpec, step: int) -> float:
     progress = min(1.0, (step - schedule.warmup_steps) / span)
     fall = progress if schedule.shape == "linear" else (1 - math.cos(math.pi * progress)) / 2
     return schedule.learning_rate * (1 - fall * (1 - schedule.final_fraction))
+
+
+def in_force(schedule: ScheduleSpec, changes: Iterable[Reschedule]) -> ScheduleSpec:
+    """The schedule of the run file with the operator's changes of its length and largest learning
+    rate, oldest first. The shape is stretched over the new length.
+    """
+    for change in changes:
+        rate = float32_value(change.learning_rate_bits)
+        schedule = schedule.model_copy(update={"steps": change.steps, "learning_rate": rate})
+    return schedule
 
 
 def scalars(schedule: ScheduleSpec, step: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protocol.border.checkpoint_files import run_name
 from protocol.codec.state_hash import ROW_WORDS, StateHash
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest
@@ -40,7 +41,7 @@ class _Tensor:
 
 
 def digests_of(paths: Iterable[Path]) -> tuple[int, Digest]:
-    """State digest and canonical SHA-256 of all tensors in safetensors files.
+    """State digest and canonical SHA-256 of all tensors in safetensors files, by a run's names.
 
     Raises `RemoteProtocolError` for a file that is none, and for tensors that are not float32.
     """
@@ -51,8 +52,11 @@ def digests_of(paths: Iterable[Path]) -> tuple[int, Digest]:
                 raise RemoteProtocolError(f"{path.name}: expected {name[:64]!a} once")
             tensors[name] = tensor
     found = StateHash()
-    for name in sorted(tensors):
-        tensor = tensors[name]
+    named = {run_name(name, tensors): tensor for name, tensor in tensors.items()}
+    if len(named) != len(tensors):
+        raise RemoteProtocolError("expected one embedding that stands for the output, got two")
+    for name in sorted(named):
+        tensor = named[name]
         found.begin(name, tensor.shape)
         with tensor.path.open("rb") as file:
             file.seek(tensor.first)

@@ -21,7 +21,7 @@ def finish_if_due(state: RunState, spec: RunSpec, now_ms: int) -> None:
     committed, end = state.totals.committed, state.end
     if end.finished:
         return
-    if committed >= spec.schedule.steps:
+    if committed >= state.schedule(spec).steps:
         state.reason = f"all {committed} steps are done"
     elif state.undecided or not (reason := state.operator.ends(committed)):
         return

@@ -20,9 +20,9 @@ from coordinator.machine.checkpoints.events import (
     CheckpointStored,
     RoomGiven,
 )
-from coordinator.machine.operator.acts import Ordered
+from coordinator.machine.operator.acts import Ordered, Salted, TokenShown, Vouched
 from protocol.clock import Instants
-from protocol.codec.chain import Restart, Void
+from protocol.codec.chain import ChainEntry, Reschedule, Restart, Void
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
@@ -190,32 +190,6 @@ class Restarted:
     """The coordinator continues after it was stopped; leases and instants are extended."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vouched:
-    """The operator lets a key decide."""
-
-    peer: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Salted:
-    """The secret by which witnesses are drawn, 32 random bytes; only the first one counts."""
-
-    salt: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class TokenShown:
-    """A node with a proven key has shown a token, at `shown_s` by the wall clock (seconds since
-    1970).
-    """
-
-    peer: PeerId
-    digest: Digest
-    """SHA-256 of the token."""
-    shown_s: int
-
-
 MemberEvent = Joined | Ready | Heartbeat | Disconnected | Left | Lapsed | Restarted
 Event = (
     MemberEvent
@@ -332,6 +306,13 @@ class RestartRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """Sign, record and send an entry of the chain: the run has another length or rate."""
+
+    entry: Reschedule
+
+
+@dataclass(frozen=True, slots=True)
 class SkipRound:
     """Send the decision that a round counts for nothing."""
 
@@ -387,6 +368,7 @@ Effect = (
     | CommitRound
     | VoidPayload
     | RestartRun
+    | ScheduleRun
     | SkipRound
     | RecordDigest
     | AskResync
@@ -395,3 +377,16 @@ Effect = (
     | AskCheckpoint
     | CheckpointMade
 )
+
+
+def entry_in(effect: Effect) -> ChainEntry | None:
+    """The entry of the chain that an effect makes; None when it makes none."""
+    match effect:
+        case VoidPayload(entry):
+            return entry
+        case RestartRun(entry):
+            return entry
+        case ScheduleRun(entry):
+            return entry
+        case _:
+            return None

@@ -90,9 +90,10 @@ def _rounds(state: RunState, spec: RunSpec) -> None:
     _equal("a first commit", totals.committed > 0, state.head_round >= 0)
     _require(len(rounds) <= spec.rounds.overlap + 1, f"{len(rounds)} rounds are undecided")
     planned = totals.committed + len(rounds)
-    _require(planned <= spec.schedule.steps, f"{planned} steps of {spec.schedule.steps}")
+    steps = state.schedule(spec).steps
+    _require(planned <= steps, f"{planned} steps of {steps}")
     ended = bool(state.operator.ends(totals.committed)) and not rounds
-    _equal("finished", end.finished, ended or totals.committed >= spec.schedule.steps)
+    _equal("finished", end.finished, ended or totals.committed >= steps)
     _require(end.finished or not end.concluded, "concluded before it is finished")
 
 

@@ -31,7 +31,7 @@ def may_begin(state: RunState, members: Membership, spec: RunSpec) -> bool:
         return False
     undecided_max = spec.rounds.overlap_at(state.next_round)
     planned = state.totals.committed + len(state.undecided)
-    if planned >= spec.schedule.steps or len(state.undecided) > undecided_max:
+    if planned >= state.schedule(spec).steps or len(state.undecided) > undecided_max:
         return False
     if not state.undecided:
         return True
@@ -80,17 +80,18 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
     """Lease samples to every worker and append the new round to the undecided ones."""
     assignments = _assign(state, members, spec)
     step = state.totals.committed + len(state.undecided)
+    in_force = spec.model_copy(update={"schedule": state.schedule(spec)})
     opened = UndecidedRound.open(
         state.next_round,
         step,
-        instants(mixing.slot(spec, state.pace.slot, step), now_ms),
-        scalars(spec.schedule, step),
+        instants(mixing.slot(in_force, state.pace.slot, step), now_ms),
+        scalars(in_force.schedule, step),
         assignments,
         copies_min=0 if spec.algorithm.mixes else spec.rounds.copies_min,
         least_ms=closing.least_ms(spec),
     )
     if spec.algorithm.mixes:
-        opened = mixing.with_edges(opened, spec)
+        opened = mixing.with_edges(opened, in_force)
     opened.receipts.auditors = frozenset(state.verdicts.auditors)
     state.next_round += 1
     state.undecided.append(opened)

@@ -68,16 +68,13 @@ from coordinator.machine.events import (
     Ready,
     RestartAsked,
     Restarted,
-    Salted,
     SkipRound,
-    TokenShown,
     VoidDue,
-    Vouched,
 )
 from coordinator.machine.invariants import validate
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.operator import levers
-from coordinator.machine.operator.acts import Ordered
+from coordinator.machine.operator.acts import Ordered, Salted, TokenShown, Vouched
 from coordinator.machine.pacing import next_pace
 from coordinator.machine.payloads import voiding
 from coordinator.machine.run_state import RunState, new_state
@@ -226,7 +223,10 @@ class Rounds:
                     effects.append(ending.farewell(self.state))
                 return self._enforce(effects, now_ms)
             case Vouched() | Salted() | TokenShown() | Ordered():
-                return self._enforce(levers.take(event, self.state, self.members, now_ms), now_ms)
+                effects = levers.take(
+                    event, self.state, self.members, (self.run_id, self.spec), now_ms=now_ms
+                )
+                return self._enforce(effects, now_ms)
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
             case RoomGiven() | CheckpointSaid() | CheckpointStored() | CheckpointFailed():
@@ -380,7 +380,7 @@ class Rounds:
         state, algorithm, step = self.state, self.spec.algorithm, self.state.totals.committed
         mix = mixing.commit(undecided, counted, state.consensus) if algorithm.mixes else None
         entries = tuple(entry_of(payload, algorithm) for payload in counted)
-        rate, decay = scalars(self.spec.schedule, step)
+        rate, decay = scalars(state.schedule(self.spec), step)
         commit = Commit(self.run_id, undecided.round, step, entries, rate, decay, state.head, mix)
         state.head, state.head_round = commit_digest(commit), undecided.round
         loss = closing.count(state, undecided, counted, self.members)

@@ -16,10 +16,11 @@ from coordinator.machine.pacing import Pace
 from coordinator.machine.payloads.voids import Voids
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.clock import stated_slot
-from protocol.codec.chain import Restart
+from protocol.codec.chain import Reschedule, Restart
 from protocol.codec.commits import genesis_digest
 from protocol.ids import Digest, PeerId, RunId
-from protocol.runfile import RunSpec
+from protocol.runfile import RunSpec, ScheduleSpec
+from protocol.schedule import in_force
 from protocol.shuffle import DataOrder
 
 
@@ -78,6 +79,8 @@ class RunState:
     verdicts: DigestVerdicts = field(default_factory=DigestVerdicts)
     voids: Voids = field(default_factory=Voids)
     consensus: Consensus = field(default_factory=Consensus)
+    schedules: list[Reschedule] = field(default_factory=list)
+    """Changes of length and learning rate, oldest first."""
     restarts: list[Restart] = field(default_factory=list)
     """Restarts from a checkpoint, oldest first."""
     order: DataOrder = field(default_factory=DataOrder)
@@ -93,6 +96,10 @@ class RunState:
     """Time of the newest durable event."""
     unready_since_ms: int = 0
     """Time since which no member is ready; 0 while one is."""
+
+    def schedule(self, spec: RunSpec) -> ScheduleSpec:
+        """The schedule in force: the run file's, as the operator has changed it."""
+        return in_force(spec.schedule, self.schedules[-1:])
 
     def undecided_round(self, round: int) -> UndecidedRound | None:
         """The round with this number, while it is undecided."""

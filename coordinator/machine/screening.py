@@ -24,10 +24,10 @@ from coordinator.machine.events import (
     NotHeld,
     Ready,
     Refuse,
-    TokenShown,
 )
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.operator import levers
+from coordinator.machine.operator.acts import TokenShown
 from coordinator.machine.run_state import RunState
 from protocol.ids import Digest
 

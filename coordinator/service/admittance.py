@@ -7,9 +7,9 @@ for nodes and relays alike.
 import time
 from collections.abc import Callable
 
-from coordinator.machine.events import TokenShown
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.operator import levers
+from coordinator.machine.operator.acts import TokenShown
 from coordinator.sequencer import Sequencer
 from protocol.ids import PeerId, sha256
 from protocol.limits import TOKEN_BYTES_MAX

@@ -35,6 +35,7 @@ from coordinator.machine.events import (
     RecordDigest,
     Refuse,
     RestartRun,
+    ScheduleRun,
     SkipRound,
     TellMembers,
     VoidPayload,
@@ -329,7 +330,7 @@ class CoordinatorService(Calls):
                 signed = outcome.signed[commit.round]
                 before = outcome.before.get(commit.round, ())
                 self.broadcast(wire_messages.committed_message(signed, holders, before))
-            case VoidPayload(entry) | RestartRun(entry):
+            case VoidPayload(entry) | RestartRun(entry) | ScheduleRun(entry):
                 words, about = wire_messages.entry_record(entry)
                 log.warning(words, extra=self._where(**about))
                 self.broadcast(Message(chained=wire_messages.entry_of(outcome.entries[entry])))

@@ -29,7 +29,7 @@ from coordinator.machine.members.membership import Membership
 from protocol import wire_pb2 as wire
 from protocol.border.networks import is_near, leads_back
 from protocol.border.text import clean, require_plain
-from protocol.codec.chain import ChainEntry, SignedEntry, Void
+from protocol.codec.chain import ChainEntry, Reschedule, SignedEntry, Void
 from protocol.codec.commits import SignedCommit
 from protocol.errors import RemoteProtocolError, VersionError
 from protocol.handshake import verify_hello
@@ -42,6 +42,7 @@ from protocol.limits import (
     PROTOCOL_VERSION,
 )
 from protocol.mixing.consensus import PROJECTION_SIZE
+from protocol.schedule import float32_value
 from protocol.validation import plain_text
 
 MEMBERS_PAGE_BYTES = 64 * 1024
@@ -248,6 +249,9 @@ def entry_record(entry: ChainEntry) -> tuple[str, dict[str, object]]:
     if isinstance(entry, Void):
         about = {"digest": entry.digest.hex(), "reason": entry.reason}
         return "payload void", {"round": entry.round, **about}
+    if isinstance(entry, Reschedule):
+        rate = float32_value(entry.learning_rate_bits)
+        return "schedule changed", {"step": entry.step, "steps": entry.steps, "rate": rate}
     return "restart from checkpoint", {"round": entry.round, "sha256": entry.sha256.hex()}
 
 

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lockstep.audit.differences import Difference, LateVoid
+from lockstep.audit.findings import Findings
 from lockstep.audit.records import Record
 from lockstep.audit.shelf import Counts, Shelf, counts_of, put_into
 from lockstep.audit.tally import KeepingUp, Tally
-from lockstep.audit.verify import Audit, Findings
+from lockstep.audit.verify import Audit
 from lockstep.audit.words import Words
 from node.replica.digest import canonical_sha256
 from node.replica.position import Position

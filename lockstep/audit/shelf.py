@@ -13,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from lockstep.audit.findings import Findings
 from lockstep.audit.tally import Tally
-from lockstep.audit.verify import Audit, Findings
+from lockstep.audit.verify import Audit
 from node.replica.position import Position
 from node.system.files import replacing_file
 from protocol.errors import StorageError

@@ -16,12 +16,13 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
 from lockstep.audit.differences import Difference, difference_of
+from lockstep.audit.findings import Findings, in_words
 from lockstep.audit.published import Published
+from lockstep.audit.rates import RateBook
 from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
 from lockstep.audit.restarts import (
     names_restart,
@@ -32,6 +33,7 @@ from lockstep.audit.restarts import (
 from lockstep.audit.voids import VoidBook
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.service.signals import run_event_loop
+from node.own_genesis import genesis_of
 from node.replica.digest import canonical_sha256
 from node.replica.factory import replica_for
 from node.replica.position import Position
@@ -51,6 +53,9 @@ from protocol.codec.commits import (
 )
 from protocol.errors import DivergedError, RemoteProtocolError, StorageError
 from protocol.ids import Digest
+
+GENESIS_DIRECTORY = Path("~/.lockstep/genesis")
+"""Where an audit keeps the published checkpoints from which runs begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +81,6 @@ class VerifySettings:
     """File for the findings; "-" is standard output."""
 
 
-@dataclass(slots=True)
-class Findings:
-    """Results of one audit."""
-
-    run_id: str
-    verified: bool = False
-    commits: int = 0
-    """Number of commits with a valid signature and link."""
-    replayed: int = 0
-    """Number of commits whose payloads were applied."""
-    digests_compared: int = 0
-    """Number of rounds whose recorded majority digest equals the replay's."""
-    voids: int = 0
-    """Number of committed payloads that the chain makes void."""
-    restarts: int = 0
-    """Number of restarts from a checkpoint in the chain."""
-    payload_bytes: int = 0
-    began_after: int = -1
-    """Round of the snapshot at which the replay began; -1: it began at genesis."""
-    round: int = -1
-    """Round of the last commit."""
-    state_digest: str = ""
-    canonical_sha256: str = ""
-    checkpoint: str | None = None
-    """Verdict on the checkpoint, in words."""
-    first_difference: dict[str, Any] | None = None
-    seconds: float = 0.0
-
-
 def verify(settings: VerifySettings) -> None:
     """Replays, compares and prints the findings; `DivergedError` when something differs."""
     keep_freed_memory()
@@ -112,29 +88,6 @@ def verify(settings: VerifySettings) -> None:
     findings = run_event_loop(_verify(settings))
     if settings.json_path != "-":
         output.print(in_words(findings), soft_wrap=True)
-
-
-def in_words(findings: Findings) -> str:
-    """What an audit without a difference has checked, and what it has replayed."""
-    first, last = findings.began_after, findings.round
-    if first < 0:
-        replay = f"all {findings.replayed} were replayed from genesis and lead"
-    else:
-        replay = (
-            f"rounds {first + 1} to {last} ({findings.replayed} commits) were replayed from the "
-            f"snapshot of round {first}, whose SHA-256 the members reported, and lead"
-            if findings.replayed
-            else f"none was replayed: the snapshot of round {first} is of the last, and leads"
-        )
-    voids = f"; {findings.voids} payloads are void" if findings.voids else ""
-    if findings.restarts:
-        voids += f"; the run has gone on from a checkpoint {findings.restarts} times"
-    return (
-        f"verified: {findings.commits} commits up to round {last} are signed and linked; {replay} "
-        f"to state {findings.state_digest}; members reported the same state in "
-        f"{findings.digests_compared} rounds{voids}; "
-        f"{findings.checkpoint or 'no checkpoint was compared'}"
-    )
 
 
 async def _verify(settings: VerifySettings) -> Findings:
@@ -186,11 +139,12 @@ class Audit:
     ) -> None:
         self._record, self._findings, self._published = record, findings, published
         info = record.info
-        self._replica = replica_for(info.spec, info.run_id, torch.device("cpu"), 1)
+        genesis = genesis_of(info.spec, GENESIS_DIRECTORY.expanduser())
+        self._replica = replica_for(info.spec, info.run_id, torch.device("cpu"), 1, genesis=genesis)
         self._snapshot = snapshot
         self._awaited = file_sha256(snapshot) if snapshot else None
         self._first = -1
-        self._voids = VoidBook(info)
+        self._voids, self._rates = VoidBook(info), RateBook(info.spec)
         self._head = genesis_digest(info.run_id)
         self._begins_at_restart = False
         self.snapshots: tuple[Path, ...] = ()
@@ -248,6 +202,7 @@ class Audit:
                         before + 1, f"the commit that follows round {before}", error
                     ) from None
                 await self._pass_restarts()
+                self._check_rates(commit)
                 head, findings.round = commit_digest(commit), commit.round
                 self._head = head
                 findings.commits += 1
@@ -321,6 +276,13 @@ class Audit:
                 self._findings.began_after = restart.round
             self._compare_state(restart.round)
 
+    def _check_rates(self, commit: Commit) -> None:
+        while self._voids.schedules:
+            self._rates.meet(self._voids.schedules.pop(0))
+        self._findings.schedules = self._rates.changes
+        if flaw := self._rates.flaw(commit):
+            raise Difference(commit.round, flaw)
+
     def _check_digest(self, commit: Commit, recorded: wire.Committed) -> None:
         if not recorded.digest_reports:
             return  # no majority reported it: the replay decides
@@ -358,6 +320,7 @@ class Audit:
         """Go on at a place; the replica and the counts of the findings are put there by others."""
         self._head, self._findings.round = place.head, place.head_round
         self._voids.resume(place.voids, place.void_count)
+        self._rates.resume(place.head_round)
         self._awaited = None
 
     def begin_again(self) -> None:

@@ -9,7 +9,15 @@ is met at its place in the chain.
 from collections.abc import Iterable
 
 from protocol import wire_pb2 as wire
-from protocol.codec.chain import ChainEntry, Restart, SignedEntry, Void, linked, open_entry
+from protocol.codec.chain import (
+    ChainEntry,
+    Reschedule,
+    Restart,
+    SignedEntry,
+    Void,
+    linked,
+    open_entry,
+)
 from protocol.codec.commits import Commit
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest
@@ -40,6 +48,8 @@ class VoidBook:
         """None: the void was obeyed before `resume`, and its copy is not here any more."""
         self.restarts: list[Restart] = []
         """Restarts that were met and not obeyed yet, oldest first."""
+        self.schedules: list[Reschedule] = []
+        """Changes of the schedule that were met and not noted yet, oldest first."""
         self.found = 0
         """Voids that the chain holds, so far."""
 
@@ -67,7 +77,7 @@ class VoidBook:
         """The payloads of a commit that are void."""
         named = {entry.digest for entry in commit.entries}
         for void in map(self._opened, copies):
-            if isinstance(void, Restart) or void.round != commit.round or void.digest not in named:
+            if not isinstance(void, Void) or void.round != commit.round or void.digest not in named:
                 raise RemoteProtocolError(
                     f"expected voids of payloads of round {commit.round}, got {void}"
                 )
@@ -84,6 +94,9 @@ class VoidBook:
         for void in chain:
             if isinstance(void, Restart):
                 self.restarts.append(void)
+                continue
+            if isinstance(void, Reschedule):
+                self.schedules.append(void)
                 continue
             payload = void.round, void.digest
             if payload not in self._ahead or self._ahead.pop(payload) not in (void, None):

@@ -91,7 +91,7 @@ class Page:
                 "model": spec.model.type,
                 "parameters": size.parameters if size else None,
                 "dense_bytes": 2 * size.parameters if size else None,
-                "steps": spec.schedule.steps,
+                "steps": self._process.rounds.state.schedule(spec).steps,
                 "quorum": spec.rounds.quorum,
                 "join": f"lockstep join '{link.text()}'",
                 "only_this_machine": is_loopback(link.address),

@@ -22,12 +22,21 @@ that looks for that place (`walks`) passes over it and notes it.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from node.control.decision import Decision
 from protocol import wire_pb2 as wire
-from protocol.codec.chain import ChainEntry, Restart, SignedEntry, Void, entry_digest, open_entry
+from protocol.codec.chain import (
+    ChainEntry,
+    Reschedule,
+    Restart,
+    SignedEntry,
+    Void,
+    entry_digest,
+    open_entry,
+)
 from protocol.codec.commits import (
     Commit,
     SignedCommit,
@@ -37,7 +46,7 @@ from protocol.codec.commits import (
     open_commit,
 )
 from protocol.errors import RemoteProtocolError
-from protocol.ids import Digest, PeerId, RunId, parse_peer_id
+from protocol.ids import Digest, RunId, parse_peer_id
 from protocol.limits import COMMITS_PER_REPLY, MEMBERS_MAX
 
 WAITING_MAX = 256
@@ -50,51 +59,6 @@ skipped rounds."""
 ENTRIES_MAX = 4096
 """Entries of the chain beside commits that are remembered; the oldest go first, and are fetched
 again when their turn comes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The end of a round."""
-
-    round: int
-    commit: Commit | None
-    """None: the round was skipped."""
-    holders: tuple[tuple[PeerId, ...], ...] = ()
-    """`holders[i]` are known to hold the payload of entry i."""
-    recorded_digest: int | None = None
-    """State digest after the round by the majority; None when it is not known."""
-    reason: str = ""
-    """Why the round was skipped."""
-    snapshot_sha256: bytes = b""
-    """SHA-256 of the snapshot after the round; empty when none is recorded."""
-    voids: frozenset[Digest] = frozenset()
-    """Payloads of the commit that are void: they count for nothing."""
-    before: tuple[ChainEntry, ...] = ()
-    """Entries of the chain between this commit and the one before it."""
-
-    @property
-    def kept(self) -> list[Digest]:
-        """The payloads that count, in the commit's order."""
-        entries = self.commit.entries if self.commit else ()
-        return [each.digest for each in entries if each.digest not in self.voids]
-
-    def wanted(self, own: PeerId) -> tuple[Commit, tuple[tuple[PeerId, ...], ...]]:
-        """The commit with only the payloads that count for this node, and their holders."""
-        assert self.commit is not None, "a skip wants nothing"
-        pairs, needed = zip(self.commit.entries, self.holders, strict=True), self._needed(own)
-        wanted = [(entry, peers) for entry, peers in pairs if entry.digest in needed]
-        entries = tuple(entry for entry, _ in wanted)
-        return replace(self.commit, entries=entries), tuple(peers for _, peers in wanted)
-
-    def filled(self, payloads: Iterable[bytes], own: PeerId) -> list[bytes]:
-        """The payloads in the order of the commit's entries: empty for those not `wanted`."""
-        entries = self.commit.entries if self.commit else ()
-        needed, collected = self._needed(own), iter(payloads)
-        return [next(collected) if entry.digest in needed else b"" for entry in entries]
-
-    def _needed(self, own: PeerId) -> set[Digest]:
-        entries = self.commit.entries_for(own) if self.commit else ()
-        return {entry.digest for entry in entries} - self.voids
 
 
 class Place(Protocol):
@@ -195,7 +159,7 @@ class DecisionLog:
         if self._newest_restart is None or self._walks:
             return None
         restart, digest = self._newest_restart
-        passed = self.head_round > restart.round or self._place.head == digest
+        passed = self.head_round > restart.round or self._place.head in self._behind(digest)
         return None if passed else restart
 
     def know(self, other: "DecisionLog") -> None:
@@ -328,6 +292,12 @@ class DecisionLog:
         while len(self._entries) > ENTRIES_MAX:
             del self._entries[next(iter(self._entries))]
 
+    def _behind(self, digest: Digest) -> Iterator[Digest]:
+        """The digests of an entry and of those that are known to follow it before a commit."""
+        yield digest
+        while entry := self._entries.get(digest):
+            yield (digest := entry_digest(entry))
+
     def _follow(self, until: Digest | None = None) -> None:
         """Go on along the chain, over the entries that are no commits."""
         while self._place.head != until and (void := self._entries.get(self._place.head)):
@@ -337,6 +307,9 @@ class DecisionLog:
                 count = self._place.void_count + 1
                 self._place = replace(self._place, head=entry_digest(void), void_count=count)
                 self.passed.append((void, self._place))
+                continue
+            if isinstance(void, Reschedule):  # commits carry their own rates: nothing changes here
+                self._place = replace(self._place, head=entry_digest(void))
                 continue
             payload = void.round, void.digest
             if void.round == self._in_hand and payload not in self._place.voids:

@@ -105,9 +105,7 @@ def load_checkpoint(directory: Path, device: torch.device | str = "cpu") -> Chec
 
 
 def _full_state(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The model's state with `parameters` in place of its own, each under one name: whoever loads
-    them ties them again, and whoever checks the file finds the names of the run.
-    """
+    """The model's state with `parameters` in place of its own, under every name that they have."""
     once = named_parameters_once(model)
     if once.keys() != parameters.keys():
         wrong = sorted(once.keys() ^ parameters.keys())[:5]
@@ -118,8 +116,7 @@ def _full_state(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str,
     state: dict[str, Tensor] = model.state_dict()
     for alias, parameter in model.named_parameters(remove_duplicate=False):
         if id(parameter) in name_of:
-            state.pop(alias, None)
-            state[name_of[id(parameter)]] = parameters[name_of[id(parameter)]].detach()
+            state[alias] = parameters[name_of[id(parameter)]].detach()
     return state
 
 

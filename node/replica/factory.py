@@ -1,5 +1,7 @@
 """The replica of a run, by its algorithm."""
 
+from pathlib import Path
+
 import torch
 
 from node.replica.gossip_adam import GossipAdamReplica
@@ -16,9 +18,11 @@ def replica_for(
     device: torch.device,
     micro_batch_max: int,
     own: PeerId | None = None,
+    *,
+    genesis: Path | None = None,
 ) -> Replica:
-    """A replica at genesis. `own`: the node whose it is, None for an auditor's. `SettingsError` for
-    a run that this machine cannot take part in.
+    """A replica at genesis, which is the snapshot `genesis` if there is one. `own`: the node whose
+    it is, None for an auditor's. `SettingsError` for a run that this machine cannot take part in.
     """
     if spec.algorithm.mixes:
         if own is None:
@@ -26,8 +30,8 @@ def replica_for(
                 "algorithm.name: the nodes of a gossip-adam run differ by design, so nobody else "
                 "can replay its log: expected a run of another algorithm to audit"
             )
-        replica = GossipAdamReplica(spec, run_id, device, micro_batch_max)
+        replica = GossipAdamReplica(spec, run_id, device, micro_batch_max, genesis)
         replica.own = own
         return replica
     kind = LocalStepsReplica if spec.algorithm.moves else Replica
-    return kind(spec, run_id, device, micro_batch_max)
+    return kind(spec, run_id, device, micro_batch_max, genesis)

@@ -65,9 +65,15 @@ class Replica:
     """State of one node for one run, on one device."""
 
     def __init__(
-        self, spec: RunSpec, run_id: RunId, device: torch.device, micro_batch_max: int
+        self,
+        spec: RunSpec,
+        run_id: RunId,
+        device: torch.device,
+        micro_batch_max: int,
+        genesis: Path | None = None,
     ) -> None:
-        self._spec, self._run_id = spec, run_id
+        """`genesis` is the snapshot at which the run begins; None: its seed makes the weights."""
+        self._spec, self._run_id, self._genesis = spec, run_id, genesis
         self.trainee = TrainingModel(self._fresh_model(), device, micro_batch_max)
         self.layout = ChunkLayout.from_shapes(
             {name: tuple(p.shape) for name, p in self.trainee.parameters.items()}
@@ -103,6 +109,8 @@ class Replica:
         working = {name: parameter.data for name, parameter in self.trainee.parameters.items()}
         for name, tensor in working.items():
             tensor.copy_(genesis[name].data)
+        if self._genesis:
+            read_snapshot(self._genesis, working)
         self.committed = (
             {name: t.clone() for name, t in working.items()} if self._works_apart() else working
         )

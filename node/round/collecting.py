@@ -12,7 +12,8 @@ no pull is under way. The coordinator takes a payload out of the log when most m
 
 import asyncio
 
-from node.control.decisions import Decision, DecisionLog
+from node.control.decision import Decision
+from node.control.decisions import DecisionLog
 from node.gossip.collector import NotRetainedError
 from node.round.context import ControlLine, PayloadExchange
 from protocol import wire_pb2 as wire

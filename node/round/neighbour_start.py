@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from node.control.decisions import Decision, DecisionLog
+from node.control.decision import Decision
+from node.control.decisions import DecisionLog
 from node.gossip.collector import NotRetainedError
 from node.replica.digest import state_digest
 from node.replica.gossip_adam import GossipAdamReplica

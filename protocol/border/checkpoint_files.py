@@ -1,6 +1,7 @@
 """The files of a published checkpoint: the layout of Hugging Face, without anything that runs."""
 
 import re
+from collections.abc import Container
 
 from protocol.errors import RemoteProtocolError
 
@@ -29,3 +30,20 @@ def require_name(name: str) -> str:
 def is_parameters(name: str) -> bool:
     """Whether the file holds parameters."""
     return name.endswith(".safetensors")
+
+
+_TIED = {
+    "model.embed_tokens.weight": "lm_head.weight",
+    "model.decoder.embed_tokens.weight": "lm_head.weight",
+    "transformer.wte.weight": "lm_head.weight",
+    "transformer.word_embeddings.weight": "lm_head.weight",
+    "gpt_neox.embed_in.weight": "embed_out.weight",
+}
+"""Embeddings that a file keeps in place of an output layer with the same weights, which a run knows
+by the latter's name: the first of the two in sorted order."""
+
+
+def run_name(name: str, present: Container[str]) -> str:
+    """The name that a run has for a tensor of a file with the names `present`."""
+    head = _TIED.get(name, name)
+    return name if head in present else head

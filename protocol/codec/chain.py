@@ -11,6 +11,10 @@ A **restart** says that the run goes on from a checkpoint, because nobody holds 
 newest commit any more: the state behind the entry is the named one, whatever the commits in front
 of it make. A replica with any other state discards it and takes the named one.
 
+A **reschedule** says that the operator has given the run another length or another largest learning
+rate. Commits carry the rate of their own step, so it changes no state; it says why their rates are
+not those of the run file, and `lockstep verify` compares them (`protocol.schedule.in_force`).
+
 A **void** says that one payload of an earlier commit counts for nothing, because it cannot be had.
 It lies behind the commit in the chain, and a replica that replays the log passes over the payload
 when it comes to the commit. A replica that had applied the payload holds a state that the chain
@@ -40,6 +44,13 @@ clear error then names."""
 
 _FIELDS_MAX = 16
 
+STEPS_MAX = 100_000_000
+"""Steps of a run at most, as in the run file."""
+
+LEARNING_RATE_BITS_MAX = 0x41200000
+"""The bits of 10.0 as a float32: the largest learning rate, as in the run file. Positive floats are
+ordered as their bits are."""
+
 
 class Void(msgspec.Struct, frozen=True, tag_field="kind", tag="void", forbid_unknown_fields=True):
     """The payload `digest` of the commit of `round` counts for nothing."""
@@ -65,7 +76,23 @@ class Restart(
     previous: Digest
 
 
-ChainEntry = Void | Restart
+class Reschedule(
+    msgspec.Struct, frozen=True, tag_field="kind", tag="schedule", forbid_unknown_fields=True
+):
+    """From step `step` on the run has `steps` steps in all and this largest learning rate, by the
+    operator's order; it was given behind the commit of `round`, -1 before the first.
+    """
+
+    run_id: RunId
+    round: int
+    step: int
+    steps: int
+    learning_rate_bits: int
+    """The largest learning rate, as the bits of a float32."""
+    previous: Digest
+
+
+ChainEntry = Void | Restart | Reschedule
 """An entry of the chain that is no commit."""
 
 
@@ -108,17 +135,31 @@ def open_entry(signed: SignedEntry, coordinator_key: bytes, run_id: RunId) -> Ch
         raise RemoteProtocolError(
             f"expected an entry of the chain of run {run_id}, got one of run {entry.run_id}"
         )
-    parse_digest(entry.digest if isinstance(entry, Void) else entry.sha256)
+    if isinstance(entry, Void | Restart):
+        parse_digest(entry.digest if isinstance(entry, Void) else entry.sha256)
     parse_digest(entry.previous)
-    if entry.round < 0:
+    least = -1 if isinstance(entry, Reschedule) else 0
+    if entry.round < least:
         raise RemoteProtocolError(
-            f"expected an entry about a round from 0 on, got one about {entry.round}"
+            f"expected an entry about a round from {least} on, got one about {entry.round}"
         )
+    if isinstance(entry, Reschedule):
+        _require_schedule(entry)
     if isinstance(entry, Restart) and not 0 <= entry.state_digest < 2**64:
         raise RemoteProtocolError(
             f"expected a state digest of 64 bits, got {entry.state_digest:#x}"
         )
     return entry
+
+
+def _require_schedule(entry: Reschedule) -> None:
+    in_order = 0 <= entry.step <= entry.steps <= STEPS_MAX
+    if not in_order or not 0 < entry.learning_rate_bits <= LEARNING_RATE_BITS_MAX:
+        raise RemoteProtocolError(
+            f"expected a schedule of at most {STEPS_MAX} steps with a learning rate above 0 and at "
+            f"most 10, got {entry.steps} steps from step {entry.step} on with a rate of bits "
+            f"{entry.learning_rate_bits:#x}"
+        )
 
 
 def linked(

@@ -34,12 +34,16 @@ from coordinator.machine.events import (
     RecordDigest,
     RestartAsked,
     Restarted,
+    VoidDue,
+)
+from coordinator.machine.operator.acts import (
+    Ban,
     Salted,
     TokenShown,
-    VoidDue,
     Vouched,
+    first_digest,
+    ordered,
 )
-from coordinator.machine.operator.acts import Ban, first_digest, ordered
 from protocol.codec.commits import (
     Commit,
     Entry,

@@ -83,6 +83,7 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.voids.made",
         "state.restarts",
         *(f"state.consensus.{name}" for name in ("reports", "apart", "mean_round", "digests")),
+        "state.schedules",
         "state.closed_early",
         *(f"state.members.standing.{name}" for name in ("vouched", "payloads", "salt")),
         "state.end.finished",

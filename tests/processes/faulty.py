@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.journal import JOURNAL_NAME
+from lockstep.audit.findings import Findings
 from lockstep.audit.published import Published
 from lockstep.audit.records import RecordInFiles
-from lockstep.audit.verify import Audit, Findings
+from lockstep.audit.verify import Audit
 from lockstep.cluster.child import Child
 from lockstep.cluster.local import STOP_S, Cluster, ClusterSettings
 from lockstep.service.keys import KEY_NAME, load_or_create_key

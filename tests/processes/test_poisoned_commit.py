@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.journal import JOURNAL_NAME, Journal
-from lockstep.audit.verify import Findings
+from lockstep.audit.findings import Findings
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
 from protocol import wire_pb2 as wire

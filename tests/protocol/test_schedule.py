@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.codec.chain import Reschedule
+from protocol.ids import Digest, RunId
 from protocol.runfile import ScheduleSpec
-from protocol.schedule import float32_bits, float32_value, learning_rate, scalars
+from protocol.schedule import float32_bits, float32_value, in_force, learning_rate, scalars
 
 SHAPES = ("cosine", "linear", "constant")
 bounded = settings(deadline=None, max_examples=200)
@@ -97,3 +99,14 @@ def test_known_bits(value: float, bits: int) -> None:
 
 def test_no_decay_is_exactly_one() -> None:
     assert scalars(spec("constant", weight_decay=0.0), 50) == (0x3F000000, 0x3F800000)
+
+
+def test_the_last_change_is_in_force_and_stretches_the_shape() -> None:
+    def change(steps: int, rate: float) -> Reschedule:
+        return Reschedule(RunId("ab" * 16), 0, 1, steps, float32_bits(rate), Digest(b"d" * 32))
+
+    first = ScheduleSpec(steps=100, warmup_steps=0)
+    found = in_force(first, [change(200, 0.5), change(300, 0.25)])
+    assert (found.steps, found.learning_rate) == (300, 0.25)
+    assert found.shape == first.shape
+    assert in_force(first, []) == first

@@ -13,15 +13,8 @@ import functools
 from dataclasses import dataclass
 from itertools import cycle
 
-from coordinator.machine.events import (
-    AskResync,
-    Effect,
-    Event,
-    Evict,
-    RecordDigest,
-    Salted,
-    Vouched,
-)
+from coordinator.machine.events import AskResync, Effect, Event, Evict, RecordDigest
+from coordinator.machine.operator.acts import Salted, Vouched
 from node.links.frames import PART_BYTES_MAX
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec

@@ -149,7 +149,7 @@ def _on_commit(
     effect: CommitRound, state: RunState, members: Membership, spec: RunSpec
 ) -> list[Effect]:
     commit, found = effect.commit, state.checkpoints
-    last = commit.step + 1 >= spec.schedule.steps
+    last = commit.step + 1 >= state.schedule(spec).steps
     if last or spec.retention.checkpoint_due(commit.step):
         why = "the last step" if last else f"step {commit.step + 1}"
         found.wanted, found.tried = why, set()

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from protocol.codec.chain import STEPS_MAX
 from protocol.ids import Digest, PeerId, RunId, sha256
 
 REASON_MAX = 200
@@ -52,6 +53,18 @@ class Finish(_Act, frozen=True):
     """The run ends after the rounds that are open."""
 
     reason: Reason = ""
+
+
+class Extend(_Act, frozen=True):
+    """The run gets further steps; one that has ended goes on."""
+
+    steps: Annotated[int, Meta(ge=1, le=STEPS_MAX)]
+
+
+class Rate(_Act, frozen=True):
+    """Another largest learning rate holds from the next commit on."""
+
+    learning_rate: Annotated[float, Meta(gt=0, le=10)]
 
 
 class Checkpoint(_Act, frozen=True):
@@ -143,6 +156,8 @@ Act: TypeAlias = (
     Pause
     | Resume
     | Finish
+    | Extend
+    | Rate
     | Checkpoint
     | Evict
     | Ban
@@ -168,6 +183,32 @@ class Ordered:
     previous: Digest
     """Digest of the act before this one."""
     digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """The operator lets a key decide."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Salted:
+    """The secret by which witnesses are drawn, 32 random bytes; only the first one counts."""
+
+    salt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenShown:
+    """A node with a proven key has shown a token, at `shown_s` by the wall clock (seconds since
+    1970).
+    """
+
+    peer: PeerId
+    digest: Digest
+    """SHA-256 of the token."""
+    shown_s: int
 
 
 def first_digest(run_id: RunId) -> Digest:
@@ -209,6 +250,10 @@ def words(act: Act) -> str:
             return _because(f"{kind_of(act)} the run", reason)
         case Resume():
             return "resume the run"
+        case Extend(steps):
+            return f"extend the run by {steps} steps"
+        case Rate(learning_rate):
+            return f"set the largest learning rate to {learning_rate:g}"
         case Checkpoint():
             return "publish a checkpoint"
         case Evict(peer, reason, away_s):

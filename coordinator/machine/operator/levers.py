@@ -2,6 +2,8 @@
 
     pause, resume      the next round waits; members stay, and an open round goes on to its end
     finish             no further round opens; when the open ones are decided the run is finished
+    extend, rate       another length or learning rate: an entry of the chain says so; a run that
+                       has ended goes on
     checkpoint         a member publishes the model after the next commit
     evict              the member goes and is told why; for some time it waits at the door
     ban, unban         a key or host is refused; a key that is banned is neither vouched for nor an
@@ -22,29 +24,41 @@ from typing import assert_never
 from coordinator.machine import auditing, events
 from coordinator.machine.auditing import AUDITORS_MAX
 from coordinator.machine.checkpoints import publishing
-from coordinator.machine.events import Effect, Notify, Refuse, Salted, TellMembers, TokenShown
-from coordinator.machine.events import Vouched as VouchedFor
+from coordinator.machine.events import Effect, Notify, Refuse, ScheduleRun, TellMembers
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.operator import acts
-from coordinator.machine.operator.acts import Act, Ordered
+from coordinator.machine.operator.acts import Act, Ordered, Salted, TokenShown, Vouched
 from coordinator.machine.operator.admission import ALLOWED_MAX, TOKENS_MAX, UsedToken
 from coordinator.machine.operator.state import NOTICES_KEPT, Away, Notice
-from coordinator.machine.run_state import RunState
+from coordinator.machine.run_state import RunEnd, RunState
+from protocol.codec.chain import STEPS_MAX, Reschedule, entry_digest
 from protocol.errors import LocalProtocolError
-from protocol.ids import PeerId
+from protocol.ids import PeerId, RunId
+from protocol.runfile import RunSpec
+from protocol.schedule import float32_bits
+
+SCHEDULES_KEPT = 64
+"""Newest changes of the schedule in the state; the chain has all."""
 
 BANS_MAX = 4096
 """Bans at once; more than these are an address range, which a firewall keeps out better."""
 
-OperatorEvent = VouchedFor | Salted | TokenShown | Ordered
+OperatorEvent = Vouched | Salted | TokenShown | Ordered
 
 
-def take(event: OperatorEvent, state: RunState, members: Membership, now_ms: int) -> list[Effect]:
+def take(
+    event: OperatorEvent,
+    state: RunState,
+    members: Membership,
+    run: tuple[RunId, RunSpec],
+    *,
+    now_ms: int,
+) -> list[Effect]:
     """Take one event; return what must follow. Raises `LocalProtocolError` for an act that does not
     follow the one before it.
     """
     match event:
-        case VouchedFor(peer):
+        case Vouched(peer):
             members.standing.vouched.add(peer)
         case Salted(salt):
             members.standing.salt = members.standing.salt or salt
@@ -55,6 +69,8 @@ def take(event: OperatorEvent, state: RunState, members: Membership, now_ms: int
                 raise LocalProtocolError(flaw)
             state.operator.acts += 1
             state.operator.head = event.digest
+            if isinstance(act, acts.Extend | acts.Rate):
+                return _reschedule(act, state, *run)
             return _obey(act, given_s, state, members, now_ms=now_ms)
         case _:
             assert_never(event)
@@ -106,6 +122,12 @@ def objection(act: Act, state: RunState, members: Membership) -> str:
             return "the run ends already, after the round that is open"
         case acts.Resume() if operator.paused is None:
             return "expected a paused run, found one that is not"
+        case acts.Extend(steps) if (
+            state.schedules and state.schedules[-1].steps + steps > STEPS_MAX
+        ):
+            return f"expected a run of at most {STEPS_MAX:,} steps"
+        case acts.Rate() if state.end.finished:
+            return f"the run has ended: {state.reason}; extend it first"
         case acts.Checkpoint():
             return publishing.objection(state)
         case acts.Evict(peer) if members.get(acts.key_of(peer)) is None:
@@ -185,9 +207,34 @@ def _obey(
             admission.tokens[name] = UsedToken(act)
         case acts.Revoke(name):
             admission.tokens.pop(name, None)
+        case acts.Extend() | acts.Rate():
+            pass  # `_reschedule` takes them
         case _:
             assert_never(act)
     return []
+
+
+def _reschedule(
+    act: acts.Extend | acts.Rate, state: RunState, run_id: RunId, spec: RunSpec
+) -> list[Effect]:
+    """Another length or learning rate, signed into the chain; a longer run goes on if it had
+    ended, and is not ended by an earlier order.
+    """
+    before, step = state.schedule(spec), state.totals.committed
+    steps, rate = before.steps, before.learning_rate
+    if isinstance(act, acts.Rate):
+        rate = act.learning_rate
+    else:
+        # one that was ended early gets its new steps from where it stands
+        steps = min(
+            STEPS_MAX, (step if state.operator.finishing is not None else steps) + act.steps
+        )
+        state.operator.finishing, state.end = None, RunEnd()
+        state.reason = f"the operator has extended the run to {steps} steps"
+    entry = Reschedule(run_id, state.head_round, step, steps, float32_bits(rate), state.head)
+    state.head = entry_digest(entry)
+    state.schedules = [*state.schedules, entry][-SCHEDULES_KEPT:]
+    return [ScheduleRun(entry)]
 
 
 def _keep_away(peer: PeerId, away: Away, state: RunState, now_ms: int) -> None:

@@ -84,11 +84,45 @@ def resume(*, directory: Directory = None) -> None:
 def finish(*, reason: Why = "", directory: Directory = None) -> None:
     """End the run after the round that is open; nodes save the model as after the last step.
 
-    It cannot be taken back.
+    Only `lockstep run extend` takes it back.
     """
     from lockstep.commands.run import levers
 
     levers.tell(directory, acts.Finish(reason))
+
+
+@run_app.command()
+def extend(
+    steps: Annotated[
+        int, typer.Argument(metavar="STEPS", min=1, help="Steps that are added to the run.")
+    ],
+    *,
+    directory: Directory = None,
+) -> None:
+    """Give the run further steps, also one that has ended: it waits for its members again.
+
+    The learning rate's shape is stretched over the new length. The change is signed into the chain.
+    """
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Extend(steps))
+
+
+@run_app.command()
+def rate(
+    learning_rate: Annotated[
+        float,
+        typer.Argument(
+            metavar="RATE", help="Largest learning rate from the next commit on, at most 10."
+        ),
+    ],
+    *,
+    directory: Directory = None,
+) -> None:
+    """Change the largest learning rate; the change is signed into the chain."""
+    from lockstep.commands.run import levers
+
+    levers.tell(directory, acts.Rate(learning_rate))
 
 
 @run_app.command()

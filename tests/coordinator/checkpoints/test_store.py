@@ -32,8 +32,12 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-def test_the_coordinator_computes_the_digests_of_the_nodes_without_torch(tmp_path: Path) -> None:
-    model = saved_checkpoint(tmp_path / "saved")
+@pytest.mark.parametrize("model_type", ["llama", "gpt2", "mamba"])
+def test_the_coordinator_computes_the_digests_of_the_nodes_without_torch(
+    tmp_path: Path, model_type: str
+) -> None:
+    """Of tied weights too, which a file has under another name than the run."""
+    model = saved_checkpoint(tmp_path / "saved", model_type)
     parameters = named_parameters_once(model)
     found = digests_of([tmp_path / "saved" / "model.safetensors"])
     assert found == (state_digest(parameters), canonical_sha256(parameters))

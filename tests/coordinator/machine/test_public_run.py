@@ -13,11 +13,10 @@ from coordinator.machine.events import (
     Evict,
     Holding,
     Refuse,
-    Salted,
     TellMembers,
-    Vouched,
 )
 from coordinator.machine.members.standing import COUNTED_ROUNDS, WITNESSES, Standing, most
+from coordinator.machine.operator.acts import Salted, Vouched
 from coordinator.state_snapshot import decode_state, encode_state
 from protocol.ids import PeerId, sha256
 from tests.coordinator.machine.driver import (

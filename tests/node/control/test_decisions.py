@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.control.decisions import DecisionLog
 from node.replica.position import Position
 from protocol import wire_pb2 as wire
-from protocol.codec.chain import Restart, Void, entry_digest, sign_entry
+from protocol.codec.chain import Reschedule, Restart, Void, entry_digest, sign_entry
 from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
@@ -71,6 +71,16 @@ class Log:
         entry = wire.ChainEntry(body=signed.body, signature=signed.signature)
         self.entries.append(entry)
         return entry
+
+    def reschedule(self) -> wire.ChainEntry:
+        """The run has another length from now on."""
+        round = max(self.commits, default=-1)
+        entry = Reschedule(RUN, round, len(self.commits), 99, 0x3B449BA6, self.head)
+        self.head = entry_digest(entry)
+        signed = sign_entry(entry, KEY)
+        message = wire.ChainEntry(body=signed.body, signature=signed.signature)
+        self.entries.append(message)
+        return message
 
     async def fetch(self, after_round: int) -> wire.Commits:
         self.fetches.append(after_round)
@@ -431,3 +441,44 @@ async def test_of_two_restarts_the_newer_one_counts_also_without_a_round_between
     assert ledger.restart is not None
     ledger.resume(walker.passed[1][1])
     assert ledger.restart is None
+
+
+# ---- changes of the schedule
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_a_change_of_the_schedule_lies_in_the_chain_and_changes_no_state(told: bool) -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    entry = log.reschedule()
+    if told:
+        ledger.chained([entry])
+    message = log.decide(True)
+    assert message
+    ledger.committed(message)
+    assert await taken(ledger) == [(0, True)]
+    ledger.settled()
+    entry = log.reschedule()
+    ledger.chained([entry])
+    assert (ledger.place.head, ledger.outdated, ledger.restart) == (log.head, "", None)
+    assert ledger.place.void_count == 0
+
+
+async def test_a_change_of_the_schedule_behind_a_restart_does_not_bring_the_restart_back() -> None:
+    log = Log()
+    ledger = ledger_of(log)
+    message = log.decide(True)
+    assert message
+    ledger.committed(message)
+    await taken(ledger)
+    ledger.settled()
+    ledger.chained([log.restart()])
+    assert ledger.restart
+    walker = DecisionLog(RUN, public_bytes(KEY), log.fetch, walks=True)
+    walker.resume(ledger.place)
+    walker.know(ledger)
+    ((_, place),) = walker.passed
+    ledger.resume(place)
+    ledger.chained([log.reschedule()])
+    assert ledger.restart is None
+    assert ledger.place.head == log.head

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.codec.chain import (
     _DOMAIN,
+    Reschedule,
     Restart,
     SignedEntry,
     Void,
@@ -48,6 +49,11 @@ def restart(**changes: Any) -> Restart:
     return Restart(RUN, **(fields | changes))
 
 
+def reschedule(**changes: Any) -> Reschedule:
+    fields = {"round": 3, "step": 4, "steps": 9, "learning_rate_bits": 0x3B449BA6}
+    return Reschedule(RUN, **(fields | {"previous": GENESIS} | changes))
+
+
 def signed(plain: Any) -> SignedEntry:
     """Bytes that the coordinator signed, whatever is in them."""
     body = msgpack.packb(plain)
@@ -73,6 +79,37 @@ def test_commits_have_no_kind_and_the_bytes_that_they_always_had() -> None:
     assert commit_digest(commit).hex() == (
         "77a26971b3015a84c6b8be053cb4140635f6eaea1074763f00e717bd66e5b9b3"
     )
+
+
+def test_a_reschedule_has_the_same_bytes_for_ever_and_comes_back() -> None:
+    """Golden: a run's chain is read by every later release."""
+    entry = sign_entry(reschedule(), KEY)
+    assert list(msgpack.unpackb(entry.body)) == [
+        *("kind", "run_id", "round", "step", "steps", "learning_rate_bits", "previous")
+    ]
+    assert entry_digest(reschedule()).hex() == (
+        "9fc4e97c7a9e1dfdd128dcfaf2fdd4b6dfe5528f5d1c6bca165489cf60244859"
+    )
+    assert open_entry(entry, PUBLIC, RUN) == reschedule()
+    assert open_entry(sign_entry(reschedule(round=-1), KEY), PUBLIC, RUN).round == -1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round": -2},
+        {"step": -1},
+        {"step": 10},
+        {"steps": 100_000_001},
+        {"learning_rate_bits": 0},
+        {"learning_rate_bits": 0x41200001},
+        {"learning_rate_bits": 0x7FC00000},
+        {"learning_rate_bits": 0xBB449BA6},
+    ],
+)
+def test_a_reschedule_out_of_bounds_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        open_entry(sign_entry(reschedule(**changes), KEY), PUBLIC, RUN)
 
 
 def test_a_restart_has_the_same_bytes_for_ever() -> None:

@@ -1,7 +1,8 @@
 """Whom a run admits: every key, keys with a token, keys on a list."""
 
-from coordinator.machine.events import Admit, Heartbeat, Refuse, TokenShown
+from coordinator.machine.events import Admit, Heartbeat, Refuse
 from coordinator.machine.operator import acts
+from coordinator.machine.operator.acts import TokenShown
 from coordinator.machine.screening import screened
 from protocol.ids import PeerId, sha256
 from tests.coordinator.machine.driver import A, B, C, D, Driver, E

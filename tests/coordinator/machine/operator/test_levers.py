@@ -187,6 +187,8 @@ def test_every_act_has_words_and_survives_the_journal() -> None:
         acts.Resume(),
         acts.Finish(),
         acts.Checkpoint(),
+        acts.Extend(7),
+        acts.Rate(0.1),
         acts.Evict(A),
         acts.Ban("192.0.2.7", "r"),
         acts.Unban(A),

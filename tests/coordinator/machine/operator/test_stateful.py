@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from coordinator.machine.events import TokenShown
 from coordinator.machine.operator import acts, levers
+from coordinator.machine.operator.acts import TokenShown
 from protocol.ids import Digest, PeerId, sha256
 from tests.coordinator.machine.driver import PEERS
 from tests.coordinator.machine.test_rounds_stateful import AnyOrder, peers

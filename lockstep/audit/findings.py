@@ -1,0 +1,60 @@
+"""The results of an audit of a run's log, and what they say in words."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Findings:
+    """Results of one audit."""
+
+    run_id: str
+    verified: bool = False
+    commits: int = 0
+    """Number of commits with a valid signature and link."""
+    replayed: int = 0
+    """Number of commits whose payloads were applied."""
+    digests_compared: int = 0
+    """Number of rounds whose recorded majority digest equals the replay's."""
+    voids: int = 0
+    """Number of committed payloads that the chain makes void."""
+    restarts: int = 0
+    """Number of restarts from a checkpoint in the chain."""
+    schedules: int = 0
+    """Number of changes of the schedule in the chain, up to the last commit."""
+    payload_bytes: int = 0
+    began_after: int = -1
+    """Round of the snapshot at which the replay began; -1: it began at genesis."""
+    round: int = -1
+    """Round of the last commit."""
+    state_digest: str = ""
+    canonical_sha256: str = ""
+    checkpoint: str | None = None
+    """Verdict on the checkpoint, in words."""
+    first_difference: dict[str, Any] | None = None
+    seconds: float = 0.0
+
+
+def in_words(findings: Findings) -> str:
+    """What an audit without a difference has checked, and what it has replayed."""
+    first, last = findings.began_after, findings.round
+    if first < 0:
+        replay = f"all {findings.replayed} were replayed from genesis and lead"
+    else:
+        replay = (
+            f"rounds {first + 1} to {last} ({findings.replayed} commits) were replayed from the "
+            f"snapshot of round {first}, whose SHA-256 the members reported, and lead"
+            if findings.replayed
+            else f"none was replayed: the snapshot of round {first} is of the last, and leads"
+        )
+    voids = f"; {findings.voids} payloads are void" if findings.voids else ""
+    if findings.restarts:
+        voids += f"; the run has gone on from a checkpoint {findings.restarts} times"
+    if findings.schedules:
+        voids += f"; the operator has changed length or rate {findings.schedules} times"
+    return (
+        f"verified: {findings.commits} commits up to round {last} are signed and linked; {replay} "
+        f"to state {findings.state_digest}; members reported the same state in "
+        f"{findings.digests_compared} rounds{voids}; "
+        f"{findings.checkpoint or 'no checkpoint was compared'}"
+    )
