@@ -23,7 +23,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from coordinator.machine.events import Announced, Applied
+from coordinator.machine.events import Announced, Applied, Effect, Ready, RecordDigest
+from coordinator.machine.members.membership import Membership
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.clock import Slot, longest_slot
 from protocol.codec.commits import Mix
@@ -122,8 +123,11 @@ def slot(spec: RunSpec, pace: Slot, step: int) -> Slot:
     return replace(longest, compute_ms=pace.compute_ms)
 
 
-def mixed(undecided: UndecidedRound, counted: list[Announced]) -> Mix:
-    """What the commit of a round says of these payloads, sorted by author."""
+def commit(undecided: UndecidedRound, counted: list[Announced], consensus: "Consensus") -> Mix:
+    """Commit the edges of a round among these payloads, sorted by author. Returns what the commit
+    says of them.
+    """
+    consensus.begin(undecided.round, mean=undecided.mean)
     if undecided.mean:
         return Mix(mean=True)
     place = {payload.peer: number for number, payload in enumerate(counted)}
@@ -177,8 +181,33 @@ class Consensus:
     """The newest reports of the members: projections of their parameters, by round."""
 
     reports: dict[int, dict[PeerId, tuple[float, ...]]] = field(default_factory=dict)
+    apart: bool = False
+    """Whether members differ by design after the newest commit."""
+    mean_round: int = -1
+    """Newest round of the mean, after which all are equal."""
+    digests: dict[PeerId, int] = field(default_factory=dict)
+    """State digests that members reported after it."""
 
-    def report(self, said: Applied) -> None:
+    def begin(self, round: int, *, mean: bool) -> None:
+        """A round was committed."""
+        self.apart = not mean
+        if mean:
+            self.mean_round, self.digests = round, {}
+
+    def report(self, said: Applied | Ready, members: Membership, now_ms: int) -> list[Effect]:
+        """Take the digest that a member reports after a mean. What most of them say is recorded,
+        once two do, or the only member: a checkpoint is published by it, and nobody is blamed.
+        """
+        if said.round != self.mean_round or self.mean_round < 0:
+            return []
+        self.digests[said.peer] = said.state_digest
+        ((digest, count),) = Counter(self.digests.values()).most_common(1)
+        others = len(self.digests) - count
+        if count <= others or count < min(2, len(members.roster)):
+            return []
+        return [RecordDigest(self.mean_round, digest, count, others, b"")]
+
+    def hear(self, said: Applied) -> None:
         """Take a member's report, if it has one."""
         if not said.projection:
             return

@@ -266,13 +266,13 @@ class Rounds:
             return []  # a former member's report, or one of a state that it will discard
         self.members.note_applied(event.peer, event.round, now_ms)
         self.state.voids.apply(event.peer, event.round)
-        self.state.consensus.report(event)
+        self.state.consensus.hear(event)
         return self._enforce(self._judged(event, now_ms), now_ms)
 
     def _judged(self, said: Applied | Ready, now_ms: int) -> list[Effect]:
-        """The verdicts on a reported state; none where nodes differ by design."""
-        mixes = self.spec.algorithm.mixes
-        return [] if mixes else self.state.verdicts.report(said, self.members, now_ms)
+        """The verdicts on a reported state; nobody is blamed where nodes differ by design."""
+        judge = self.state.consensus if self.spec.algorithm.mixes else self.state.verdicts
+        return judge.report(said, self.members, now_ms)
 
     def _ready(self, event: Ready, now_ms: int) -> list[Effect]:
         verdicts, head_round = self.state.verdicts, self.state.head_round
@@ -378,7 +378,7 @@ class Rounds:
 
     def _commit(self, undecided: UndecidedRound, counted: list[Announced]) -> Effect:
         state, algorithm, step = self.state, self.spec.algorithm, self.state.totals.committed
-        mix = mixing.mixed(undecided, counted) if algorithm.mixes else None
+        mix = mixing.commit(undecided, counted, state.consensus) if algorithm.mixes else None
         entries = tuple(entry_of(payload, algorithm) for payload in counted)
         rate, decay = scalars(state.schedule(self.spec), step)
         commit = Commit(self.run_id, undecided.round, step, entries, rate, decay, state.head, mix)

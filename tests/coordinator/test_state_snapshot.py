@@ -82,7 +82,7 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.voids.rounds",
         "state.voids.made",
         "state.restarts",
-        "state.consensus.reports",
+        *(f"state.consensus.{name}" for name in ("reports", "apart", "mean_round", "digests")),
         "state.schedules",
         "state.closed_early",
         *(f"state.members.standing.{name}" for name in ("vouched", "payloads", "salt")),

@@ -155,8 +155,8 @@ def _on_commit(
         found.wanted, found.tried = why, set()
         if last:  # an older one that is still on its way has lost its use
             found.final_round, found.work = commit.round, None
-    if not found.wanted or found.work:
-        return []
+    if not found.wanted or found.work or state.consensus.apart:
+        return []  # where members differ by design, their next mean is published
     return _draw(commit.round, commit.step, state, members)
 
 
@@ -236,6 +236,8 @@ def _settle(event: Event, state: RunState, members: Membership) -> list[Effect]:
     still = not state.undecided and (state.end.finished or state.operator.paused is not None)
     if state.end.finished and found.final_round < state.head_round:
         _want_the_last(found, state.head_round)
+    if still and found.wanted and state.consensus.apart:
+        found.wanted, found.note = "", "the last round was none of the mean: members differ"
     if still and found.wanted and not found.work and state.head_round >= 0:
         effects += _draw(state.head_round, state.totals.committed - 1, state, members)
     work = found.work

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine.events import Applied, AskResync, Evict, OpenRound
+from coordinator.machine.checkpoints.events import AskCheckpoint, RoomGiven
+from coordinator.machine.events import Applied, AskResync, Evict, OpenRound, RecordDigest
 from coordinator.state_snapshot import decode_state, encode_state
 from protocol.codec.commits import Commit
 from protocol.ids import PeerId
@@ -146,6 +147,27 @@ def test_a_round_of_the_mean_has_all_the_time_for_its_exchange_and_leaves_the_pa
     run.wait(5000)
     swap(run, 1, (A, B))
     assert run.machine.state.pace == pace
+
+
+def test_the_equal_states_after_a_mean_are_recorded_and_published_and_no_others() -> None:
+    run = driver(
+        A, B, schedule={"steps": 4}, mixing={"mean_every": 3}, retention={"checkpoint_every": 1}
+    )
+    run.tell(RoomGiven(10**9, 3))
+    for round in range(2):
+        run.exchange(round, A, B)
+        run.apply(A, round, 1)
+        run.apply(B, round, 2)
+    assert not of_kind(AskCheckpoint, run.effects), "members differ"
+    assert not of_kind(RecordDigest, run.effects)
+    run.exchange(2, A, B)
+    asked = of_kind(AskCheckpoint, run.effects)
+    assert asked[-1].round == 2
+    run.apply(A, 2, 7)
+    assert not of_kind(RecordDigest, run.effects), "one word is no agreement"
+    run.apply(B, 2, 7)
+    assert of_kind(RecordDigest, run.effects) == [RecordDigest(2, 7, 2, 0, b"")]
+    assert run.machine.state.checkpoints.agreed(2) == 7
 
 
 def test_every_topology_gives_doubly_stochastic_shares_whichever_edges_fail() -> None:
