@@ -22,6 +22,7 @@ from lockstep.service.keys import load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
+from lockstep.volunteer.consent import ask_once, terms
 from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.manners import Limits
@@ -54,6 +55,9 @@ class Wishes:
     nice: int
     """Niceness of the process; 0 competes with other programs as an equal."""
 
+    yes: bool = False
+    """The owner agrees to what the run uses, without being asked."""
+
 
 def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wishes) -> None:
     """Runs a node until the run is finished, the coordinator removes it, or its owner ends it.
@@ -73,6 +77,11 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     name = settings.name or home.remembered().name
     settings = replace(settings, directory=place, name=name)
     options = replace(options, directory=place)
+    if not (home.only or options.follow_parent):
+        lines = terms(info, settings, wishes.limits.daily_transfer)
+        if not ask_once(place, lines, yes=wishes.yes):
+            messages.print("nothing was started; the same command asks again", soft_wrap=True)
+            return
     with claimed(place, Owner("node", info.run_id, info.spec.name)):
         home.remember(Remembered(name))
         remember(place, link.address)

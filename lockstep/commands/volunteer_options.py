@@ -30,6 +30,7 @@ def join(
     hours: options.Hours = "",
     daily_transfer: options.DailyTransfer = 0,
     on_battery: options.OnBattery = False,
+    yes: options.Yes = False,
     restart_from: options.Checkpoint = None,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
@@ -64,7 +65,7 @@ def join(
         publish=publish,
         restart_from=restart_from,
     )
-    wishes = command.Wishes(Limits(parse_hours(hours), daily_transfer, on_battery), nice)
+    wishes = command.Wishes(Limits(parse_hours(hours), daily_transfer, on_battery), nice, yes)
     known = Home(place, only=directory is not None)
     command.join(settings, ServeOptions(place, admin, follow_parent), known, wishes)
 

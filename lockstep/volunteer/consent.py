@@ -1,0 +1,98 @@
+"""The question at the first join of a run: what it is, and what it will use of this computer.
+
+It is asked once for each run, in the home directory alone: whoever names a directory of its own, or
+starts nodes from a program, has decided already.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from lockstep.console import bytes_text, messages
+from lockstep.exit_codes import UsageError
+from node.settings import NodeSettings
+from protocol.codec.payload import PayloadShape
+from protocol.errors import SettingsError
+from protocol.planner.parameters import size_of
+from protocol.planner.payload_bytes import payload_bytes
+from protocol.run_info import RunInfo
+
+CONSENT_NAME = "consent"
+"""File in a run's directory that says that its owner has agreed."""
+
+MEMORY_BASE_BYTES = 700_000_000
+"""Memory of a node without its model: Python, torch and the data."""
+
+MEMORY_BYTES_PER_PARAMETER = 24
+"""Parameters, gradients, momentum, guess and room for a pass, about."""
+
+STATE_BYTES_PER_PARAMETER = 30
+"""Disk: the saved state, some snapshots and the checkpoint, about."""
+
+DAY_S = 86_400
+
+
+def terms(info: RunInfo, settings: NodeSettings, daily_transfer: int) -> list[str]:
+    """What the run is and what a node of it uses, in lines; numbers are estimates."""
+    spec, rounds = info.spec, info.spec.rounds
+    device = "the first GPU, else the CPU" if settings.device == "auto" else settings.device
+    lines = [f"run: {spec.name} ({info.run_id[:8]}), {spec.schedule.steps:,} steps"]
+    try:
+        size = size_of(spec.model)
+    except SettingsError:  # a model whose size needs torch
+        return [*lines, f"model: {spec.model.type}", f"device: {device}"]
+    shape = PayloadShape(
+        size.chunks, spec.algorithm.top_k, spec.algorithm.value_bits, spec.algorithm.moves
+    )
+    payload = payload_bytes(shape)
+    slot_s = (rounds.compute_ms + (1 - rounds.overlap) * rounds.publish_ms) / 1000
+    day = (
+        f"about {bytes_text(payload * DAY_S / slot_s)} up a day, and as much down from each member"
+    )
+    memory = MEMORY_BASE_BYTES + MEMORY_BYTES_PER_PARAMETER * size.parameters
+    payloads = min(
+        spec.retention.log_bytes_max,
+        spec.retention.log_rounds * spec.membership.start_members * int(payload),
+    )
+    disk = STATE_BYTES_PER_PARAMETER * size.parameters + payloads
+    most = bytes_text(STATE_BYTES_PER_PARAMETER * size.parameters + spec.retention.log_bytes_max)
+    limit = f"; never more than {bytes_text(daily_transfer)}" if daily_transfer else ""
+    return [
+        *lines,
+        f"model: {spec.model.type}, {size.parameters:,} parameters; data: {spec.data.corpus}",
+        f"device: {device}",
+        f"memory: about {bytes_text(memory)}",
+        f"disk: about {bytes_text(disk)} in {settings.directory}, at most {most}",
+        f"network: {day}{limit}",
+        "others see: your node's id, its name, its address, and what it sends to the run",
+    ]
+
+
+def ask_once(
+    place: Path,
+    lines: list[str],
+    *,
+    yes: bool,
+    terminal: bool | None = None,
+    answer: Callable[[str], str] = input,
+) -> bool:
+    """Whether the owner agrees, which is remembered in the run's directory `place`.
+
+    Raises `UsageError`, which says what to add, where nobody can be asked.
+    """
+    remembered = place / CONSENT_NAME
+    if remembered.exists():
+        return True
+    if terminal is None:
+        terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    for line in lines:
+        messages.print(line, soft_wrap=True, markup=False)
+    if not yes and not terminal:
+        raise UsageError(
+            "expected your consent to what is listed above, and nobody can be asked here: add --yes"
+        )
+    if not yes and answer("train on this machine? [Y/n] ").strip().lower() not in ("", "y", "yes"):
+        return False
+    place.mkdir(parents=True, exist_ok=True)
+    remembered.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return True

@@ -1,0 +1,109 @@
+"""The question at the first join: what is shown, and when nobody is asked."""
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.commands import join as joining
+from lockstep.exit_codes import UsageError
+from lockstep.volunteer.consent import CONSENT_NAME, ask_once, terms
+from node.settings import NodeSettings
+from protocol.ids import RunId
+from protocol.run_info import RunInfo
+from protocol.runfile import ModelSpec, RunSpec
+
+INFO = RunInfo(RunSpec(name="winter"), RunId("12" * 16), b"k" * 32)
+LINES = ["run: winter"]
+
+
+def never(_: str) -> str:
+    raise AssertionError("asked")
+
+
+def test_the_terms_name_run_model_memory_disk_network_and_device(tmp_path: Path) -> None:
+    settings = NodeSettings("h:1", tmp_path)
+    text = "\n".join(terms(INFO, settings, 5_000_000))
+    for words in (
+        "run: winter (12121212), 2,000 steps",
+        "parameters; data: python-stdlib",
+        "memory: about 7",
+        f"MB in {tmp_path}",
+        "up a day",
+        "never more than 5 MB",
+        "device: the first GPU, else the CPU",
+    ):
+        assert words in text
+
+
+def test_a_model_whose_size_is_not_known_without_torch_is_named(tmp_path: Path) -> None:
+    spec = RunSpec(model=ModelSpec(type="bloom", config={}))
+    lines = terms(RunInfo(spec, INFO.run_id, b"k" * 32), NodeSettings("h:1", tmp_path), 0)
+    assert "model: bloom" in lines
+
+
+@pytest.mark.parametrize(
+    ("said", "agreed"), [("", True), ("y", True), ("YES ", True), ("n", False)]
+)
+def test_on_a_terminal_it_is_asked_once_and_the_answer_is_remembered(
+    tmp_path: Path, said: str, agreed: bool
+) -> None:
+    place = tmp_path / "run"
+    found = ask_once(place, LINES, yes=False, terminal=True, answer=lambda _: said)
+    assert found is agreed
+    assert (place / CONSENT_NAME).exists() is agreed
+    if agreed:
+        assert ask_once(place, LINES, yes=False, terminal=True, answer=never)
+        assert ask_once(place, LINES, yes=False, terminal=False, answer=never)
+
+
+def test_yes_agrees_without_a_question_and_shows_the_terms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask_once(tmp_path, LINES, yes=True, terminal=False, answer=never)
+    assert "run: winter" in capsys.readouterr().err
+
+
+def test_where_nobody_can_be_asked_the_error_says_what_to_add(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="add --yes"):
+        ask_once(tmp_path, LINES, yes=False, terminal=False, answer=never)
+    assert not (tmp_path / CONSENT_NAME).exists()
+
+
+def test_another_run_is_asked_about_again(tmp_path: Path) -> None:
+    assert ask_once(tmp_path / "a", LINES, yes=True)
+    with pytest.raises(UsageError):
+        ask_once(tmp_path / "b", LINES, yes=False, terminal=False)
+
+
+@pytest.mark.parametrize(
+    ("only", "follows", "asked"), [(False, False, 1), (True, False, 0), (False, True, 0)]
+)
+def test_the_join_asks_in_the_home_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: bool, follows: bool, asked: int
+) -> None:
+    from lockstep.service.home import Home
+    from lockstep.service.serve import ServeOptions
+    from lockstep.volunteer.manners import Limits
+
+    questions: list[Path] = []
+
+    def refused(place: Path, lines: list[str], *, yes: bool) -> bool:
+        questions.append(place)
+        return False
+
+    class BegunError(Exception):
+        """The join has gone on."""
+
+    def begun(*_: object) -> None:
+        raise BegunError
+
+    monkeypatch.setattr(joining, "first_word", lambda *_, **__: INFO)
+    monkeypatch.setattr(joining, "ask_once", refused)
+    monkeypatch.setattr(joining, "claimed", begun)
+    wishes = joining.Wishes(Limits((), 0, False), 0)
+    options = ServeOptions(tmp_path, "127.0.0.1:0", follows)
+    try:
+        joining.join(NodeSettings("h:1", tmp_path), options, Home(tmp_path, only=only), wishes)
+    except BegunError:
+        assert not questions
+    assert len(questions) == asked
