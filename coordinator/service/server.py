@@ -30,6 +30,7 @@ from coordinator.machine.events import (
     FinishRun,
     Heartbeat,
     Joined,
+    Left,
     Notify,
     OpenRound,
     RecordDigest,
@@ -243,6 +244,8 @@ class CoordinatorService(Calls):
                 session.heard_ms = received_ms = self._sequencer.now_ms()
                 event = wire_messages.event_of(peer, message)
                 await self._sequencer.submit(event)
+                if isinstance(event, Left):
+                    log.info("member left", extra=self._where(peer=peer, reason=event.reason))
                 if isinstance(event, Heartbeat):
                     times_ms = message.heartbeat.sent_ms, received_ms, self._sequencer.now_ms()
                     standing = told_standing(self._sequencer.rounds, peer)
@@ -310,6 +313,7 @@ class CoordinatorService(Calls):
         match effect:
             case Admit(peer):
                 if session := self.node_sessions.get(peer):
+                    log.info("member joined", extra=self._where(peer=peer, where=session.place))
                     self._welcome(session)
             case Refuse(peer, reason, wrong_results, retry):
                 refused = wire.Refused(reason=reason, wrong_results=wrong_results, retry=retry)
