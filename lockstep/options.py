@@ -309,6 +309,17 @@ OnBattery = Annotated[
     ),
 ]
 
+Yes = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        "-y",
+        envvar="LOCKSTEP_YES",
+        help="Agree to what the run uses of this computer without being asked; it is asked once "
+        "for a run, and never with --directory.",
+    ),
+]
+
 # ---- runs on this machine
 
 Nodes = Annotated[

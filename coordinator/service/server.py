@@ -19,27 +19,8 @@ import grpc
 
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.journal import Journal
+from coordinator.machine import events
 from coordinator.machine.checkpoints.events import AskCheckpoint, CheckpointMade
-from coordinator.machine.events import (
-    Admit,
-    AskResync,
-    CommitRound,
-    Disconnected,
-    Effect,
-    Evict,
-    FinishRun,
-    Heartbeat,
-    Joined,
-    Notify,
-    OpenRound,
-    RecordDigest,
-    Refuse,
-    RestartRun,
-    ScheduleRun,
-    SkipRound,
-    TellMembers,
-    VoidPayload,
-)
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service import auditors, wire_messages
 from coordinator.service.admittance import Admittance
@@ -190,7 +171,7 @@ class CoordinatorService(Calls):
             yield message
 
     async def _serve_node(
-        self, joined: Joined, session: NodeSession, requests: Requests
+        self, joined: events.Joined, session: NodeSession, requests: Requests
     ) -> AsyncGenerator[Message, None]:
         self.node_sessions.put(joined.peer, session)
         self.run_refusals.forget(joined.peer)
@@ -203,14 +184,14 @@ class CoordinatorService(Calls):
             with contextlib.suppress(asyncio.CancelledError):
                 await reader
             if self.node_sessions.remove(joined.peer, session):
-                self._sequencer.post(Disconnected(joined.peer))
+                self._sequencer.post(events.Disconnected(joined.peer))
 
     async def _serve_relay(
-        self, joined: Joined, session: NodeSession, requests: Requests
+        self, joined: events.Joined, session: NodeSession, requests: Requests
     ) -> AsyncGenerator[Message, None]:
         self._end_lapsed_relays()
         decision = self.relays.join(joined, self._sequencer.now_ms())
-        if isinstance(decision, Refuse):
+        if isinstance(decision, events.Refuse):
             yield Message(refused=wire.Refused(reason=decision.reason, retry=decision.retry))
             return
         self.relay_sessions.put(joined.peer, session)
@@ -231,7 +212,9 @@ class CoordinatorService(Calls):
                 log.info("relay left", extra=self._where(peer=joined.peer))
                 self._tell_relays(gone=joined.peer)
 
-    async def read_node(self, joined: Joined, session: NodeSession, requests: Requests) -> None:
+    async def read_node(
+        self, joined: events.Joined, session: NodeSession, requests: Requests
+    ) -> None:
         """Submit a node's messages until it stops; a message that the protocol does not allow ends
         its session with the reason.
         """
@@ -245,7 +228,9 @@ class CoordinatorService(Calls):
                 session.heard_ms = received_ms = self._sequencer.now_ms()
                 event = wire_messages.event_of(peer, message)
                 await self._sequencer.submit(event)
-                if isinstance(event, Heartbeat):
+                if isinstance(event, events.Left):
+                    log.info("member left", extra=self._where(peer=peer, reason=event.reason))
+                if isinstance(event, events.Heartbeat):
                     times_ms = message.heartbeat.sent_ms, received_ms, self._sequencer.now_ms()
                     standing = told_standing(self._sequencer.rounds, peer)
                     session.send(wire_messages.heartbeat_reply(*times_ms, standing))
@@ -285,7 +270,9 @@ class CoordinatorService(Calls):
 
     def emit(self, outcome: Outcome) -> None:
         """Carry out the effects of one batch of events."""
-        if changes := [effect for effect in outcome.effects if isinstance(effect, TellMembers)]:
+        if changes := [
+            effect for effect in outcome.effects if isinstance(effect, events.TellMembers)
+        ]:
             self._pages = []
             members = self._sequencer.rounds.members
             self.broadcast(wire_messages.changes_message(members, changes))
@@ -310,50 +297,51 @@ class CoordinatorService(Calls):
         for session in (*self.node_sessions, *self.relay_sessions):
             session.send(message)
 
-    def _perform(self, effect: Effect, outcome: Outcome) -> None:
+    def _perform(self, effect: events.Effect, outcome: Outcome) -> None:
         match effect:
-            case Admit(peer):
+            case events.Admit(peer):
                 if session := self.node_sessions.get(peer):
+                    log.info("member joined", extra=self._where(peer=peer, where=session.place))
                     self._welcome(session)
-            case Refuse(peer, reason, wrong_results, retry):
+            case events.Refuse(peer, reason, wrong_results, retry):
                 refused = wire.Refused(reason=reason, wrong_results=wrong_results, retry=retry)
                 self.node_sessions.close(peer, Message(refused=refused))
-            case Evict(peer, reason, wrong_results):
+            case events.Evict(peer, reason, wrong_results):
                 log.info("member evicted", extra=self._where(peer=peer, reason=reason))
                 evicted = wire.Evicted(reason=reason, wrong_results=wrong_results)
                 self.node_sessions.close(peer, Message(evicted=evicted))
-            case OpenRound():
+            case events.OpenRound():
                 self._open_round(effect)
-            case CommitRound(commit, holders, loss):
+            case events.CommitRound(commit, holders, loss):
                 numbers = {"contributors": len(commit.entries), "loss": loss}
                 log.info("round committed", extra=self._where(round=commit.round, **numbers))
                 signed = outcome.signed[commit.round]
                 before = outcome.before.get(commit.round, ())
                 self.broadcast(wire_messages.committed_message(signed, holders, before))
-            case VoidPayload(entry) | RestartRun(entry) | ScheduleRun(entry):
+            case events.VoidPayload(entry) | events.RestartRun(entry) | events.ScheduleRun(entry):
                 words, about = wire_messages.entry_record(entry)
                 log.warning(words, extra=self._where(**about))
                 self.broadcast(Message(chained=wire_messages.entry_of(outcome.entries[entry])))
-            case SkipRound(round, reason):
+            case events.SkipRound(round, reason):
                 log.info("round skipped", extra=self._where(round=round, reason=reason))
                 self.broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
-            case AskResync(peer, round, reason, number):
+            case events.AskResync(peer, round, reason, number):
                 log.warning(
                     "member told to resync",
                     extra=self._where(round=round, peer=peer, reason=reason),
                 )
                 resync = wire.Resync(round=round, reason=reason, number=number)
                 self.node_sessions.send(peer, Message(resync=resync))
-            case FinishRun(reason):
+            case events.FinishRun(reason):
                 head = self._sequencer.rounds.state.head_round
                 self.broadcast(Message(finished=wire.RunFinished(head_round=head, reason=reason)))
-            case Notify(text):
+            case events.Notify(text):
                 self.broadcast(Message(notice=wire.Notice(text=text)))
             case AskCheckpoint():
                 self._ask_checkpoint(effect)
             case CheckpointMade():
                 self.checkpoints.made(effect)
-            case TellMembers() | RecordDigest():
+            case events.TellMembers() | events.RecordDigest():
                 pass  # told together in `emit`; already in the journal
 
     def _ask_checkpoint(self, ask: AskCheckpoint) -> None:
@@ -363,7 +351,7 @@ class CoordinatorService(Calls):
             if ask.to in (None, peer):
                 self.node_sessions.send(peer, own.get(peer, plain))
 
-    def _open_round(self, opened: OpenRound) -> None:
+    def _open_round(self, opened: events.OpenRound) -> None:
         for assignment in opened.assignments:
             message = wire_messages.opened_message(opened, assignment)
             self.node_sessions.send(assignment.peer, message)

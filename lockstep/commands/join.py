@@ -25,10 +25,11 @@ from lockstep.service.keys import load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
-from lockstep.volunteer.consent import SEEN, judged
+from lockstep.volunteer.consent import ask_once, terms
 from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.manners import Limits
+from lockstep.volunteer.needs import SEEN, judged
 from lockstep.volunteer.pausable import PausableNode
 from lockstep.volunteer.screen import traffic_bytes
 from lockstep.volunteer.watch import watch
@@ -64,6 +65,8 @@ class Wishes:
     """Memory that the run may take for its model; 0: the machine's."""
     disk_bytes: int = 0
     """Disk that the run may take; 0: what is free."""
+    yes: bool = False
+    """The owner agrees to what the run uses, without being asked."""
 
 
 def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wishes) -> None:
@@ -86,6 +89,11 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     name = settings.name or home.remembered().name
     settings = replace(settings, directory=place, name=name)
     options = replace(options, directory=place)
+    if not (home.only or options.follow_parent):
+        lines = terms(info, settings.device, wishes.limits.daily_transfer)
+        if not ask_once(place, lines, yes=wishes.yes):
+            messages.print("nothing was started; the same command asks again", soft_wrap=True)
+            return
     with claimed(place, Owner("node", info.run_id, info.spec.name)):
         home.remember(Remembered(name))
         remember(place, link.address)

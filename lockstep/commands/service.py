@@ -48,7 +48,7 @@ WantedBy=default.target
 
 def unit_text(arguments: Sequence[str]) -> str:
     """The unit that runs `lockstep join` with these arguments."""
-    command = [sys.executable, "-m", "lockstep", "join", *arguments]
+    command = [sys.executable, "-m", "lockstep", "join", "--yes", *arguments]
     hopeless = " ".join(str(int(code)) for code in HOPELESS)
     return UNIT.format(command=" ".join(map(_quoted, command)), hopeless=hopeless)
 

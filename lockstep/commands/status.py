@@ -124,7 +124,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
     data, traffic = document.get("data", {}), document.get("traffic", {})
     facts = {
         "run": f"{document.get('name', '?')} ({document.get('run_id', '?')})",
-        "round": f"{document.get('round')}: {document.get('phase')}",
+        "round": _round_text(document),
         "because": document.get("reason"),
         "alarm": document.get("audit", {}).get("alarm"),
         "notice": _newest_notice(document),
@@ -134,6 +134,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
         "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
+        "relays": len(document.get("relays", ())) or None,
         "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
     }
     table = Table.grid(padding=(0, 2))
@@ -141,6 +142,12 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         if value:
             table.add_row(name, str(value))
     return table
+
+
+def _round_text(document: Mapping[str, Any]) -> str:
+    """The round and the phase; before the first round only the phase."""
+    round, phase = document.get("round"), str(document.get("phase"))
+    return phase if isinstance(round, int) and round < 0 else f"{round}: {phase}"
 
 
 def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:

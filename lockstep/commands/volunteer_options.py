@@ -35,6 +35,7 @@ def join(
     disk: options.DiskLimit = 0,
     dial_private: options.DialPrivate = False,
     p2pd_sha256: options.P2pdSha256 = "",
+    yes: options.Yes = False,
     restart_from: options.Checkpoint = None,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
@@ -58,7 +59,7 @@ def join(
     settings = replace(settings, upload_limit=upload_limit, dial_private=dial_private)
     settings = replace(settings, p2pd_sha256=p2pd_sha256, restart_from=restart_from)
     limits = Limits(parse_hours(hours), daily_transfer, on_battery)
-    wishes = command.Wishes(limits, nice, memory_bytes=memory, disk_bytes=disk)
+    wishes = command.Wishes(limits, nice, memory_bytes=memory, disk_bytes=disk, yes=yes)
     serving, known = ServeOptions(place, admin, follow_parent), directory is not None
     command.join(settings, serving, Home(place, only=known), wishes)
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from aiohttp.http_exceptions import HttpProcessingError
 from cachetools import LRUCache
 
 from protocol.border.text import clean
@@ -120,6 +121,18 @@ def _printable(line: str) -> str:
     return line if line.isprintable() else clean(line, len(line.encode(errors="replace")))
 
 
+def without_traceback(record: logging.LogRecord) -> bool:
+    """Says in one line that a client of the admin port speaks no HTTP, such as a node that was
+    given the wrong port; it is the client's slip, and no fault of this program.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        record.msg = "not HTTP: the admin port is for browsers and metrics, nodes use the other one"
+        record.args, record.exc_info, record.exc_text = (), None, None
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+    return True
+
+
 def log_to_standard_error(debug: bool) -> None:
     """Sends records of level INFO and above to standard error; with `debug` all records."""
     handler = logging.StreamHandler(sys.stderr)
@@ -128,6 +141,7 @@ def log_to_standard_error(debug: bool) -> None:
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True
     )
+    logging.getLogger("aiohttp.server").addFilter(without_traceback)
     if not debug:
         for chatty in _CHATTY:
             logging.getLogger(chatty).setLevel(logging.WARNING)

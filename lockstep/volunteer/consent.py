@@ -1,56 +1,78 @@
-"""What a run will take on this machine, judged before anything that its run file says is obeyed.
+"""The question at the first join of a run: what it is, and what it will use of this computer.
 
-The numbers come from the run file by arithmetic. For a type of model whose sizes are not written
-down here, torch counts parameters that have no memory.
+It is asked once for each run, in the home directory alone: whoever names a directory of its own, or
+starts nodes from a program, has decided already.
 """
 
-import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from lockstep.console import bytes_text
+from lockstep.console import bytes_text, messages
+from lockstep.exit_codes import UsageError
+from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
-from protocol.planner.needs import Needs, needs_of
-from protocol.planner.parameters import has_layout, size_of
-from protocol.runfile import RunSpec
+from protocol.planner.parameters import size_of
+from protocol.planner.payload_bytes import payload_bytes
+from protocol.run_info import RunInfo
 
-SEEN = "everyone who reaches the coordinator can see this node's name, hardware and IP address"
-"""What a volunteer gives away by joining."""
+CONSENT_NAME = "consent"
+"""File in a run's directory that says that its owner has agreed."""
+
+DAY_S = 86_400
 
 
-def judged(spec: RunSpec, memory_bytes: int, disk_bytes: int, place: Path) -> list[str]:
-    """What the run takes, in words. `memory_bytes` and `disk_bytes` are the owner's limits, 0 for
-    none; the run's directory will be at `place`.
-
-    Raises `SettingsError` for a run that needs more than the limits.
+def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
+    """What the run is and what a node of it uses, in lines, beside memory and disk
+    (`lockstep.volunteer.needs`); numbers are estimates.
     """
-    if not (memory_bytes or disk_bytes or has_layout(spec.model)):
-        return []  # the count would be made twice: the node makes it before it builds the model
-    needs = _needs(spec)
-    memory, disk = bytes_text(needs.memory_bytes), bytes_text(needs.disk_bytes)
-    if memory_bytes and needs.memory_bytes > memory_bytes:
-        raise SettingsError(
-            f"this run's model has {needs.parameters:,} parameters and needs at least {memory} of "
-            f"memory: more than the {bytes_text(memory_bytes)} of --memory; nothing was built"
+    spec, rounds = info.spec, info.spec.rounds
+    lines = [
+        f"run: {spec.name} ({info.run_id[:8]}), {spec.schedule.steps:,} steps",
+        f"device: {'the first GPU, else the CPU' if device == 'auto' else device}",
+    ]
+    try:
+        size = size_of(spec.model)
+    except SettingsError:  # a model whose size needs torch
+        return [*lines, f"model: {spec.model.type}"]
+    shape = PayloadShape(
+        size.chunks, spec.algorithm.top_k, spec.algorithm.value_bits, spec.algorithm.moves
+    )
+    slot_s = (rounds.compute_ms + (1 - rounds.overlap) * rounds.publish_ms) / 1000
+    day = bytes_text(payload_bytes(shape) * DAY_S / slot_s)
+    limit = f"; never more than {bytes_text(daily_transfer)}" if daily_transfer else ""
+    return [
+        *lines,
+        f"model: {spec.model.type}, {size.parameters:,} parameters; data: {spec.data.corpus}",
+        f"network: about {day} up a day, and as much down from each member{limit}",
+    ]
+
+
+def ask_once(
+    place: Path,
+    lines: list[str],
+    *,
+    yes: bool,
+    terminal: bool | None = None,
+    answer: Callable[[str], str] = input,
+) -> bool:
+    """Whether the owner agrees, which is remembered in the run's directory `place`.
+
+    Raises `UsageError`, which says what to add, where nobody can be asked.
+    """
+    remembered = place / CONSENT_NAME
+    if remembered.exists():
+        return True
+    if terminal is None:
+        terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    for line in lines:
+        messages.print(line, soft_wrap=True, markup=False)
+    if not yes and not terminal:
+        raise UsageError(
+            "expected your consent to what is listed above, and nobody can be asked here: add --yes"
         )
-    if disk_bytes and needs.disk_bytes > disk_bytes:
-        raise SettingsError(
-            f"this run may take {disk} of disk, {bytes_text(spec.retention.log_bytes_max)} of them "
-            f"for payloads: more than the {bytes_text(disk_bytes)} of --disk; nothing was written"
-        )
-    words = f"this run takes at least {memory} of memory and at most {disk} of disk here"
-    free = _free(place)
-    return [f"{words}; {bytes_text(free)} are free" if free < needs.disk_bytes else words]
-
-
-def _needs(spec: RunSpec) -> Needs:
-    if has_layout(spec.model):
-        return needs_of(spec, size_of(spec.model))
-    from node.model.check import count_parameters
-
-    return needs_of(spec, size_of(spec.model, count_parameters(spec)))
-
-
-def _free(place: Path) -> int:
-    """Free bytes on the disk of a directory that need not exist yet."""
-    present = next(each for each in (place.absolute(), *place.absolute().parents) if each.exists())
-    return shutil.disk_usage(present).free
+    if not yes and answer("train on this machine? [Y/n] ").strip().lower() not in ("", "y", "yes"):
+        return False
+    place.mkdir(parents=True, exist_ok=True)
+    remembered.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return True

@@ -85,6 +85,12 @@ class Catalogue(_Table):
             )
         return self.profiles[name]
 
+    def require_region(self, name: str) -> None:
+        """Raises `SettingsError`, which lists the known ones, for a region that there is not."""
+        known = sorted({each for distance in self.distances for each in distance.between})
+        if name not in known:
+            raise SettingsError(f"regions: expected one of {', '.join(known)}, found {name!r}")
+
     def one_way_s(self, here: str, there: str) -> float:
         """Distance of two regions; `SettingsError` lists the known pairs."""
         for distance in self.distances:

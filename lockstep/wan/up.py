@@ -126,6 +126,8 @@ def plan_of(settings: WanSettings, catalogue: Catalogue) -> Plan:
     if wrong := sorted(set(settings.nat) - {"none", "masquerade"}):
         raise SettingsError(f"nat: expected none or masquerade, found {wrong[0]!r}")
     transports(settings)
+    for region in settings.regions:
+        catalogue.require_region(region)
     regions = settings.regions or ("",)
     columns = (
         cycled(names, settings.nodes) for names in (settings.profiles, settings.nat, regions)

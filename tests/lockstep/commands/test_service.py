@@ -32,7 +32,7 @@ def test_install_writes_a_unit_and_starts_it_and_remove_takes_it_away(
     command = ["service", "install", "example:50700", "--hours", "22:00-06:00"]
     assert main(command) == ExitCode.OK
     line = next(line for line in unit.read_text().splitlines() if line.startswith("ExecStart="))
-    assert line.endswith('"lockstep" "join" "example:50700" "--hours" "22:00-06:00"')
+    assert line.endswith('"lockstep" "join" "--yes" "example:50700" "--hours" "22:00-06:00"')
     assert systemctl.read_text() == f"--user daemon-reload\n--user enable --now {UNIT_NAME}\n"
     assert "enable-linger" in capsys.readouterr().out
     assert main(["service", "remove"]) == ExitCode.OK

@@ -1,6 +1,7 @@
 """Asking a coordinator over real gRPC, and what a person sees of the answer."""
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -165,3 +166,26 @@ def test_a_document_of_another_shape_is_no_bug(
     coordinator.reply = json.dumps(DOCUMENT | part).encode()
     with pytest.raises(RemoteProtocolError, match="status of the form of this release"):
         status(address, None)
+
+
+def shown(document: dict[str, Any]) -> str:
+    console = Console(width=200, force_terminal=False)
+    with console.capture() as capture:
+        for part in render(document):
+            console.print(part)
+    return capture.get()
+
+
+def test_before_the_first_round_the_status_shows_no_number_and_relays_are_counted() -> None:
+    text = shown({**DOCUMENT, "round": -1, "phase": "waiting", "relays": [{"peer_id": "ab"}]})
+    assert "-1" not in text
+    assert re.search(r"round +waiting", text)
+    assert re.search(r"relays +1", text)
+
+
+def test_the_newest_checkpoint_and_its_confirmation_are_shown() -> None:
+    made = {"confirmed_by": "cd" * 16}
+    where = "the model after round 7: checkpoints/7-ab in the coordinator's directory"
+    text = shown({**DOCUMENT, "checkpoint": {"where": where, "made": [made], "next": ""}})
+    assert "checkpoints/7-ab" in text
+    assert "confirmed by cdcdcdcd" in text

@@ -1,6 +1,8 @@
 """The admin port, over real sockets on loopback."""
 
+import asyncio
 import json
+import logging
 import math
 import re
 import socket
@@ -11,6 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from lockstep.service.admin import AdminServer
+from lockstep.service.logs import without_traceback
 from protocol.errors import AddressInUseError, SettingsError
 
 
@@ -84,3 +87,24 @@ async def test_an_invalid_or_foreign_address_is_a_settings_error(
 ) -> None:
     with pytest.raises(SettingsError, match=re.escape(address)):
         await AdminServer(service, address).start()
+
+
+async def test_a_node_that_was_given_the_admin_port_costs_one_line_and_no_traceback(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("aiohttp.server")
+    logger.addFilter(without_traceback)
+    try:
+        host, port = url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+        async with asyncio.timeout(20):
+            while await reader.read(1000):
+                pass
+        writer.close()
+    finally:
+        logger.removeFilter(without_traceback)
+    records = [each for each in caplog.records if each.name == "aiohttp.server"]
+    assert all(each.exc_info is None for each in records)
+    assert all("nodes use the other one" in each.getMessage() for each in records)
+    assert records, "the operator is told"

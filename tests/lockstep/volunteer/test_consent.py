@@ -1,47 +1,106 @@
-"""What a run takes is said, and refused where it is too much, before anything is obeyed."""
+"""The question at the first join: what is shown, and when nobody is asked."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from lockstep.volunteer.consent import judged
-from protocol.errors import SettingsError
-from protocol.runfile import RunSpec
+from lockstep.commands import join as joining
+from lockstep.exit_codes import UsageError
+from lockstep.volunteer.consent import CONSENT_NAME, ask_once, terms
+from node.settings import NodeSettings
+from protocol.ids import RunId
+from protocol.run_info import RunInfo
+from protocol.runfile import ModelSpec, RunSpec
 
-HUGE = RunSpec.model_validate(
-    {"model": {"config": {"vocab_size": 15_000_000, "hidden_size": 96, "num_hidden_layers": 2}}}
+INFO = RunInfo(RunSpec(name="winter"), RunId("12" * 16), b"k" * 32)
+LINES = ["run: winter"]
+
+
+def never(_: str) -> str:
+    raise AssertionError("asked")
+
+
+def test_the_terms_name_run_model_network_and_device() -> None:
+    text = "\n".join(terms(INFO, "auto", 5_000_000))
+    for words in (
+        "run: winter (12121212), 2,000 steps",
+        "parameters; data: python-stdlib",
+        "up a day",
+        "never more than 5 MB",
+        "device: the first GPU, else the CPU",
+    ):
+        assert words in text
+
+
+def test_a_model_whose_size_is_not_known_without_torch_is_named() -> None:
+    spec = RunSpec(model=ModelSpec(type="bloom", config={}))
+    lines = terms(RunInfo(spec, INFO.run_id, b"k" * 32), "cpu", 0)
+    assert "model: bloom" in lines
+
+
+@pytest.mark.parametrize(
+    ("said", "agreed"), [("", True), ("y", True), ("YES ", True), ("n", False)]
 )
-OTHER = RunSpec.model_validate(
-    {"model": {"type": "opt", "config": {"hidden_size": 64, "num_attention_heads": 4}}}
+def test_on_a_terminal_it_is_asked_once_and_the_answer_is_remembered(
+    tmp_path: Path, said: str, agreed: bool
+) -> None:
+    place = tmp_path / "run"
+    found = ask_once(place, LINES, yes=False, terminal=True, answer=lambda _: said)
+    assert found is agreed
+    assert (place / CONSENT_NAME).exists() is agreed
+    if agreed:
+        assert ask_once(place, LINES, yes=False, terminal=True, answer=never)
+        assert ask_once(place, LINES, yes=False, terminal=False, answer=never)
+
+
+def test_yes_agrees_without_a_question_and_shows_the_terms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ask_once(tmp_path, LINES, yes=True, terminal=False, answer=never)
+    assert "run: winter" in capsys.readouterr().err
+
+
+def test_where_nobody_can_be_asked_the_error_says_what_to_add(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="add --yes"):
+        ask_once(tmp_path, LINES, yes=False, terminal=False, answer=never)
+    assert not (tmp_path / CONSENT_NAME).exists()
+
+
+def test_another_run_is_asked_about_again(tmp_path: Path) -> None:
+    assert ask_once(tmp_path / "a", LINES, yes=True)
+    with pytest.raises(UsageError):
+        ask_once(tmp_path / "b", LINES, yes=False, terminal=False)
+
+
+@pytest.mark.parametrize(
+    ("only", "follows", "asked"), [(False, False, 1), (True, False, 0), (False, True, 0)]
 )
+def test_the_join_asks_in_the_home_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only: bool, follows: bool, asked: int
+) -> None:
+    from lockstep.service.home import Home
+    from lockstep.service.serve import ServeOptions
+    from lockstep.volunteer.manners import Limits
 
+    questions: list[Path] = []
 
-def test_the_needs_are_said_in_one_line(tmp_path: Path) -> None:
-    (line,) = judged(RunSpec(), 0, 0, tmp_path / "not" / "there")
-    assert line.startswith("this run takes at least ")
-    assert " of memory and at most 4.3" in line
+    def refused(place: Path, lines: list[str], *, yes: bool) -> bool:
+        questions.append(place)
+        return False
 
+    class BegunError(Exception):
+        """The join has gone on."""
 
-def test_a_run_that_needs_more_than_the_owner_gives_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"needs at least .* GB of memory.*--memory"):
-        judged(HUGE, 4_000_000_000, 0, tmp_path)
-    with pytest.raises(SettingsError, match=r"may take .* of disk.*--disk"):
-        judged(RunSpec(), 0, 4_000_000_000, tmp_path)
-    assert judged(RunSpec(), 1_000_000_000, 10_000_000_000, tmp_path)
+    def begun(*_: object) -> None:
+        raise BegunError
 
-
-def test_a_type_that_is_not_written_down_is_counted_without_memory(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="--memory"):
-        judged(OTHER, 1_000_000, 0, tmp_path)
-    assert judged(OTHER, 0, 0, tmp_path) == [], "the node counts it before it builds the model"
-
-
-def test_a_run_is_judged_without_torch() -> None:
-    code = (
-        "import sys; from pathlib import Path; from lockstep.volunteer.consent import judged; "
-        "from protocol.runfile import RunSpec; judged(RunSpec(), 0, 0, Path('.')); "
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    monkeypatch.setattr(joining, "first_word", lambda *_, **__: INFO)
+    monkeypatch.setattr(joining, "ask_once", refused)
+    monkeypatch.setattr(joining, "claimed", begun)
+    wishes = joining.Wishes(Limits((), 0, False), 0)
+    options = ServeOptions(tmp_path, "127.0.0.1:0", follows)
+    try:
+        joining.join(NodeSettings("h:1", tmp_path), options, Home(tmp_path, only=only), wishes)
+    except BegunError:
+        assert not questions
+    assert len(questions) == asked

@@ -98,6 +98,7 @@ def test_the_coordinator_has_a_line_as_fast_as_the_machine() -> None:
         ({"nat": ("upnp",)}, "expected none or masquerade, found 'upnp'"),
         ({"links": ("grpc", "quic+grpc")}, "got quic"),
         ({"regions": ("london", "tokyo")}, "between london and tokyo"),
+        ({"regions": ("mars",)}, "regions: expected one of .*, found 'mars'"),
     ],
 )
 def test_an_unknown_name_is_an_error(change: dict[str, Any], why: str) -> None:

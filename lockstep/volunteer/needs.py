@@ -1,0 +1,56 @@
+"""What a run will take on this machine, judged before anything that its run file says is obeyed.
+
+The numbers come from the run file by arithmetic. For a type of model whose sizes are not written
+down here, torch counts parameters that have no memory.
+"""
+
+import shutil
+from pathlib import Path
+
+from lockstep.console import bytes_text
+from protocol.errors import SettingsError
+from protocol.planner.needs import Needs, needs_of
+from protocol.planner.parameters import has_layout, size_of
+from protocol.runfile import RunSpec
+
+SEEN = "everyone who reaches the coordinator can see this node's name, hardware and IP address"
+"""What a volunteer gives away by joining."""
+
+
+def judged(spec: RunSpec, memory_bytes: int, disk_bytes: int, place: Path) -> list[str]:
+    """What the run takes, in words. `memory_bytes` and `disk_bytes` are the owner's limits, 0 for
+    none; the run's directory will be at `place`.
+
+    Raises `SettingsError` for a run that needs more than the limits.
+    """
+    if not (memory_bytes or disk_bytes or has_layout(spec.model)):
+        return []  # the count would be made twice: the node makes it before it builds the model
+    needs = _needs(spec)
+    memory, disk = bytes_text(needs.memory_bytes), bytes_text(needs.disk_bytes)
+    if memory_bytes and needs.memory_bytes > memory_bytes:
+        raise SettingsError(
+            f"this run's model has {needs.parameters:,} parameters and needs at least {memory} of "
+            f"memory: more than the {bytes_text(memory_bytes)} of --memory; nothing was built"
+        )
+    if disk_bytes and needs.disk_bytes > disk_bytes:
+        raise SettingsError(
+            f"this run may take {disk} of disk, {bytes_text(spec.retention.log_bytes_max)} of them "
+            f"for payloads: more than the {bytes_text(disk_bytes)} of --disk; nothing was written"
+        )
+    words = f"this run takes at least {memory} of memory and at most {disk} of disk here"
+    free = _free(place)
+    return [f"{words}; {bytes_text(free)} are free" if free < needs.disk_bytes else words]
+
+
+def _needs(spec: RunSpec) -> Needs:
+    if has_layout(spec.model):
+        return needs_of(spec, size_of(spec.model))
+    from node.model.check import count_parameters
+
+    return needs_of(spec, size_of(spec.model, count_parameters(spec)))
+
+
+def _free(place: Path) -> int:
+    """Free bytes on the disk of a directory that need not exist yet."""
+    present = next(each for each in (place.absolute(), *place.absolute().parents) if each.exists())
+    return shutil.disk_usage(present).free
