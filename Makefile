@@ -5,6 +5,7 @@ PYTHON ?= python3
 NODES ?= 4
 ROUNDS ?= 60
 SEED ?= 0
+TESTS ?= tests
 
 BIN := .venv/bin
 SETUP := .venv/.installed
@@ -24,8 +25,8 @@ demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about thr
 test: $(SETUP)  ## every test that is not marked slow, two files at a time, the longest first
 	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(SETUP)  ## the long ones: faults, attacks, more seeds of the simulation, wheels
-	$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder
+test-slow: $(SETUP)  ## the long ones of TESTS: faults, attacks, more seeds of the simulation, wheels
+	$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 durations: $(SETUP)  ## measure how long each test file takes: orders the work of `make test`
 	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --record-durations

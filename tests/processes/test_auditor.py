@@ -25,6 +25,9 @@ STEPS = 10_000
 """More than the run makes: its nodes leave before."""
 
 NODES = 2
+SAMPLES = 200
+"""Of a round: half a second's work, which an auditor beside it replays in less."""
+
 PATIENCE_S = 300.0
 KEPT_ROUNDS = 50
 """Rounds that members keep: fewer than the run makes, more than it makes without the auditor."""
@@ -76,12 +79,17 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
     """The run after its nodes have left. Its auditor was killed in the middle, and is at work."""
     directory = tmp_path_factory.mktemp("audited")
     data, run_file = tiny_corpus(directory / "data"), directory / "run.toml"
-    spec = tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=240_000)
+    work = {"batch_samples_max": SAMPLES, "share_samples_first": SAMPLES // NODES}
+    spec = tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=240_000, **work)
     retention = RetentionSpec(snapshot_every=KEPT_ROUNDS, log_rounds=KEPT_ROUNDS)
     write_run_file(run_file, spec.model_copy(update={"retention": retention}), force=True)
     with Audited(directory, ClusterSettings(directory, run_file, data, nodes=NODES)) as cluster:
         cluster.start()
+        watch_until(cluster, lambda: committed(cluster) >= 2, "some commits", PATIENCE_S)
+        pause(cluster, signal.SIGSTOP)  # members would forget their payloads before it has started
         cluster.auditor.start(cluster.address)
+        watch_until(cluster, lambda: cluster.audit.get("round", -1) >= 0, "a round", PATIENCE_S)
+        pause(cluster, signal.SIGCONT)
         watch_until(cluster, lambda: cluster.audit.get("round", -1) >= 8, "8 rounds", PATIENCE_S)
         assert cluster.auditor.pid is not None
         os.kill(cluster.auditor.pid, signal.SIGKILL)

@@ -29,6 +29,9 @@ from tests.support.tiny import tiny_corpus, tiny_spec
 WRONG = 0xBAD
 LIARS = 2
 GOODBYE_S = 30.0
+SAMPLES = 300
+"""Of a round: about a second's work, which an auditor beside it replays in less."""
+
 STEPS = 100_000
 """The run does not come to its end by itself."""
 
@@ -123,7 +126,8 @@ def test_a_lying_majority_is_removed_on_the_auditors_word_and_the_honest_node_go
     tmp_path: Path,
 ) -> None:
     data, run_file = tiny_corpus(tmp_path / "data"), tmp_path / "run.toml"
-    write_run_file(run_file, tiny_spec(steps=STEPS, members=1, quorum=1), force=True)
+    work = {"batch_samples_max": SAMPLES, "share_samples_first": SAMPLES}
+    write_run_file(run_file, tiny_spec(steps=STEPS, members=1, quorum=1, **work), force=True)
     place = tmp_path / "auditor"
     options = ["--listen", "127.0.0.1:0", "--threads", "1", "--admin", "127.0.0.1:0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

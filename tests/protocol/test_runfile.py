@@ -324,7 +324,7 @@ def test_json_and_name_are_pinned() -> None:
     assert (
         run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
     )
-    assert run_id(RunSpec(), KEY) == "cace8714808dcd60f1e91d57ec33944b"
+    assert run_id(RunSpec(), KEY) == "b252be9ff7a6b407ac60bddc48a569ba"
 
 
 def test_a_run_file_is_frozen() -> None:
