@@ -107,12 +107,14 @@ def witnesses(
     undecided: UndecidedRound, said: Announced, members: Membership
 ) -> frozenset[PeerId] | None:
     """The witnesses of a payload, where they are drawn: among the round's other workers with
-    standing.
+    standing, and of these among those that rounds wait for, if there are any: one that is never on
+    time would give its receipts late too.
     """
     if not members.public:
         return None
     others = [peer for peer in undecided.assignments if peer != said.peer and members.decides(peer)]
-    return members.standing.witnesses(undecided.round, Digest(said.digest), others)
+    punctual = [peer for peer in others if members.keeps_time(peer)]
+    return members.standing.witnesses(undecided.round, Digest(said.digest), punctual or others)
 
 
 def count(

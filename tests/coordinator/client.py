@@ -70,6 +70,7 @@ class ScriptedNode:
         self.channel = grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
         self.stub: Any = CoordinatorStub(self.channel)
         self.call: Any = None
+        self._turn = asyncio.Lock()
         self.instance = 1
         """The process: one for all scripted nodes of a key, unless a test says otherwise."""
 
@@ -116,7 +117,9 @@ class ScriptedNode:
         return welcome
 
     async def say(self, message: wire.NodeMessage) -> None:
-        await self.call.write(message)
+        """Send a message; gRPC takes the next one when this one is on its way."""
+        async with self._turn:
+            await self.call.write(message)
 
     async def hear(self, *kinds: str) -> wire.CoordinatorMessage:
         """The next message of one of these kinds; others are kept in `heard` and passed over."""
