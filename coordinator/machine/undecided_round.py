@@ -6,6 +6,7 @@
 it follows every event. The invariants of both are in `coordinator.machine.invariants`.
 """
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import islice
@@ -259,4 +260,4 @@ def mean_loss(counted: list[Announced]) -> float:
     """Loss over the samples of these announcements, in nats per token; NaN without samples."""
     samples = sum(payload.samples for payload in counted)
     total = sum(payload.loss * payload.samples for payload in counted)
-    return total / samples if samples else float("nan")
+    return total / samples if samples else math.nan

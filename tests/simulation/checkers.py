@@ -29,6 +29,7 @@ from coordinator.machine.events import (
     SkipRound,
     VoidPayload,
 )
+from coordinator.machine.operator.acts import Appoint, Ordered
 from coordinator.machine.rounds import Rounds
 from protocol.codec.chain import Void, entry_digest
 from protocol.codec.commits import Commit, check_link, commit_digest, genesis_digest
@@ -70,6 +71,8 @@ class Referee:
         self._run_id, self._spec = machine.run_id, machine.spec
         self._pages: dict[int, _Page] = {}
         self._live: set[PeerId] = set()
+        self._auditors: set[PeerId] = set()
+        """Keys that were named auditors at some time: no members, and they may hold payloads."""
         self._trained: set[int] = set()
         self._lost: set[int] = set()
         self._returned: set[int] = set()
@@ -117,7 +120,11 @@ class Referee:
                 self._went(peer)
             case InstantReached(round, "publish_by" | "commit_by") if round in self._pages:
                 self._pages[round].late = True
-            case Holding(peer, round, digests) if round in self._pages and peer in self._live:
+            case Ordered(Appoint(peer)):
+                self._auditors.add(peer)
+            case Holding(peer, round, digests) if round in self._pages and (
+                peer in self._live | self._auditors
+            ):
                 for digest in digests:
                     self._pages[round].holders[digest].add(peer)
             case NotHeld(peer, round, digests) if peer in self._live:

@@ -18,6 +18,14 @@ def raise_signal(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
+@pytest.fixture(autouse=True)
+def started_without_nohup() -> Iterator[None]:
+    """Under nohup, which leaves SIGHUP ignored, nobody would hear it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def parent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """File descriptor of the other end of standard input."""
