@@ -55,6 +55,7 @@ def test_every_promised_figure_is_there_and_right() -> None:
         "rounds": {"committed": 4, "skipped": 1},
         "loss": {"first": 5.0, "last": 2.5, "validation_first": 5.5, "validation_last": 2.25},
         "digests": {"agreed": True, "rounds_checked": 4, "last": "e59463a125c7b231"},
+        "consensus": None,  # of nodes that mix parameters
         "traffic": {
             "payload_bytes": 1000,
             "bits_per_value": 9.5,
