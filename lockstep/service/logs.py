@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable
 
-from aiohttp.http_exceptions import HttpProcessingError
 from cachetools import LRUCache
 
 from protocol.border.text import clean
@@ -126,7 +125,8 @@ def without_traceback(record: logging.LogRecord) -> bool:
     given the wrong port; it is the client's slip, and no fault of this program.
     """
     error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, HttpProcessingError):
+    http = sys.modules.get("aiohttp.http_exceptions")  # loaded where a port is served
+    if http and isinstance(error, http.HttpProcessingError):
         record.msg = "not HTTP: the admin port is for browsers and metrics, nodes use the other one"
         record.args, record.exc_info, record.exc_text = (), None, None
         record.levelno, record.levelname = logging.WARNING, "WARNING"
