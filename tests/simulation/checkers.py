@@ -121,7 +121,7 @@ class Referee:
             case InstantReached(round, "publish_by" | "commit_by") if round in self._pages:
                 self._pages[round].late = True
             case Ordered(Appoint(peer)):
-                self._auditors.add(peer)
+                self._auditors.add(PeerId(peer))
             case Holding(peer, round, digests) if round in self._pages and (
                 peer in self._live | self._auditors
             ):
