@@ -74,6 +74,7 @@ class Stranger:
         self.channel = grpc.aio.insecure_channel(address, options=options)
         self.stub = CoordinatorStub(self.channel)  # type: ignore[no-untyped-call]
         self.call: grpc.aio.StreamStreamCall[wire.NodeMessage, wire.CoordinatorMessage]
+        self._turn = asyncio.Lock()
 
     async def connect(self) -> bytes:
         """Open a session; its nonce."""
@@ -94,7 +95,9 @@ class Stranger:
         await self.say(hello=wire.Hello(**(fields | texts)))  # type: ignore[arg-type]
 
     async def say(self, **kind: object) -> None:
-        await self.call.write(wire.NodeMessage(**kind))  # type: ignore[arg-type]
+        """Send a message; gRPC takes the next one when this one is on its way."""
+        async with self._turn:
+            await self.call.write(wire.NodeMessage(**kind))  # type: ignore[arg-type]
 
     async def hear(self, kind: str) -> wire.CoordinatorMessage:
         while (message := await self.call.read()) is not grpc.aio.EOF:
