@@ -8,11 +8,11 @@ events make, and only snapshots that equal the state after their events.
 from dataclasses import dataclass
 
 from coordinator.journal import Journal, RecordedCommit, RecordedEntry
-from coordinator.machine.events import CommitRound, Effect, RestartRun, ScheduleRun, VoidPayload
+from coordinator.machine.events import Chained, CommitRound, Effect
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from coordinator.state_snapshot import decode_state, durable_part
-from protocol.codec.chain import open_entry
+from protocol.codec.chain import Reschedule, Restart, Void, open_entry
 from protocol.codec.commits import commit_bytes, open_commit
 from protocol.errors import LockstepError, StorageError
 
@@ -108,11 +108,11 @@ def _compare_entries(
     """
     for effect in effects:
         match effect:
-            case VoidPayload(entry):
+            case Chained(Void() as entry):
                 makes = f"makes a payload of round {entry.round} void"
-            case RestartRun(entry):
+            case Chained(Restart() as entry):
                 makes = f"lets the run go on from a checkpoint after round {entry.round}"
-            case ScheduleRun(entry):
+            case Chained(Reschedule() as entry):
                 makes = f"changes the schedule after round {entry.round}"
             case _:
                 continue

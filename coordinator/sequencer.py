@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import Journal, RecordedEntry
 from coordinator.machine.events import (
+    Chained,
     CommitRound,
     Effect,
     Event,
     RecordDigest,
     Restarted,
-    entry_in,
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient, screened
@@ -230,7 +230,8 @@ class Sequencer:
             if isinstance(effect, CommitRound):
                 before[effect.commit.round], tail = tail, ()
                 head_round = effect.commit.round
-            elif (entry := entry_in(effect)) is not None:
+            elif isinstance(effect, Chained):
+                entry = effect.entry
                 entries[entry] = signed = sign_entry(entry, self._key)
                 about = entry.round if isinstance(entry, Void) else -1
                 rows.append(RecordedEntry(head_round, about, signed))

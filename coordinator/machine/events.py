@@ -22,7 +22,7 @@ from coordinator.machine.checkpoints.events import (
 )
 from coordinator.machine.operator.acts import Ordered, Salted, TokenShown, Vouched
 from protocol.clock import Instants
-from protocol.codec.chain import ChainEntry, Reschedule, Restart, Void
+from protocol.codec.chain import ChainEntry
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
@@ -292,24 +292,12 @@ class CommitRound:
 
 
 @dataclass(frozen=True, slots=True)
-class VoidPayload:
-    """Sign, record and send an entry of the chain: a committed payload counts for nothing."""
+class Chained:
+    """Sign, record and send an entry of the chain: a committed payload is void, the run goes on
+    from a checkpoint, or it has another length or rate.
+    """
 
-    void: Void
-
-
-@dataclass(frozen=True, slots=True)
-class RestartRun:
-    """Sign, record and send an entry of the chain: the run goes on from a checkpoint."""
-
-    restart: Restart
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleRun:
-    """Sign, record and send an entry of the chain: the run has another length or rate."""
-
-    entry: Reschedule
+    entry: ChainEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,9 +354,7 @@ Effect = (
     | TellMembers
     | OpenRound
     | CommitRound
-    | VoidPayload
-    | RestartRun
-    | ScheduleRun
+    | Chained
     | SkipRound
     | RecordDigest
     | AskResync
@@ -377,16 +363,3 @@ Effect = (
     | AskCheckpoint
     | CheckpointMade
 )
-
-
-def entry_in(effect: Effect) -> ChainEntry | None:
-    """The entry of the chain that an effect makes; None when it makes none."""
-    match effect:
-        case VoidPayload(entry):
-            return entry
-        case RestartRun(entry):
-            return entry
-        case ScheduleRun(entry):
-            return entry
-        case _:
-            return None

@@ -17,10 +17,10 @@ the restart is not made; only the operator's force overrules that.
 from coordinator.machine.events import (
     Applied,
     Audited,
+    Chained,
     Effect,
     Ready,
     RestartAsked,
-    RestartRun,
     SkipRound,
 )
 from coordinator.machine.members.member import FormerMember, Member
@@ -100,7 +100,7 @@ def restart(
         members.set_back(member.peer)
     state.unready_since_ms = now_ms
     state.reason = f"{RESTARTS} after round {entry.round}: members take its state"
-    return [*effects, RestartRun(entry)]
+    return [*effects, Chained(entry)]
 
 
 def is_outdated(state: RunState, said: Ready | Applied | Audited) -> bool:

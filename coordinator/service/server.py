@@ -318,7 +318,7 @@ class CoordinatorService(Calls):
                 signed = outcome.signed[commit.round]
                 before = outcome.before.get(commit.round, ())
                 self.broadcast(wire_messages.committed_message(signed, holders, before))
-            case events.VoidPayload(entry) | events.RestartRun(entry) | events.ScheduleRun(entry):
+            case events.Chained(entry):
                 words, about = wire_messages.entry_record(entry)
                 log.warning(words, extra=self._where(**about))
                 self.broadcast(Message(chained=wire_messages.entry_of(outcome.entries[entry])))

@@ -15,6 +15,7 @@ from coordinator.machine.events import (
     Admit,
     Announced,
     AskResync,
+    Chained,
     CommitRound,
     Effect,
     Event,
@@ -27,7 +28,6 @@ from coordinator.machine.events import (
     NotHeld,
     OpenRound,
     SkipRound,
-    VoidPayload,
 )
 from coordinator.machine.operator.acts import Appoint, Ordered
 from coordinator.machine.rounds import Rounds
@@ -92,7 +92,7 @@ class Referee:
                     self._opened(effect)
                 case CommitRound():
                     self._committed(effect)
-                case VoidPayload(void):
+                case Chained(Void() as void):
                     self._voided(void)
                 case SkipRound(round, reason):
                     require(bool(reason), "round", round, "was skipped without a reason")

@@ -24,7 +24,7 @@ from typing import assert_never
 from coordinator.machine import auditing, events
 from coordinator.machine.auditing import AUDITORS_MAX
 from coordinator.machine.checkpoints import publishing
-from coordinator.machine.events import Effect, Notify, Refuse, ScheduleRun, TellMembers
+from coordinator.machine.events import Chained, Effect, Notify, Refuse, TellMembers
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act, Ordered, Salted, TokenShown, Vouched
@@ -234,7 +234,7 @@ def _reschedule(
     entry = Reschedule(run_id, state.head_round, step, steps, float32_bits(rate), state.head)
     state.head = entry_digest(entry)
     state.schedules = [*state.schedules, entry][-SCHEDULES_KEPT:]
-    return [ScheduleRun(entry)]
+    return [Chained(entry)]
 
 
 def _keep_away(peer: PeerId, away: Away, state: RunState, now_ms: int) -> None:

@@ -1,6 +1,6 @@
 """The effects of a void on the state of a run; `voids` beside it says when there is one."""
 
-from coordinator.machine.events import Effect, VoidDue, VoidPayload
+from coordinator.machine.events import Chained, Effect, VoidDue
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
 from protocol.codec.chain import Void, entry_digest
@@ -39,4 +39,4 @@ def take_out(event: VoidDue, state: RunState, members: Membership, run_id: RunId
             member.round = round - 1
             members.set_back(member.peer)
     state.reason = f"a payload of round {round} is void: {reason}"
-    return [VoidPayload(void), *state.verdicts.withdraw_from(round)]
+    return [Chained(void), *state.verdicts.withdraw_from(round)]

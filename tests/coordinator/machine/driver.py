@@ -9,6 +9,7 @@ from coordinator.machine.events import (
     Announced,
     Applied,
     AskResync,
+    Chained,
     CommitRound,
     Disconnected,
     Effect,
@@ -21,12 +22,12 @@ from coordinator.machine.events import (
     OpenRound,
     Ready,
     SkipRound,
-    VoidPayload,
 )
 from coordinator.machine.members.member import Member
 from coordinator.machine.members.membership import FIRST_STEP_MS
 from coordinator.machine.operator.acts import Pause, ordered
 from coordinator.machine.rounds import Rounds
+from protocol.codec.chain import Void
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import RunSpec
 
@@ -205,8 +206,8 @@ class Driver:
         return of_kind(CommitRound, self.effects)
 
     @property
-    def voids(self) -> list[VoidPayload]:
-        return of_kind(VoidPayload, self.effects)
+    def voids(self) -> list[Void]:
+        return entries_of(Void, self.effects)
 
     @property
     def skips(self) -> list[SkipRound]:
@@ -249,3 +250,8 @@ def driver_in(phase: str) -> Driver:
 def of_kind(kind: type[Kind], effects: Iterable[object]) -> list[Kind]:
     """The effects of one kind, in order."""
     return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def entries_of(kind: type[Kind], effects: Iterable[object]) -> list[Kind]:
+    """The entries of the chain of one kind that effects add, in order."""
+    return of_kind(kind, (effect.entry for effect in of_kind(Chained, effects)))

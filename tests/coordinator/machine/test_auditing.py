@@ -19,12 +19,12 @@ from coordinator.machine.events import (
     Holding,
     OpenRound,
     RecordDigest,
-    VoidPayload,
 )
 from coordinator.machine.operator import acts, levers
 from coordinator.machine.payloads.voids import PATIENCE_MS
 from coordinator.machine.screening import screened
 from coordinator.state_snapshot import decode_state, encode_state
+from protocol.codec.chain import Void
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import (
     A,
@@ -33,6 +33,7 @@ from tests.coordinator.machine.driver import (
     D,
     Driver,
     E,
+    entries_of,
     of_kind,
     payload_digest,
     state_digest,
@@ -302,9 +303,9 @@ def test_a_payload_that_the_auditor_has_applied_is_not_voided_by_two_thirds_of_l
     say(driver, X, 0)
     driver.lack(B, 0, A)
     driver.lack(C, 0, A)
-    assert not of_kind(VoidPayload, driver.wait(PATIENCE_MS))
+    assert not entries_of(Void, driver.wait(PATIENCE_MS))
     driver.lack(A, 0, A)
-    assert of_kind(VoidPayload, driver.wait(PATIENCE_MS)), "nobody has it"
+    assert entries_of(Void, driver.wait(PATIENCE_MS)), "nobody has it"
 
 
 def test_a_word_about_a_state_from_before_a_void_is_no_news() -> None:
@@ -312,7 +313,7 @@ def test_a_word_about_a_state_from_before_a_void_is_no_news() -> None:
     driver.exchange(0, A, B)
     for peer in (A, B):
         driver.lack(peer, 0, A)
-    assert of_kind(VoidPayload, driver.wait(PATIENCE_MS))
+    assert entries_of(Void, driver.wait(PATIENCE_MS))
     assert say(driver, X, 0, WRONG) == []
     assert not driver.machine.state.verdicts.tally.by_round[0].words
     driver.tell(Audited(X, 0, state_digest(0), voids=1))

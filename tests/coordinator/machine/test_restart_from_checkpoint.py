@@ -6,15 +6,14 @@ from coordinator.machine.events import (
     Ready,
     RecordDigest,
     RestartAsked,
-    RestartRun,
     SkipRound,
 )
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
-from protocol.codec.chain import entry_digest
+from protocol.codec.chain import Restart, entry_digest
 from protocol.ids import PeerId, sha256
-from tests.coordinator.machine.driver import RUN, A, B, C, Driver, of_kind
+from tests.coordinator.machine.driver import RUN, A, B, C, Driver, entries_of, of_kind
 from tests.coordinator.machine.test_head_state import LEASE_MS, beat, driver_of, lost, trained
 
 SHA256 = sha256(b"parameters")
@@ -38,7 +37,7 @@ def lost_run(newcomer: PeerId = B) -> Driver:
 
 def restarted(driver: Driver, *, forced: bool = False) -> list[Effect]:
     effects = driver.tell(asked(forced=forced))
-    assert of_kind(RestartRun, effects), "the restart was not made"
+    assert entries_of(Restart, effects), "the restart was not made"
     return effects
 
 
@@ -49,8 +48,7 @@ def ready(driver: Driver, peer: PeerId, round: int, digest: int, voids: int) -> 
 def test_the_restart_is_the_newest_entry_of_the_chain_and_the_next_commit_names_it() -> None:
     driver = lost_run()
     head = driver.machine.state.head
-    (effect,) = of_kind(RestartRun, restarted(driver))
-    entry = effect.restart
+    (entry,) = entries_of(Restart, restarted(driver))
     assert (entry.round, entry.sha256, entry.state_digest) == (HEAD, SHA256, DIGEST)
     assert entry.previous == head
     assert driver.machine.state.head == entry_digest(entry)
@@ -68,9 +66,9 @@ def test_while_a_member_may_hold_the_newest_state_only_force_restarts() -> None:
     for _ in range(60):
         driver.machine.members.renew(A, driver.now_ms)
         beat(driver, B, 1)
-    assert not of_kind(RestartRun, driver.tell(asked()))
+    assert not entries_of(Restart, driver.tell(asked()))
     driver.part(A)
-    assert not of_kind(RestartRun, driver.tell(asked()))
+    assert not entries_of(Restart, driver.tell(asked()))
     assert driver.machine.state.head == head
     assert driver.member(A).state == "ready"
     restarted(driver, forced=True)
@@ -79,10 +77,10 @@ def test_while_a_member_may_hold_the_newest_state_only_force_restarts() -> None:
 
 def test_a_run_without_a_commit_and_a_checkpoint_that_was_forced_before_are_no_reason() -> None:
     empty = driver_of(A)
-    assert not of_kind(RestartRun, empty.tell(asked(forced=True)))
+    assert not entries_of(Restart, empty.tell(asked(forced=True)))
     driver = trained(A)
     restarted(driver, forced=True)
-    assert not of_kind(RestartRun, driver.tell(asked(forced=True)))
+    assert not entries_of(Restart, driver.tell(asked(forced=True)))
 
 
 def test_an_open_round_is_skipped_and_its_samples_are_accounted_for() -> None:
@@ -149,8 +147,8 @@ def test_a_second_loss_can_be_cured_in_the_same_way() -> None:
     driver.lapse(B)
     driver.hello(C)
     beat(driver, C, LEASE_MS // 1000)
-    (effect,) = of_kind(RestartRun, restarted(driver))
-    assert effect.restart.round == round
+    (entry,) = entries_of(Restart, restarted(driver))
+    assert entry.round == round
     ready(driver, C, round, DIGEST, voids=2)
     assert driver.member(C).state == "ready"
 

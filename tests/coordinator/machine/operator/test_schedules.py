@@ -1,11 +1,11 @@
 """Further steps and another learning rate: signed into the chain, and obeyed from then on."""
 
-from coordinator.machine.events import CommitRound, FinishRun, ScheduleRun
+from coordinator.machine.events import Chained, CommitRound, FinishRun
 from coordinator.machine.operator import acts
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.codec.chain import Reschedule, entry_digest
 from protocol.schedule import float32_bits, in_force, scalars
-from tests.coordinator.machine.driver import A, B, Driver, of_kind
+from tests.coordinator.machine.driver import A, B, Driver, entries_of, of_kind
 from tests.coordinator.machine.operator.test_levers import objection, order
 
 
@@ -18,7 +18,7 @@ def make_rounds(driver: Driver, count: int) -> None:
 
 
 def changed(driver: Driver) -> Reschedule:
-    return of_kind(ScheduleRun, driver.effects)[-1].entry
+    return entries_of(Reschedule, driver.effects)[-1]
 
 
 def test_an_extended_run_makes_its_new_steps_and_the_chain_says_so() -> None:
@@ -45,7 +45,7 @@ def test_a_commit_has_the_rate_of_the_schedule_in_force() -> None:
     order(driver, acts.Extend(20))
     make_rounds(driver, 1)
     schedule = driver.machine.spec.schedule
-    changes = [each.entry for each in of_kind(ScheduleRun, driver.effects)]
+    changes = entries_of(Reschedule, driver.effects)
     for commit, past in zip((each.commit for each in driver.commits), (0, 0, 1, 2), strict=True):
         expected = scalars(in_force(schedule, changes[:past]), commit.step)
         assert (commit.learning_rate_bits, commit.decay_bits) == expected
@@ -92,5 +92,6 @@ def test_the_schedule_in_force_outlives_a_restart() -> None:
 def test_nothing_but_the_order_itself_enters_the_chain() -> None:
     driver = Driver(A, B, schedule={"steps": 3})
     effects = order(driver, acts.Rate(0.5))
-    assert [type(each) for each in effects] == [ScheduleRun]
+    assert [type(each) for each in effects] == [Chained]
+    assert len(entries_of(Reschedule, effects)) == 1
     assert not of_kind(CommitRound, effects)

@@ -39,13 +39,13 @@ def test_a_payload_that_everybody_lacks_is_void_after_two_slots() -> None:
     driver.wait(SOON_MS - 1)
     assert driver.voids == []
     driver.wait(1)
-    (effect,) = driver.voids
+    (void,) = driver.voids
     commit = driver.commits[0].commit
-    assert (effect.void.run_id, effect.void.round) == (RUN, 0)
-    assert effect.void.digest == payload_digest(D, 0)
-    assert effect.void.reason == "nobody has it"
-    assert commit.entries[-1].digest == effect.void.digest
-    assert driver.machine.state.head == entry_digest(effect.void)
+    assert (void.run_id, void.round) == (RUN, 0)
+    assert void.digest == payload_digest(D, 0)
+    assert void.reason == "nobody has it"
+    assert commit.entries[-1].digest == void.digest
+    assert driver.machine.state.head == entry_digest(void)
 
 
 def test_the_next_commit_follows_the_void_in_the_chain() -> None:
@@ -56,7 +56,7 @@ def test_the_next_commit_follows_the_void_in_the_chain() -> None:
     driver.apply(A, 0, voids=1)
     round = driver.machine.state.undecided[-1].round
     driver.exchange(round, A)
-    assert driver.commits[-1].commit.previous == entry_digest(driver.voids[0].void)
+    assert driver.commits[-1].commit.previous == entry_digest(driver.voids[0])
 
 
 def test_a_member_that_applied_the_commit_keeps_its_payload_from_being_void() -> None:
@@ -78,7 +78,7 @@ def test_a_third_of_liars_cannot_save_a_payload_that_the_others_lack(honest: tup
     driver.wait(PATIENCE_MS - 1)
     assert driver.voids == []
     driver.wait(1)
-    assert [effect.void.reason for effect in driver.voids] == ["most lack it"]
+    assert [void.reason for void in driver.voids] == ["most lack it"]
 
 
 def test_a_third_of_liars_cannot_make_a_payload_void() -> None:
