@@ -34,7 +34,7 @@ from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.model.check import check_model
 from node.model.training import require_fits
-from node.own_data import open_corpus
+from node.own_data import reach_corpus
 from node.own_genesis import genesis_of
 from node.owner_view import owner_view
 from node.replica.checkpoint_state import read_state
@@ -136,7 +136,8 @@ class NodeProcess:
         use_threads(settings.threads)
         device = choose_device(settings.device)
         status.phase = "opens its data"
-        corpus = await asyncio.to_thread(open_corpus, settings, info)
+        corpus = await reach_corpus(settings, info, self._say)
+        status.data = corpus.document
         status.phase = "builds the model"
         try:
             parts = settings, info, device, corpus, self._peer
@@ -253,6 +254,7 @@ class NodeProcess:
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
         if self._started:
+            self._started.corpus.close()
             await self._started.publisher.stop()
         if self._swarm:
             await self._swarm.stop()
@@ -297,13 +299,12 @@ class NodeProcess:
 
     async def _reach(self, call: Callable[[float], Awaitable[_Answer]]) -> _Answer:
         """An answer of the coordinator; the wait is limited until it has answered once."""
-
-        def say(reason: str) -> None:
-            self._status.phase = reason
-
         known = first_contact.is_known(self._settings.directory, self._client.address)
         limit_s = None if known else first_contact.FIRST_CONTACT_S
-        return await first_contact.reach(call, say, limit_s)
+        return await first_contact.reach(call, self._say, limit_s)
+
+    def _say(self, phase: str) -> None:
+        self._status.phase = phase
 
     @property
     def _state_path(self) -> Path:

@@ -18,6 +18,10 @@ DEVICES = r"auto|cpu|cuda(:[0-9]{1,3})?"
 """Names of devices, as a regular expression."""
 
 
+LEAST = {"threads": 0, "micro_batch": 1, "save_every": 1, "data_cache": 10**6}
+"""Least values of settings that are numbers."""
+
+
 def check_network(
     coordinator: str, listen: str, advertise: tuple[str, ...], links: str, **limits: int
 ) -> None:
@@ -67,7 +71,13 @@ class NodeSettings:
     """Directory of the node's state, payload log and checkpoint."""
 
     data: Path | None = None
-    """A prepared corpus (`lockstep data prepare`); None takes the run's built-in corpus."""
+    """A prepared corpus (`lockstep data prepare`); None takes the run's own data."""
+
+    data_url: str = ""
+    """Where the data are published, any URL of fsspec, in place of the run file's; empty: that."""
+
+    data_cache: int = 10**9
+    """Bytes on disk for ranges of published data at most."""
 
     corpora: Path | None = None
     """Where built-in corpora are prepared on first use, shared by all nodes of a machine; None:
@@ -128,7 +138,7 @@ class NodeSettings:
             raise SettingsError(
                 f"device: expected cpu, cuda, cuda:N or auto, found {self.device!r}"
             )
-        for number, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
+        for number, least in LEAST.items():
             if getattr(self, number) < least:
                 raise SettingsError(
                     f"{number}: expected at least {least}, found {getattr(self, number)}"
