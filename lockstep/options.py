@@ -235,7 +235,8 @@ Device = Annotated[
     typer.Option(
         metavar="NAME",
         envvar="LOCKSTEP_DEVICE",
-        help="Device that trains: cpu, cuda, cuda:1; auto: the first GPU, if there is one.",
+        help="Device that trains: cpu, cuda, cuda:1, several with commas; all: every GPU; "
+        "auto: the first one, if there is one.",
     ),
 ]
 Threads = Annotated[

@@ -14,7 +14,9 @@ from protocol.limits import TEXT_BYTES_MAX
 NAME_BYTES_MAX = 64
 """Bytes of a node's name, which tables and status pages of others show."""
 
-DEVICES = r"auto|cpu|cuda(:[0-9]{1,3})?"
+_DEVICE = r"(cpu|cuda(:[0-9]{1,3})?)"
+
+DEVICES = rf"auto|all|{_DEVICE}(,{_DEVICE}){{0,63}}"
 """Names of devices, as a regular expression."""
 
 
@@ -97,7 +99,8 @@ class NodeSettings:
     """Bytes per second that this node uploads to all peers together at most; 0: no limit."""
 
     device: str = "auto"
-    """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one."""
+    """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one; several with commas,
+    which train as one node, or "all" GPUs."""
 
     threads: int = 0
     """CPU threads for the computation; 0: torch chooses."""
@@ -136,7 +139,8 @@ class NodeSettings:
         check_sha256("p2pd_sha256", self.p2pd_sha256)
         if not re.fullmatch(DEVICES, self.device):
             raise SettingsError(
-                f"device: expected cpu, cuda, cuda:N or auto, found {self.device!r}"
+                f"device: expected cpu, cuda, cuda:N, several with commas, all or auto, found "
+                f"{self.device!r}"
             )
         for number, least in LEAST.items():
             if getattr(self, number) < least:

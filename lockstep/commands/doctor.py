@@ -190,12 +190,13 @@ def _examine_run(coordinator: str) -> Iterator[Finding]:
 def _examine_work(settings: NodeSettings, info: RunInfo, home: Path) -> Iterator[Finding]:
     """What needs torch: device, model, memory, data, and the time of a round."""
     from node.model.check import check_model
-    from node.system.device import choose_device, describe, use_threads
+    from node.system.device import choose_devices, describe, use_threads
 
     try:
         use_threads(settings.threads)
-        device = choose_device(settings.device)
-        yield Finding("device", "ok", describe(device))
+        devices = choose_devices(settings.device)
+        device = devices[0]
+        yield Finding("device", "ok", describe(*devices))
         facts = check_model(info.spec, device)
     except LockstepError as error:
         yield _failed("model", error)
