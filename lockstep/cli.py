@@ -329,3 +329,19 @@ def prepare(
     from lockstep.commands.data import prepare as prepare_data
 
     prepare_data(sources, out, tokenizer)
+
+
+@data_app.command()
+def publish(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory that `lockstep data prepare` filled.")
+    ],
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="Directory or fsspec URL (s3, hf, gs) for the data."),
+    ],
+) -> None:
+    """Copy prepared data to where nodes fetch the parts that they train on."""
+    from lockstep.commands.data import publish as publish_data
+
+    publish_data(directory, url)

@@ -2,7 +2,7 @@
 the metrics read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,8 @@ class NodeStatus:
     payload_values: int = 0
     traffic: dict[str, int | None] = field(default_factory=dict)
     standing: Standing = field(default_factory=Standing)
+    data: Callable[[], Mapping[str, Any]] = dict
+    """Says where the training data come from, and what they wait for."""
 
     def document(self) -> dict[str, Any]:
         """The document of /status.json."""
@@ -67,6 +69,7 @@ class NodeStatus:
                 "values": self.payload_values,
                 "bits_per_value": bits,
             },
+            "data": dict(self.data()),
             "traffic": dict(self.traffic),
         }
 

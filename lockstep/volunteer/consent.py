@@ -40,10 +40,11 @@ def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
     )
     slot_s = (rounds.compute_ms + (1 - rounds.overlap) * rounds.publish_ms) / 1000
     day = bytes_text(payload_bytes(shape) * DAY_S / slot_s)
+    data = spec.data.corpus + (f", fetched from {spec.data.url}" if spec.data.url else "")
     limit = f"; never more than {bytes_text(daily_transfer)}" if daily_transfer else ""
     return [
         *lines,
-        f"model: {spec.model.type}, {size.parameters:,} parameters; data: {spec.data.corpus}",
+        f"model: {spec.model.type}, {size.parameters:,} parameters; data: {data}",
         f"network: about {day} up a day, and as much down from each member{limit}",
     ]
 

@@ -25,7 +25,7 @@ def evaluate_checkpoint(
     checkpoint = load_checkpoint(directory, device)
     if checkpoint.tokenizer.to_json() != corpus.manifest.tokenizer:
         raise DataError(
-            f"{corpus.directory}: expected the tokenizer of {directory}, got another; "
+            f"{corpus.origin}: expected the tokenizer of {directory}, got another; "
             "prepare the data with that tokenizer"
         )
     model = TrainingModel(checkpoint.model, device)

@@ -31,7 +31,14 @@ class Samples(Protocol):
     """The training data."""
 
     def batch(self, first: int, count: int, sequence_length: int, seed: int) -> Any:
-        """`count` samples from position `first` of the data order on."""
+        """`count` samples from position `first` of the data order on. Blocks."""
+
+    def expect(
+        self, spans: Sequence[tuple[int, int]], length: int, seed: int, *, limit_s: float
+    ) -> None:
+        """Tell which spans of the data order, first position and count, a round will read within
+        `limit_s` seconds.
+        """
 
 
 class Passes(Protocol):

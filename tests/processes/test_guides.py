@@ -190,7 +190,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Person:
 def test_a_run_is_begun_steered_ended_and_audited_as_the_guides_say(person: Person) -> None:
     """Of operate.md, join.md and audit.md."""
     assert "lockstep" in person.types("--version")
-    person.answers("init run.toml", "first", "demo", "2000", "python-stdlib")
+    person.answers("init run.toml", "first", "demo", "2000", "lockstep-2026")
     assert 'name = "first"' in (person.directory / "run.toml").read_text()
     assert "parameters" in person.types("coordinator --check-run run.toml")
 
