@@ -157,7 +157,8 @@ class NeighbourStart(CatchUp):
         if not walked.has_base or (walked.base and base is None):
             return None
         if base and walked.base and walked.base.position == walked.position:
-            return Jump(walked.base, base, {}, {}, base)  # the mean itself is the newest state
+            log.info("goes on from the newest mean", extra={"round": walked.decision.round})
+            return Jump(walked.base, base, {}, {}, base)
         found = await self._of_a_member(walked, base, own)
         return Jump(*found, {}, {}, base) if found else None
 
