@@ -120,6 +120,7 @@ def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, An
         "strikes": member.strikes,
         "samples": member.work.samples,
         "samples_per_second": member.work.speed / 1000,
+        "up_bit_per_second": member.work.up_bit_s,
         "rounds_counted": member.work.rounds_counted,
         "loss": member.work.loss,
         "member_seconds": (now_ms - member.joined_ms) // 1000,

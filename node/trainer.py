@@ -327,7 +327,7 @@ class Trainer:
                 state_digest=digest,
                 snapshot_sha256=snapshot,
                 voids=self._context.ledger.place.void_count,
-                projection=self._context.replica.projection(),
+                **self._context.replica.own_report(),
             )
             self._context.client.send(wire.NodeMessage(applied=applied))
 
@@ -361,7 +361,7 @@ class Trainer:
 
     async def _adopt(self, jump: Jump) -> None:
         context, landmark = self._context, jump.landmark
-        await asyncio.to_thread(context.replica.adopt, jump.path)
+        await asyncio.to_thread(context.replica.adopt, jump.path, jump.base)
         digest, position = context.replica.digest, landmark.position
         self._rewind_to(position)
         context.status.round, context.status.state_digest = position.head_round, digest

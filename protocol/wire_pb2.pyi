@@ -198,18 +198,20 @@ class Holding(_message.Message):
     def __init__(self, round: _Optional[int] = ..., digests: _Optional[_Iterable[bytes]] = ..., authors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Applied(_message.Message):
-    __slots__ = ("round", "state_digest", "snapshot_sha256", "voids", "projection")
+    __slots__ = ("round", "state_digest", "snapshot_sha256", "voids", "projection", "update")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_SHA256_FIELD_NUMBER: _ClassVar[int]
     VOIDS_FIELD_NUMBER: _ClassVar[int]
     PROJECTION_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     round: int
     state_digest: int
     snapshot_sha256: bytes
     voids: int
     projection: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., voids: _Optional[int] = ..., projection: _Optional[_Iterable[float]] = ...) -> None: ...
+    update: float
+    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., voids: _Optional[int] = ..., projection: _Optional[_Iterable[float]] = ..., update: _Optional[float] = ...) -> None: ...
 
 class Audited(_message.Message):
     __slots__ = ("round", "state_digest", "snapshot_sha256", "voids")
@@ -348,7 +350,7 @@ class Member(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., relay: _Optional[bool] = ...) -> None: ...
 
 class RoundOpened(_message.Message):
-    __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason", "assigned", "mean", "among_neighbours", "neighbours")
+    __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason", "assigned", "mean", "among_neighbours", "neighbours", "only_mixes")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     OPENED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +366,7 @@ class RoundOpened(_message.Message):
     MEAN_FIELD_NUMBER: _ClassVar[int]
     AMONG_NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
     NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
+    ONLY_MIXES_FIELD_NUMBER: _ClassVar[int]
     round: int
     step: int
     opened_ms: int
@@ -379,7 +382,8 @@ class RoundOpened(_message.Message):
     mean: bool
     among_neighbours: bool
     neighbours: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., opened_ms: _Optional[int] = ..., bell_ms: _Optional[int] = ..., publish_by_ms: _Optional[int] = ..., commit_by_ms: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., learning_rate_bits: _Optional[int] = ..., decay_bits: _Optional[int] = ..., muted: _Optional[bool] = ..., reason: _Optional[str] = ..., assigned: _Optional[int] = ..., mean: _Optional[bool] = ..., among_neighbours: _Optional[bool] = ..., neighbours: _Optional[_Iterable[str]] = ...) -> None: ...
+    only_mixes: bool
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., opened_ms: _Optional[int] = ..., bell_ms: _Optional[int] = ..., publish_by_ms: _Optional[int] = ..., commit_by_ms: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., learning_rate_bits: _Optional[int] = ..., decay_bits: _Optional[int] = ..., muted: _Optional[bool] = ..., reason: _Optional[str] = ..., assigned: _Optional[int] = ..., mean: _Optional[bool] = ..., among_neighbours: _Optional[bool] = ..., neighbours: _Optional[_Iterable[str]] = ..., only_mixes: _Optional[bool] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("first", "count")

@@ -106,6 +106,8 @@ class Applied:
     """Number of payloads that the state has passed over because they are void."""
     projection: tuple[float, ...] = ()
     """Report of the node's own parameters, where nodes differ by design."""
+    update: float = 0.0
+    """There, the Euclidean size of the node's newest step; 0 before its first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +282,8 @@ class OpenRound:
     """Nodes mix parameters, and take the mean of all."""
     among_neighbours: bool = False
     """Nodes mix parameters, and fetch their neighbours' alone."""
+    only_mixes: bool = False
+    """Nobody trains."""
 
 
 @dataclass(frozen=True, slots=True)

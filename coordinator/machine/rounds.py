@@ -345,7 +345,7 @@ class Rounds:
         state, end = self.state, self.state.end
         while state.undecided and closing.may_decide(state.undecided[0], self.members, self.spec):
             effects.append(self._decide(state.undecided.pop(0), now_ms))
-        ending.finish_if_due(state, self.spec, now_ms)
+        ending.finish_if_due(state, self.members, self.spec, now_ms)
         voiding.plan(state, self.members, now_ms)
         behind = self._ends() and ending.behind(state, self.members, self.spec)
         if self._ends() and not (behind or publishing.awaited(state)):
@@ -396,5 +396,4 @@ class Rounds:
             state.reason = reason
             return []
         opened = opening.begin_round(state, self.members, self.spec, now_ms)
-        state.reason = f"{len(opened.assignments)} members train round {opened.round}"
         return [opening.told(opened, tuple(opened.assignments.values()), self.spec)]

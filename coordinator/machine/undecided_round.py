@@ -57,6 +57,8 @@ class UndecidedRound:
     """Time since which an edge holds, by its place."""
     mean: bool = False
     """Whether members take the mean of all parameters."""
+    only_mixes: bool = False
+    """Whether nobody trains in it."""
 
     @classmethod
     def open(

@@ -121,15 +121,9 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
             applied = message.applied
             if applied.snapshot_sha256:
                 parse_digest(applied.snapshot_sha256)
-            projection = _projection(peer, applied.projection)
-            return Applied(
-                peer,
-                _round(peer, applied.round),
-                applied.state_digest,
-                applied.snapshot_sha256,
-                applied.voids,
-                projection,
-            )
+            about = applied.state_digest, applied.snapshot_sha256, applied.voids
+            round = _round(peer, applied.round)
+            return Applied(peer, round, *about, *_own_report(peer, applied))
         case "audited":
             audited = message.audited
             if audited.snapshot_sha256:
@@ -234,6 +228,7 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
             assigned=opened.assigned,
             mean=opened.mean,
             among_neighbours=opened.among_neighbours,
+            only_mixes=opened.only_mixes,
             neighbours=assignment.neighbours if opened.among_neighbours else (),
         )
     )
@@ -364,13 +359,15 @@ def _holding(peer: PeerId, message: wire.Holding) -> Holding:
     )
 
 
-def _projection(peer: PeerId, numbers: Sequence[float]) -> tuple[float, ...]:
-    if len(numbers) not in (0, PROJECTION_SIZE) or not all(map(math.isfinite, numbers)):
+def _own_report(peer: PeerId, said: wire.Applied) -> tuple[tuple[float, ...], float]:
+    """(Projection, size of an update) of parameters of the node's own."""
+    count, finite = len(said.projection), map(math.isfinite, (*said.projection, said.update))
+    if count not in (0, PROJECTION_SIZE) or not all(finite) or said.update < 0:
         raise RemoteProtocolError(
             f"{peer}: expected a projection of {PROJECTION_SIZE} finite numbers, or none, got "
-            f"{len(numbers)}"
+            f"{count}, with an update of 0 or more, got {said.update:g}"
         )
-    return tuple(numbers)
+    return tuple(said.projection), said.update
 
 
 def _checkpoint_said(peer: PeerId, said: wire.CheckpointSaid) -> CheckpointSaid:

@@ -39,11 +39,14 @@ async def train_round(
     """Make the passes that fit, at least one. None when their gradients are of no use; the
     momentum is then as it was.
 
-    `pending` is the undecided round in front of this one, if this node announced it.
+    In a round that only mixes there is nothing to do. `pending` is the undecided round in front of
+    this one, if this node announced it.
     `settle(left_ms)` is asked between two passes, with the time that is left, and returns whether
     it applied or reclaimed that round.
     """
     replica = context.replica
+    if opened.only_mixes:
+        return RoundWork(0, 0.0, 0)
     rate_bits = opened.learning_rate_bits, opened.decay_bits
     batches = _batches(context, opened)
     passes = await asyncio.to_thread(replica.begin, batches, pending, rate_bits)

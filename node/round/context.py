@@ -106,8 +106,8 @@ class TrainableReplica(Protocol):
     def encoded(self, header: Header, extraction: Extraction) -> tuple[bytes, int]:
         """The payload that holds an extraction, and the number of values in it."""
 
-    def projection(self) -> list[float]:
-        """A short report of the parameters, where nodes differ by design."""
+    def own_report(self) -> dict[str, Any]:
+        """Fields of `Applied` that tell of parameters of this node's own."""
 
     def withdraw(self, round: int, payload: bytes) -> None:
         """Take a payload that this node had sent before it was killed out of the momentum."""
@@ -118,7 +118,7 @@ class TrainableReplica(Protocol):
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make a commit's step; returns the new state digest."""
 
-    def adopt(self, snapshot: Path) -> int:
+    def adopt(self, snapshot: Path, base: Path | None = None) -> int:
         """Take over a snapshot's parameters; returns the new state digest."""
 
 

@@ -1,7 +1,8 @@
 """What an order of the operator does to a run. Pure.
 
     pause, resume      the next round waits; members stay, and an open round goes on to its end
-    finish             no further round opens; when the open ones are decided the run is finished
+    finish             no further round opens, but a last mean where nodes mix parameters; when the
+                       open ones are decided the run is finished
     extend, rate       another length or learning rate: an entry of the chain says so; a run that
                        has ended goes on
     checkpoint         a member publishes the model after the next commit
@@ -230,6 +231,7 @@ def _reschedule(
             STEPS_MAX, (step if state.operator.finishing is not None else steps) + act.steps
         )
         state.operator.finishing, state.end = None, RunEnd()
+        state.consensus.tries = 0
         state.reason = f"the operator has extended the run to {steps} steps"
     entry = Reschedule(run_id, state.head_round, step, steps, float32_bits(rate), state.head)
     state.head = entry_digest(entry)
