@@ -30,7 +30,7 @@ from protocol.codec.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
 
-FORMAT = "9"
+FORMAT = "10"
 """Version of the tables, of the events' names and fields, and of the snapshots."""
 
 JOURNAL_NAME = "journal.sqlite"
