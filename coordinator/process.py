@@ -86,7 +86,11 @@ class CoordinatorProcess:
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
         self.registry: CollectorRegistry = metrics.registry(
-            self.rounds, self._traffic, self.service, self._sequencer.now_ms
+            self.rounds,
+            self._traffic,
+            self.service,
+            self._sequencer.now_ms,
+            self.history.times,
         )
 
     async def start(self) -> None:

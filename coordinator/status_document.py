@@ -6,6 +6,7 @@ from coordinator.journal import RecordedCommit
 from coordinator.machine.auditing import alarm
 from coordinator.machine.checkpoints import publishing
 from coordinator.machine.digest_votes import DigestTally
+from coordinator.machine.evaluation import measuring
 from coordinator.machine.head_state import held_by_nobody
 from coordinator.machine.members.member import Member
 from coordinator.machine.opening import muted_reason
@@ -44,6 +45,7 @@ def status(
         "voids": len(state.voids.made),
         "audit": _audit(state),
         "loss": state.loss,
+        "validation": validation(state),
         "last_commits": [_commit(recorded, commit) for recorded, commit in commits],
         "digests": {
             "agreed": tally.agreed,
@@ -125,6 +127,33 @@ def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, An
         "loss": member.work.loss,
         "member_seconds": (now_ms - member.joined_ms) // 1000,
     }
+
+
+def validation(state: RunState) -> dict[str, Any]:
+    """The newest validation loss, None before the first, and how the next one stands. `other_data`:
+    whether it was measured on other samples than the one before it, so that they do not compare.
+    """
+    points = state.evaluation.points
+    document: dict[str, Any] = {"next": measuring.words(state), "measured": len(points)}
+    newest = points[-1] if points else None
+    other = len(points) > 1 and points[-2].data_sha256 != points[-1].data_sha256
+    return document | {
+        "loss": newest.loss if newest else None,
+        "round": newest.round if newest else None,
+        "step": newest.step if newest else None,
+        "samples": newest.samples if newest else None,
+        "peer_id": newest.peer if newest else "",
+        "name": newest.name if newest else "",
+        "other_data": other,
+    }
+
+
+def validation_points(state: RunState) -> list[dict[str, Any]]:
+    """The newest measured losses, oldest first."""
+    return [
+        {"round": each.round, "step": each.step, "loss": each.loss, "peer_id": each.peer}
+        for each in state.evaluation.points
+    ]
 
 
 def _checkpoints(state: RunState) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from coordinator.machine.checkpoints.events import (
     CheckpointStored,
     RoomGiven,
 )
+from coordinator.machine.evaluation.events import AskEvaluation, Evaluated, LossMeasured
 from coordinator.machine.operator.acts import Ordered, Salted, TokenShown, Vouched
 from protocol.clock import Instants
 from protocol.codec.chain import ChainEntry
@@ -212,6 +213,7 @@ Event = (
     | CheckpointSaid
     | CheckpointStored
     | CheckpointFailed
+    | Evaluated
 )
 
 # ---- effects
@@ -366,4 +368,6 @@ Effect = (
     | Notify
     | AskCheckpoint
     | CheckpointMade
+    | AskEvaluation
+    | LossMeasured
 )

@@ -21,8 +21,9 @@ from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.journal import Journal
 from coordinator.machine import events
 from coordinator.machine.checkpoints.events import AskCheckpoint, CheckpointMade
+from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
 from coordinator.sequencer import Outcome, Sequencer
-from coordinator.service import auditors, wire_messages
+from coordinator.service import auditors, state_words, wire_messages
 from coordinator.service.admittance import Admittance
 from coordinator.service.calls import Calls, Context
 from coordinator.service.door import Door
@@ -233,7 +234,10 @@ class CoordinatorService(Calls):
                 if isinstance(event, events.Heartbeat):
                     times_ms = message.heartbeat.sent_ms, received_ms, self._sequencer.now_ms()
                     standing = told_standing(self._sequencer.rounds, peer)
-                    session.send(wire_messages.heartbeat_reply(*times_ms, standing))
+                    reply = wire_messages.heartbeat_reply(*times_ms, standing)
+                    rounds = self._sequencer.rounds
+                    state_words.add_course(reply, rounds.state, rounds.spec)
+                    session.send(reply)
         except RemoteProtocolError as error:
             log.warning("session refused", extra=self._where(peer=peer, reason=str(error)))
             session.close(Message(refused=wire.Refused(reason=str(error))))
@@ -341,6 +345,11 @@ class CoordinatorService(Calls):
                 self._ask_checkpoint(effect)
             case CheckpointMade():
                 self.checkpoints.made(effect)
+            case AskEvaluation(_, peer):
+                self.node_sessions.send(peer, state_words.evaluation_asked(effect))
+            case LossMeasured(point):
+                about = {"round": point.round, "loss": point.loss, "peer": point.peer}
+                log.info("validation loss", extra=self._where(**about))
             case events.TellMembers() | events.RecordDigest():
                 pass  # told together in `emit`; already in the journal
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from coordinator.journal import RecordedCommit, RecordedEntry
-from coordinator.machine.checkpoints.events import CheckpointSaid
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -26,6 +25,7 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.members.member import Member
 from coordinator.machine.members.membership import Membership
+from coordinator.service import state_words
 from protocol import wire_pb2 as wire
 from protocol.border.networks import is_near, leads_back
 from protocol.border.text import clean, require_plain
@@ -136,7 +136,9 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
                 audited.voids,
             )
         case "checkpoint":
-            return _checkpoint_said(peer, message.checkpoint)
+            return state_words.checkpoint_said(peer, message.checkpoint)
+        case "evaluated":
+            return state_words.evaluated(peer, message.evaluated)
         case "leave":
             return Left(peer, clean(message.leave.reason))
         case kind:
@@ -368,18 +370,6 @@ def _own_report(peer: PeerId, said: wire.Applied) -> tuple[tuple[float, ...], fl
             f"{count}, with an update of 0 or more, got {said.update:g}"
         )
     return tuple(said.projection), said.update
-
-
-def _checkpoint_said(peer: PeerId, said: wire.CheckpointSaid) -> CheckpointSaid:
-    require_plain(said.url, peer)
-    if said.file_bytes >= 2**48:
-        raise RemoteProtocolError(
-            f"{peer}: expected a checkpoint below 2**48 bytes, got one of {said.file_bytes}"
-        )
-    failure = clean(said.failure)
-    sha256 = Digest(b"") if failure else parse_digest(said.sha256)
-    round, digest = _round(peer, said.round), said.state_digest
-    return CheckpointSaid(peer, round, digest, sha256, said.file_bytes, said.url, failure)
 
 
 def _digests(peer: PeerId, digests: Sequence[bytes]) -> tuple[Digest, ...]:

@@ -131,6 +131,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
         f"{steps.get('skipped')} rounds skipped",
         "loss": number(document.get("loss")),
+        "validation": _validation_text(document.get("validation") or {}),
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
         "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
@@ -148,6 +149,16 @@ def _round_text(document: Mapping[str, Any]) -> str:
     """The round and the phase; before the first round only the phase."""
     round, phase = document.get("round"), str(document.get("phase"))
     return phase if isinstance(round, int) and round < 0 else f"{round}: {phase}"
+
+
+def _validation_text(validation: Mapping[str, Any]) -> str:
+    """The newest validation loss, by whom, and how the next one stands."""
+    if validation.get("loss") is None:
+        return str(validation.get("next") or "")
+    by = validation.get("name") or short(str(validation.get("peer_id")))
+    words = f"{number(validation['loss'])} after round {validation.get('round')}, measured by {by}"
+    other = "on other data than before" if validation.get("other_data") else ""
+    return "; ".join(filter(None, (words, other, validation.get("next"))))
 
 
 def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ from protocol.handshake import public_bytes
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec, run_id
 from tests.simulation.checkers import Referee, Violation, require
+from tests.simulation.measuring import LossJudge
 from tests.simulation.session import COORDINATOR, Switchboard
 from tests.simulation.world import Killed, Process, World
 
@@ -256,6 +257,7 @@ class SimulatedCoordinator:
         """Of the present life, once it takes events."""
         self.trust: list[Event] = []
         """The operator's word, given at each start."""
+        self.loss_judge = LossJudge()
         self._emitted = 0
         self._lost: object = None
 
@@ -349,6 +351,7 @@ class SimulatedCoordinator:
                     "another commit is told",
                     effect,
                 )
+        self.loss_judge.saw(outcome.effects)
         self._service.emit(outcome)
 
 
