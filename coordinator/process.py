@@ -199,12 +199,12 @@ class CoordinatorProcess:
             "refusals": {"nodes": len(refusals), "last": refusals.last},
             "traffic": document["traffic"] | self._traffic.document(),
             "relays": self.service.relays.document(),
-            "audit": {
+            "audit": document["audit"]
+            | {
                 "auditors": [
                     each | {"connected": each["peer_id"] in self.service.relay_sessions}
                     for each in document["audit"]["auditors"]
                 ],
-                "alarm": document["audit"]["alarm"],
             },
         }
 

@@ -9,14 +9,19 @@ from coordinator.machine.digest_votes import DigestTally
 from coordinator.machine.evaluation import measuring
 from coordinator.machine.head_state import held_by_nobody
 from coordinator.machine.members.member import Member
+from coordinator.machine.members.standing import Demoted
 from coordinator.machine.opening import muted_reason
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from protocol.codec.commits import Commit
+from protocol.codec.evidence import WHOLE, read_evidence
 from protocol.ids import PeerId
 
 COMMITS_SHOWN = 10
 """Newest commits in the document."""
+
+DEMOTED_SHOWN = 8
+"""Keys in the document that have lost their standing, those of the newest evidence."""
 
 
 def status(
@@ -118,7 +123,7 @@ def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, An
         "state": state,
         "reason": reason,
         "round": member.round,
-        "standing": rounds.members.standing.word(member.peer) if rounds.members.public else "",
+        "standing": _standing_word(rounds, member.peer),
         "strikes": member.strikes,
         "samples": member.work.samples,
         "samples_per_second": member.work.speed / 1000,
@@ -154,6 +159,13 @@ def validation_points(state: RunState) -> list[dict[str, Any]]:
         {"round": each.round, "step": each.step, "loss": each.loss, "peer_id": each.peer}
         for each in state.evaluation.points
     ]
+
+
+def _standing_word(rounds: Rounds, peer: PeerId) -> str:
+    """What the key has earned, was given or has lost; empty where all decide alike."""
+    if peer in rounds.members.standing.demoted:
+        return "demoted"
+    return rounds.members.standing.word(peer) if rounds.members.public else ""
 
 
 def _checkpoints(state: RunState) -> dict[str, Any]:
@@ -209,6 +221,31 @@ def _audit(state: RunState) -> dict[str, Any]:
             for auditor in sorted(verdicts.auditors)
         ],
         "alarm": alarm(verdicts),
+        "demoted": [_demoted(peer, each) for peer, each in _newest(state.members.standing.demoted)],
+    }
+
+
+def _newest(demoted: dict[PeerId, Demoted]) -> list[tuple[PeerId, Demoted]]:
+    return list(demoted.items())[: -DEMOTED_SHOWN - 1 : -1]
+
+
+def _demoted(peer: PeerId, demoted: Demoted) -> dict[str, Any]:
+    """A key that has lost its standing, with the evidence, which anybody can compute again."""
+    evidence = read_evidence(demoted.evidence)
+    return {
+        "peer_id": peer,
+        "finding": evidence.finding,
+        "auditor": demoted.auditor,
+        "reason": demoted.reason,
+        "audits": [
+            {
+                "round": audit.round,
+                "payload": audit.digest.hex(),
+                "agreement": audit.agreement / WHOLE,
+                "expected": audit.expected / WHOLE,
+            }
+            for audit in evidence.audits
+        ],
     }
 
 

@@ -50,7 +50,7 @@ class ChainEntry(_message.Message):
     def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids")
+    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids", "trained")
     BODY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class Committed(_message.Message):
     SNAPSHOT_SHA256_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     VOIDS_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
     body: bytes
     signature: bytes
     state_digest: int
@@ -65,7 +66,14 @@ class Committed(_message.Message):
     snapshot_sha256: bytes
     before: _containers.RepeatedCompositeFieldContainer[ChainEntry]
     voids: _containers.RepeatedCompositeFieldContainer[ChainEntry]
-    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., before: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., voids: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ...) -> None: ...
+    trained: _containers.RepeatedCompositeFieldContainer[Trained]
+    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., before: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., voids: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., trained: _Optional[_Iterable[_Union[Trained, _Mapping]]] = ...) -> None: ...
+
+class Trained(_message.Message):
+    __slots__ = ("shares",)
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    shares: _containers.RepeatedCompositeFieldContainer[Share]
+    def __init__(self, shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
@@ -100,7 +108,7 @@ class CheckpointReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ...) -> None: ...
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint", "evaluated")
+    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint", "evaluated", "evidence")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +120,7 @@ class NodeMessage(_message.Message):
     AUDITED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     EVALUATED_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     ready: Ready
     heartbeat: Heartbeat
@@ -123,7 +132,8 @@ class NodeMessage(_message.Message):
     audited: Audited
     checkpoint: CheckpointSaid
     evaluated: Evaluated
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ...) -> None: ...
+    evidence: Evidence
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "token")
@@ -226,6 +236,16 @@ class Audited(_message.Message):
     snapshot_sha256: bytes
     voids: int
     def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., voids: _Optional[int] = ...) -> None: ...
+
+class Evidence(_message.Message):
+    __slots__ = ("body", "public_key", "signature")
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    public_key: bytes
+    signature: bytes
+    def __init__(self, body: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class NotHeld(_message.Message):
     __slots__ = ("round", "digests")

@@ -295,6 +295,8 @@ class CommitRound:
     commit: Commit
     holders: tuple[tuple[PeerId, ...], ...]
     loss: float
+    trained: tuple[tuple[Share, ...], ...] = ()
+    """Positions of the data order that the author of entry i says it trained."""
 
 
 @dataclass(frozen=True, slots=True)

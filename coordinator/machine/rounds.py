@@ -387,7 +387,7 @@ class Rounds:
         if mix is None:  # else states differ, and nobody needs all payloads
             state.verdicts.open(undecided.round, self.members, frozenset(p.peer for p in counted))
             state.voids.commit(commit, holders, voiding.voters(self.members))
-        return CommitRound(commit, holders, loss)
+        return CommitRound(commit, holders, loss, undecided.trained(entries))
 
     def _open(self, now_ms: int) -> list[Effect]:
         state = self.state

@@ -27,6 +27,7 @@ from coordinator.service import auditors, state_words, wire_messages
 from coordinator.service.admittance import Admittance
 from coordinator.service.calls import Calls, Context
 from coordinator.service.door import Door
+from coordinator.service.evidence import EvidenceDesk
 from coordinator.service.refusals import RunRefusals
 from coordinator.service.relays import Relays
 from coordinator.service.sessions import Message, NodeSession, SessionTable, SharedEncoding
@@ -77,6 +78,7 @@ class CoordinatorService(Calls):
             checkpoints=checkpoints,
         )
         self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
+        self.evidence = EvidenceDesk(sequencer, journal, coordinator_key)
         self.node_sessions = SessionTable("node")
         self.relay_sessions = SessionTable("relay")
         self._encoding = SharedEncoding()
@@ -257,7 +259,7 @@ class CoordinatorService(Calls):
                 session.send(wire_messages.heartbeat_reply(sent_ms, now_ms, now_ms))
             elif message.WhichOneof("kind") == "leave":
                 break
-            elif refusal := await auditors.hear(peer, message, self._sequencer):
+            elif refusal := await auditors.hear(peer, message, self._sequencer, self.evidence):
                 session.close(Message(refused=wire.Refused(reason=refusal)))
                 return
         session.close()

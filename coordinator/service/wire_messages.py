@@ -26,6 +26,7 @@ from coordinator.machine.events import (
 from coordinator.machine.members.member import Member
 from coordinator.machine.members.membership import Membership
 from coordinator.service import state_words
+from coordinator.service.shares import log_bytes, share_lines, trained_lines
 from protocol import wire_pb2 as wire
 from protocol.border.networks import is_near, leads_back
 from protocol.border.text import clean, require_plain
@@ -220,9 +221,7 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
             bell_ms=opened.instants.bell,
             publish_by_ms=opened.instants.publish_by,
             commit_by_ms=opened.instants.commit_by,
-            shares=[
-                wire.Share(first=share.first, count=share.count) for share in assignment.shares
-            ],
+            shares=share_lines(assignment.shares),
             learning_rate_bits=opened.learning_rate_bits,
             decay_bits=opened.decay_bits,
             muted=assignment.muted,
@@ -286,6 +285,7 @@ def recorded_message(
         snapshot_sha256=recorded.snapshot_sha256,
         before=[entry_of(each.signed) for each in before],
         voids=[entry_of(each.signed) for each in voids],
+        trained=trained_lines(recorded),
     )
 
 
@@ -301,7 +301,7 @@ def commits_reply(
     A node takes every round up to `decided_round` that has no commit for skipped. So when commits
     are left for the next page, `decided_round` is that of the last commit in this one.
     """
-    sizes = accumulate(len(row.signed.body) for row in recorded)
+    sizes = accumulate(map(log_bytes, recorded))
     told = [
         row for row, size in zip(recorded, sizes, strict=True) if size <= MESSAGE_BYTES_MAX // 2
     ] or recorded[:1]

@@ -127,6 +127,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "round": _round_text(document),
         "because": document.get("reason"),
         "alarm": document.get("audit", {}).get("alarm"),
+        "demoted": _demoted_text(document.get("audit", {}).get("demoted", ())),
         "notice": _newest_notice(document),
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
         f"{steps.get('skipped')} rounds skipped",
@@ -168,6 +169,14 @@ def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
     by = f"confirmed by {short(str(second))}" if second else "no second member confirmed it"
     where = str(checkpoints.get("where") or "")
     return "; ".join(filter(None, (where, where and made and by, checkpoints.get("next"))))
+
+
+def _demoted_text(demoted: Sequence[Mapping[str, Any]]) -> str:
+    """The key that lost its standing last, why, and the number of the others shown."""
+    if not demoted:
+        return ""
+    others = f"; {len(demoted) - 1} more" if len(demoted) > 1 else ""
+    return f"{short(str(demoted[0].get('peer_id')))}: {demoted[0].get('reason')}{others}"
 
 
 def _newest_notice(document: Mapping[str, Any]) -> str:

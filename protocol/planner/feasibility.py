@@ -99,18 +99,15 @@ def _footprint(spec: RunSpec, size: Size) -> Footprint:
     state_bytes = FLOAT_BYTES * size.parameters + momentum
     if algorithm.mixes:
         largest = payload_bytes_max(size.parameters)
-        footprint = Footprint(size.parameters, largest, state_bytes)
     else:
         fields = algorithm.value_bits, algorithm.moves
         largest = PayloadShape(size.chunks, algorithm.top_k_max, *fields).bytes_max
-        shape = PayloadShape(size.chunks, algorithm.top_k, *fields)
-        footprint = Footprint(size.parameters, payload_bytes(shape), state_bytes)
     if largest > accepted:
         raise SettingsError(
             f"rounds.payload_bytes_max: payloads of this model reach {largest} bytes, the run "
             f"accepts {accepted}; raise it"
         )
-    return footprint
+    return Footprint(size.parameters, payload_bytes(algorithm, size), state_bytes)
 
 
 def _require_known_fields(model: ModelSpec) -> None:

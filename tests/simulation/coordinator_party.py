@@ -8,7 +8,7 @@ the journal exactly the state before it. The machine's invariants are checked af
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from protocol.errors import LocalProtocolError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec, run_id
+from protocol.shuffle import Share
 from tests.simulation.checkers import Referee, Violation, require
 from tests.simulation.measuring import LossJudge
 from tests.simulation.session import COORDINATOR, Switchboard
@@ -129,6 +130,8 @@ class MemoryJournal:
         digests: Sequence[RecordDigest],
         state: bytes | None = None,
         entries: Sequence[RecordedEntry] = (),
+        *,
+        trained: Mapping[int, tuple[tuple[Share, ...], ...]],
     ) -> None:
         """One transaction; the process may die before it or after it."""
         self._step()
