@@ -40,7 +40,7 @@ from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from node.round.context import RoundContext
 from node.round.neighbour_start import catch_up_for
-from node.round.publisher import Publisher, publisher_of
+from node.round.turns.line import Turns, turns_of
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
@@ -84,7 +84,7 @@ class Started:
     transports: list[Transport]
     trainer: Trainer
     hello: wire.Hello
-    publisher: Publisher
+    turns: Turns
 
 
 class NodeProcess:
@@ -176,7 +176,7 @@ class NodeProcess:
         )
         addresses = await swarm.start()
         self.address = addresses[0]
-        publisher = publisher_of(settings, info, replica, corpus.tokenizer, client)
+        turns = turns_of(settings, info, replica, corpus, client, status=self._status)
         context = RoundContext(
             info=info,
             own=self._peer,
@@ -190,12 +190,12 @@ class NodeProcess:
             catch_up=catch_up_for(info, replica, snapshots, swarm, fetch, status=self._status),
             save=lambda position: replica.save(self._state_path, position),
             save_every=settings.save_every,
-            publisher=publisher,
+            turns=turns,
             restored=position,
         )
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
         trainer = Trainer(context)
-        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, publisher)
+        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, turns)
 
     async def run(self) -> str:
         """Train until the run is finished or the node is told to leave; returns the reason in
@@ -240,7 +240,7 @@ class NodeProcess:
     def leave(self) -> None:
         """Finish the round, then end `run`."""
         if self._started:
-            self._started.publisher.leave()
+            self._started.turns.leave()
             self._started.trainer.leave()
 
     async def stop(self) -> None:
@@ -251,7 +251,7 @@ class NodeProcess:
         self._background.clear()
         if self._started:
             self._started.corpus.close()
-            await self._started.publisher.stop()
+            await self._started.turns.publisher.stop()
         if self._swarm:
             await self._swarm.stop()
             self._swarm = None
@@ -366,8 +366,8 @@ class NodeProcess:
         position, replica = parts.trainer.position, parts.replica
         await asyncio.to_thread(replica.save, self._state_path, position)
         checkpoint = self._settings.directory / "checkpoint"
-        await asyncio.to_thread(parts.publisher.save, checkpoint, position.head_round)
-        self._status.phase = "sends the checkpoint that it was asked for"
-        await parts.publisher.finish()
+        await asyncio.to_thread(parts.turns.publisher.save, checkpoint, position.head_round)
+        self._status.phase = "completes what it was asked for: a validation loss, a checkpoint"
+        await parts.turns.finish()
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
         await self._client.flush(GOODBYE_S)

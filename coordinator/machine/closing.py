@@ -125,7 +125,8 @@ def count(
     totals.committed += 1
     totals.payloads += len(counted)
     totals.payload_bytes += sum(payload.payload_bytes for payload in counted)
-    state.loss = mean_loss(counted)
+    if not undecided.only_mixes or state.loss is None:
+        state.loss = mean_loss(counted)
     credit(undecided, counted, members)
     return state.loss
 
@@ -150,9 +151,27 @@ def credit(undecided: UndecidedRound, counted: list[Announced], members: Members
             members.standing.credit(payload.peer)
         if member := members.get(payload.peer):
             member.work.rounds_counted += 1
+            took_ms = upload_ms(undecided, payload.peer)
+            if took_ms is not None and not undecided.disturbed:
+                member.work.book_upload(payload.payload_bytes, took_ms)
             if members.public:
                 took_ms = undecided.announced_ms[payload.peer] - undecided.instants.opened
                 member.work.book(payload.samples, max(took_ms, payload.compute_ms))
+
+
+def upload_ms(undecided: UndecidedRound, author: PeerId) -> int | None:
+    """Time from a payload's announcement until those held it that were waited for: its neighbours,
+    where nodes mix parameters, else `copies_min` others. None where that is not known, and in a
+    round of the mean, which sends many at once.
+    """
+    if undecided.mean:
+        return None
+    if undecided.edges:
+        return mixing.slowest_edge_ms(undecided, author)
+    if not undecided.receipts.copies_min:
+        return None
+    copied_ms = undecided.receipts.copied_ms.get(author)
+    return None if copied_ms is None else copied_ms - undecided.announced_ms[author]
 
 
 def close(state: RunState, undecided: UndecidedRound, members: Membership) -> None:

@@ -1,5 +1,6 @@
 """The end of a run: who is waited for after its last step, and for how long."""
 
+from coordinator.machine import opening
 from coordinator.machine.checkpoints import publishing
 from coordinator.machine.events import FinishRun
 from coordinator.machine.members.membership import Membership
@@ -14,18 +15,19 @@ MISSING_LEASES = 2
 """Leases before the end of a run within which a node that lapsed may still come back."""
 
 
-def finish_if_due(state: RunState, spec: RunSpec, now_ms: int) -> None:
-    """Finish the run when all steps are committed, or when the operator has ended it and no round
-    is open any more.
+def finish_if_due(state: RunState, members: Membership, spec: RunSpec, now_ms: int) -> None:
+    """Finish the run when all steps are committed, or when the operator has ended it, no round is
+    open any more and no last mean is to come.
     """
     committed, end = state.totals.committed, state.end
     if end.finished:
         return
     if committed >= state.schedule(spec).steps:
         state.reason = f"all {committed} steps are done"
-    elif state.undecided or not (reason := state.operator.ends(committed)):
-        return
     else:
+        reason = state.operator.ends(committed)
+        if state.undecided or not reason or opening.owes_mean(state, members, spec):
+            return
         state.reason = reason
     end.finished, end.conclude_by_ms = True, now_ms + patience_ms(spec)
 

@@ -20,6 +20,7 @@ from coordinator.machine.checkpoints.events import (
     CheckpointStored,
     RoomGiven,
 )
+from coordinator.machine.evaluation.events import AskEvaluation, Evaluated, LossMeasured
 from coordinator.machine.operator.acts import Ordered, Salted, TokenShown, Vouched
 from protocol.clock import Instants
 from protocol.codec.chain import ChainEntry
@@ -106,6 +107,8 @@ class Applied:
     """Number of payloads that the state has passed over because they are void."""
     projection: tuple[float, ...] = ()
     """Report of the node's own parameters, where nodes differ by design."""
+    update: float = 0.0
+    """There, the Euclidean size of the node's newest step; 0 before its first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +213,7 @@ Event = (
     | CheckpointSaid
     | CheckpointStored
     | CheckpointFailed
+    | Evaluated
 )
 
 # ---- effects
@@ -280,6 +284,8 @@ class OpenRound:
     """Nodes mix parameters, and take the mean of all."""
     among_neighbours: bool = False
     """Nodes mix parameters, and fetch their neighbours' alone."""
+    only_mixes: bool = False
+    """Nobody trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +295,8 @@ class CommitRound:
     commit: Commit
     holders: tuple[tuple[PeerId, ...], ...]
     loss: float
+    trained: tuple[tuple[Share, ...], ...] = ()
+    """Positions of the data order that the author of entry i says it trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,4 +370,6 @@ Effect = (
     | Notify
     | AskCheckpoint
     | CheckpointMade
+    | AskEvaluation
+    | LossMeasured
 )

@@ -13,10 +13,12 @@ Rules
 - In a round of the mean every member fetches all payloads. Those whose authors hold each other's
   are committed, and everybody takes their mean: it is the same for all, to the bit.
 - A round is decided as soon as every edge holds between members that are waited for.
+- Past a critical distance from each other, in updates, the members only mix in the next round.
 - Members report a projection of their parameters in place of a digest: nodes differ by design, and
   nobody is blamed for it.
 """
 
+import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -29,7 +31,7 @@ from coordinator.machine.undecided_round import UndecidedRound
 from protocol.clock import Slot, longest_slot
 from protocol.codec.commits import Mix
 from protocol.ids import Digest, PeerId
-from protocol.mixing.consensus import distance
+from protocol.mixing.consensus import distance, should_only_mix
 from protocol.mixing.weights import edge_divisors
 from protocol.runfile import RunSpec
 from protocol.topologies import Edge, Topology
@@ -41,25 +43,25 @@ ROUNDS_KEPT = 2
 # ---- a round
 
 
-def planned(spec: RunSpec, round: int, step: int, workers: Iterable[PeerId]) -> tuple[Edge, ...]:
+def planned(
+    spec: RunSpec, round: int, workers: Iterable[PeerId], *, mean: bool
+) -> tuple[Edge, ...]:
     """The edges of a round among its workers whose payloads count, sorted."""
-    mixing = spec.algorithm.mixing
-    if mixing.is_mean(step, spec.schedule.steps):
+    if mean:
         return tuple(combinations(sorted(workers), 2))
-    return Topology(mixing.topology, seed=spec.seed).edges(round, workers)
+    return Topology(spec.algorithm.mixing.topology, seed=spec.seed).edges(round, workers)
 
 
 def with_edges(undecided: UndecidedRound, spec: RunSpec) -> UndecidedRound:
     """The round that was just opened, with its edges and each member's neighbours."""
     asked = undecided.assignments
     counted = [peer for peer, each in asked.items() if not each.muted]
-    edges = planned(spec, undecided.round, undecided.step, counted)
+    edges = planned(spec, undecided.round, counted, mean=undecided.mean)
     near: dict[PeerId, list[PeerId]] = {peer: [] for peer in asked}
     for first, second in edges:
         near[first].append(second)
         near[second].append(first)
     undecided.edges = edges
-    undecided.mean = spec.algorithm.mixing.is_mean(undecided.step, spec.schedule.steps)
     undecided.assignments = {
         peer: replace(each, neighbours=tuple(sorted(near[peer]))) for peer, each in asked.items()
     }
@@ -113,11 +115,26 @@ def needed_ms(undecided: UndecidedRound, now_ms: int) -> list[int]:
     )
 
 
-def slot(spec: RunSpec, pace: Slot, step: int) -> Slot:
+def slowest_edge_ms(undecided: UndecidedRound, peer: PeerId) -> int | None:
+    """The time that the slowest edge of a member needed from its ends' announcements on; None if
+    none of them holds.
+    """
+    at_ms, edges = undecided.announced_ms, undecided.edges
+    return max(
+        (
+            held_ms - max(at_ms[end] for end in edges[place])
+            for place, held_ms in undecided.edge_ms.items()
+            if peer in edges[place]
+        ),
+        default=None,
+    )
+
+
+def slot(spec: RunSpec, pace: Slot, *, mean: bool) -> Slot:
     """The slot of a round: in one of the mean, which sends many times more, as long for the
     exchange as the run file permits. It closes early all the same.
     """
-    if not (spec.algorithm.mixes and spec.algorithm.mixing.is_mean(step, spec.schedule.steps)):
+    if not mean:
         return pace
     longest = longest_slot(spec.rounds)
     return replace(longest, compute_ms=pace.compute_ms)
@@ -181,18 +198,29 @@ class Consensus:
     """The newest reports of the members: projections of their parameters, by round."""
 
     reports: dict[int, dict[PeerId, tuple[float, ...]]] = field(default_factory=dict)
+    updates: dict[PeerId, float] = field(default_factory=dict)
+    """Euclidean sizes of the members' newest steps."""
+    only_mixed: int = 0
+    """Rounds in which members only mixed, because they were too far apart."""
+    mixed_round: int = -1
+    """The newest of these."""
+    tries: int = 0
+    """Last means of a run that its operator ends that were opened and have not been committed."""
     apart: bool = False
     """Whether members differ by design after the newest commit."""
     mean_round: int = -1
     """Newest round of the mean, after which all are equal."""
     digests: dict[PeerId, int] = field(default_factory=dict)
     """State digests that members reported after it."""
+    snapshots: dict[PeerId, bytes] = field(default_factory=dict)
+    """SHA-256 of the snapshots of it that they wrote."""
 
     def begin(self, round: int, *, mean: bool) -> None:
         """A round was committed."""
         self.apart = not mean
         if mean:
-            self.mean_round, self.digests = round, {}
+            self.tries = 0
+            self.mean_round, self.digests, self.snapshots = round, {}, {}
 
     def report(self, said: Applied | Ready, members: Membership, now_ms: int) -> list[Effect]:
         """Take the digest that a member reports after a mean. What most of them say is recorded,
@@ -201,19 +229,28 @@ class Consensus:
         if said.round != self.mean_round or self.mean_round < 0:
             return []
         self.digests[said.peer] = said.state_digest
+        if isinstance(said, Applied) and said.snapshot_sha256:
+            self.snapshots[said.peer] = said.snapshot_sha256
         ((digest, count),) = Counter(self.digests.values()).most_common(1)
         others = len(self.digests) - count
         if count <= others or count < min(2, len(members.roster)):
             return []
-        return [RecordDigest(self.mean_round, digest, count, others, b"")]
+        agreed = (peer for peer, each in self.digests.items() if each == digest)
+        written = Counter(self.snapshots[peer] for peer in agreed if peer in self.snapshots)
+        snapshot = written.most_common(1)[0][0] if written else b""
+        return [RecordDigest(self.mean_round, digest, count, others, snapshot)]
 
     def hear(self, said: Applied) -> None:
         """Take a member's report, if it has one."""
         if not said.projection:
             return
         self.reports.setdefault(said.round, {})[said.peer] = said.projection
+        if said.update:
+            self.updates[said.peer] = said.update
         for old in sorted(self.reports)[:-ROUNDS_KEPT]:
             del self.reports[old]
+        heard = {peer for each in self.reports.values() for peer in each}
+        self.updates = {peer: size for peer, size in self.updates.items() if peer in heard}
 
     @property
     def shown(self) -> tuple[int, Mapping[PeerId, tuple[float, ...]]]:
@@ -223,13 +260,46 @@ class Consensus:
         most = max(self.reports, key=lambda round: (len(self.reports[round]), round), default=None)
         return (-1, {}) if most is None else (most, self.reports[most])
 
-    def document(self) -> dict[str, object]:
-        """The distance for JSON: root mean square over the members of their Euclidean distance to
-        the mean, as estimated; None before two have reported.
+    @property
+    def distance(self) -> float | None:
+        """Root mean square over the members of their Euclidean distance to the mean, as estimated;
+        None before two have reported.
         """
+        _, reports = self.shown
+        if len(reports) < 2:
+            return None
+        equal = len(set(reports.values())) == 1
+        return 0.0 if equal else distance([reports[peer] for peer in sorted(reports)])
+
+    @property
+    def update(self) -> float:
+        """Size of one update: root mean square over the members that are shown; 0 while none of
+        them has made a step.
+        """
+        found = [self.updates[peer] for peer in self.shown[1] if peer in self.updates]
+        return math.sqrt(sum(size * size for size in found) / len(found)) if found else 0.0
+
+    def too_far(self, critical: float) -> str:
+        """Why the next round should only mix; empty when it should not. After such a round the
+        members are judged again once most have reported on it.
+        """
+        apart, update, round = self.distance, self.update, self.shown[0]
+        if not self.apart or round < self.mixed_round or apart is None or not update:
+            return ""
+        if not should_only_mix(apart, update, critical):
+            return ""
+        return (
+            f"members are {apart / update:.2g} updates from their mean after round {round}, more "
+            f"than algorithm.mixing.critical = {critical:g}"
+        )
+
+    def document(self) -> dict[str, object]:
+        """The distance and the size of one update for JSON."""
         round, reports = self.shown
-        found: float | None = None
-        if len(reports) >= 2:
-            equal = len(set(reports.values())) == 1
-            found = 0.0 if equal else distance([reports[peer] for peer in sorted(reports)])
-        return {"round": round, "members": len(reports), "distance": found}
+        return {
+            "round": round,
+            "members": len(reports),
+            "distance": self.distance,
+            "update": self.update or None,
+            "only_mixed": self.only_mixed,
+        }

@@ -3,9 +3,15 @@
 Round r+1 opens when no member computes r any more and at most `overlap` rounds are undecided: with
 overlap 1 a round is exchanged while the next is computed; with overlap 0, and before round
 `overlap_from`, a round is decided before the next opens.
+
+Where nodes mix parameters a run that its operator ends takes the mean of all first, in a round in
+which nobody trains: else there is no model. It is tried `LAST_MEANS_MAX` times, and not at all
+while too few members are ready. An operator who asks for a checkpoint makes the next round one of
+the mean.
 """
 
 from coordinator.machine import closing, mixing
+from coordinator.machine.checkpoints import publishing
 from coordinator.machine.digest_verdicts import DigestVerdicts
 from coordinator.machine.events import Assignment, OpenRound
 from coordinator.machine.members.member import Member
@@ -22,12 +28,15 @@ FRESH_HALVINGS = 2
 """Halvings that make a fresh key's share of the first share of a node: what a key without standing
 says of its speed is worth nothing."""
 
+LAST_MEANS_MAX = 3
+"""Tries of the last mean of a run that its operator ends."""
+
 
 def may_begin(state: RunState, members: Membership, spec: RunSpec) -> bool:
-    """Whether steps are left, the operator does not end the run, and the undecided rounds allow one
-    more.
+    """Whether steps are left, the operator does not end the run without a further one, and the
+    undecided rounds allow one more.
     """
-    if state.operator.finishing is not None:
+    if state.operator.finishing is not None and not owes_mean(state, members, spec):
         return False
     undecided_max = spec.rounds.overlap_at(state.next_round)
     planned = state.totals.committed + len(state.undecided)
@@ -39,11 +48,29 @@ def may_begin(state: RunState, members: Membership, spec: RunSpec) -> bool:
     return newest.computed(closing.waited_for(newest, members))
 
 
+def owes_mean(state: RunState, members: Membership, spec: RunSpec) -> bool:
+    """Whether a run that its operator ends takes the mean of all members first."""
+    if state.operator.finishing is None or not _wants_mean(state):
+        return False
+    tried = state.consensus.tries >= LAST_MEANS_MAX
+    return not tried and not shortage(state, members, spec)
+
+
+def _wants_mean(state: RunState) -> bool:
+    """Whether members differ and somebody waits for their mean, which no open round takes."""
+    asked = state.checkpoints.wanted == publishing.WISH
+    ends = state.operator.finishing is not None
+    taken = any(each.mean for each in state.undecided)
+    return state.consensus.apart and (asked or ends) and not taken
+
+
 def workers(state: RunState, members: Membership) -> list[Member]:
-    """Members that are given work in the next round, sorted by id: all that are ready, but of fresh
-    keys in a public run only as many as may be counted. Those that were late often come last.
+    """Members that are given work in the next round, sorted by id: all that are ready and not
+    demoted, but of fresh keys in a public run only as many as may be counted. Those that were late
+    often come last.
     """
-    ready = [member for member in members.ready() if member.peer not in state.verdicts.held]
+    idle = state.verdicts.held.keys() | members.standing.demoted.keys()
+    ready = [member for member in members.ready() if member.peer not in idle]
     fresh = [member.peer for member in ready if not members.decides(member.peer)]
     if not fresh:
         return ready
@@ -57,7 +84,8 @@ def shortage(state: RunState, members: Membership, spec: RunSpec) -> str:
     """The reason why the next round does not open: the operator's word, auditors that differ, or
     too few workers; empty when it does.
     """
-    if waits := state.operator.waits() or state.verdicts.contradiction:
+    paused = state.operator.waits() if state.operator.finishing is None else ""
+    if waits := paused or state.verdicts.contradiction:
         return waits
     start_members = spec.membership.start_members if state.next_round == 0 else 1
     deciding = [each for each in workers(state, members) if members.decides(each.peer)]
@@ -77,25 +105,48 @@ def muted_reason(verdicts: DigestVerdicts, members: Membership, member: Member) 
 
 
 def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int) -> UndecidedRound:
-    """Lease samples to every worker and append the new round to the undecided ones."""
-    assignments = _assign(state, members, spec)
+    """Lease samples to every worker, unless the round only mixes, and append the new round to the
+    undecided ones.
+    """
     step = state.totals.committed + len(state.undecided)
     in_force = spec.model_copy(update={"schedule": state.schedule(spec)})
+    mean, why = _choose_mixture(state, in_force, step)
+    assignments = _assign(state, members, spec, trains=not why)
     opened = UndecidedRound.open(
         state.next_round,
         step,
-        instants(mixing.slot(in_force, state.pace.slot, step), now_ms),
+        instants(mixing.slot(in_force, state.pace.slot, mean=mean), now_ms),
         scalars(in_force.schedule, step),
         assignments,
         copies_min=0 if spec.algorithm.mixes else spec.rounds.copies_min,
         least_ms=closing.least_ms(spec),
     )
+    state.reason = why or f"{len(assignments)} members train round {opened.round}"
     if spec.algorithm.mixes:
+        opened.mean, opened.only_mixes = mean, bool(why)
         opened = mixing.with_edges(opened, in_force)
     opened.receipts.auditors = frozenset(state.verdicts.auditors)
     state.next_round += 1
     state.undecided.append(opened)
     return opened
+
+
+def _choose_mixture(state: RunState, spec: RunSpec, step: int) -> tuple[bool, str]:
+    """Choose how the round of this step mixes, and count it: (whether it takes the mean of all, why
+    nobody trains in it or nothing).
+    """
+    mixing_spec, consensus = spec.algorithm.mixing, state.consensus
+    if not spec.algorithm.mixes:
+        return False, ""
+    mean = mixing_spec.is_mean(step, spec.schedule.steps) or _wants_mean(state)
+    if state.operator.finishing is not None:
+        consensus.tries += 1
+        return mean, f"the operator ends the run: round {state.next_round} takes the last mean"
+    if mean or not (why := consensus.too_far(mixing_spec.critical)):
+        return mean, ""
+    consensus.only_mixed += 1
+    consensus.mixed_round = state.next_round
+    return False, f"round {state.next_round} only mixes: {why}"
 
 
 def told(
@@ -116,10 +167,13 @@ def told(
         len(undecided.assignments) if thinned else 0,
         mean=mean,
         among_neighbours=mixes and not mixing.spreads(spec, mean=mean),
+        only_mixes=undecided.only_mixes,
     )
 
 
-def _assign(state: RunState, members: Membership, spec: RunSpec) -> dict[PeerId, Assignment]:
+def _assign(
+    state: RunState, members: Membership, spec: RunSpec, *, trains: bool
+) -> dict[PeerId, Assignment]:
     ready = workers(state, members)
     speeds = {
         member.peer: (member.work.speed, member.strikes)
@@ -133,7 +187,7 @@ def _assign(state: RunState, members: Membership, spec: RunSpec) -> dict[PeerId,
     for member in ready:
         strikes = member.strikes
         halved = f"share halved {strikes} times for late rounds" if strikes else ""
-        shares = state.order.lease(wanted[member.peer])
+        shares = state.order.lease(wanted[member.peer]) if trains else ()
         reasons = (muted.get(member.peer, halved), state.pace.reason)
         assignments[member.peer] = Assignment(
             member.peer, shares, member.peer in muted, "; ".join(filter(None, reasons))

@@ -27,6 +27,7 @@ UNITS = {
     "snapshot": "steps",
     "mean": "steps",
     "accumulate": "gradients",
+    "critical": "updates",
     "checkpoint": "steps",
 }
 """Unit of a number by a word of its field's name; the first word that is here decides."""

@@ -221,9 +221,20 @@ def _print_summary(document: Mapping[str, Any]) -> None:
         "traffic": f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
         f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round",
         "against": f"{bytes_text(traffic['dense_bf16_bytes'])} dense bf16: "
-        f"{traffic['times_less_than_dense']:.0f} times less payload uploaded",
+        + against_text(traffic["times_less_than_dense"]),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         table.add_row(name, value)
     output.print(table)
+
+
+def against_text(times_less: float) -> str:
+    """How the payload that a node uploads in a round compares with a dense gradient."""
+    if not times_less:
+        return "no payload uploaded"
+    if times_less < 0.95:
+        return f"{1 / times_less:.1f} times as much payload uploaded"
+    if times_less < 1.05:
+        return "as much payload uploaded"
+    return f"{times_less:.{0 if times_less >= 10 else 1}f} times less payload uploaded"

@@ -26,14 +26,17 @@ from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, output, wr
 from lockstep.exit_codes import ExitCode, exit_code
 from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import ask_run, connect
+from lockstep.volunteer.needs import exchange_text
 from node.control.addresses import address_towards
 from node.settings import NodeSettings
 from protocol.addresses import split_address
 from protocol.border.join_link import parse_link
 from protocol.errors import LockstepError
 from protocol.ids import PeerId
+from protocol.planner.parameters import Size, has_layout, size_of
+from protocol.planner.payload_bytes import payload_bytes
 from protocol.run_info import RunInfo
-from protocol.runfile import DataSpec
+from protocol.runfile import DataSpec, RunSpec
 
 STATE_BYTES_PER_PARAMETER = 60
 """Disk of a node for each parameter: state (parameters, momentum, what is pending), two snapshots,
@@ -208,15 +211,22 @@ def _examine_work(settings: NodeSettings, info: RunInfo, home: Path) -> Iterator
     yield examine_disk(home, payloads + STATE_BYTES_PER_PARAMETER * facts.parameters)
     yield from _examine_data(settings, info)
     try:
-        pass_s, round_s, payload_bytes = _measure(settings, info, device)
+        pass_s, round_s = _measure(settings, info, device)
     except LockstepError as error:
         yield _failed("bell", error)
         return
     yield judge_bell(pass_s, round_s, settings.micro_batch, info.spec)
-    exchange_s = (info.spec.rounds.publish_ms + info.spec.rounds.exchange_ms) / 1000
-    rate = 8 * payload_bytes / exchange_s / 1000
-    words = f"up to {bytes_text(payload_bytes)} a round to a peer: {rate:,.0f} kbit/s of upload"
-    yield Finding("upload", "ok", words)
+    layout = has_layout(info.spec.model)
+    size = size_of(info.spec.model, None if layout else facts.parameters)
+    yield Finding("upload", "ok", upload_words(info.spec, size))
+
+
+def upload_words(spec: RunSpec, size: Size) -> str:
+    """What a node sends in a round, and the rate that sends one payload in time."""
+    exchange_s = (spec.rounds.publish_ms + spec.rounds.exchange_ms) / 1000
+    rate = 8 * payload_bytes(spec.algorithm, size) / exchange_s / 1000
+    sent = exchange_text(spec, size, 1, "a round")
+    return f"{rate:,.0f} kbit/s for one payload in time; {sent}"
 
 
 def _examine_data(settings: NodeSettings, info: RunInfo) -> Iterator[Finding]:
@@ -258,9 +268,9 @@ def _examine_published(url: str, data: DataSpec) -> Finding:
     return Finding("data", "ok", f"{url}: {samples:,} samples, one fetched and undamaged")
 
 
-def _measure(settings: NodeSettings, info: RunInfo, device: Any) -> tuple[float, float, int]:
-    """(Seconds of a pass, seconds of a round with one pass, bytes of a payload), at the second
-    round: the first compiles.
+def _measure(settings: NodeSettings, info: RunInfo, device: Any) -> tuple[float, float]:
+    """(Seconds of a pass, seconds of a round with one pass), at the second round: the first
+    compiles.
     """
     import numpy as np
 
@@ -284,7 +294,7 @@ def _measure(settings: NodeSettings, info: RunInfo, device: Any) -> tuple[float,
         replica.accumulate()
         replica.extract(round)
         round_s = time.monotonic() - began_s
-    return pass_s, round_s, replica.payload_bytes_max
+    return pass_s, round_s
 
 
 def _failed(check: str, error: LockstepError) -> Finding:

@@ -11,6 +11,8 @@ from lockstep.commands.check_run import check_run, mixing_facts, published_run, 
 from lockstep.console import own_command
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import require_replaceable
+from lockstep.volunteer.needs import exchange_text
+from protocol.planner.parameters import has_layout, size_of
 from protocol.runfile import RunSpec, parse_run_json, run_json
 
 ADAM_RATE = 0.001
@@ -55,12 +57,21 @@ def ask(path: Path, algorithm: str, *, force: bool) -> RunSpec:
 
 def remarks(spec: RunSpec) -> list[str]:
     """What the operator should know of a run file that was just written."""
+    sent = [f"sent by a node: {exchange}"] if (exchange := _exchange(spec)) else []
     if spec.algorithm.mixes:
         return [
             mixing_facts(spec),
+            *sent,
             "note: in a gossip-adam run nodes differ by design: no audit, and no --restart-from",
         ]
-    return [warning] if (warning := audit_warning(spec)) else []
+    return sent + ([warning] if (warning := audit_warning(spec)) else [])
+
+
+def _exchange(spec: RunSpec) -> str:
+    """What a node sends in a round; empty for a model whose size needs torch."""
+    if not has_layout(spec.model):
+        return ""
+    return exchange_text(spec, size_of(spec.model), 1, "a round")
 
 
 def audit_warning(spec: RunSpec) -> str:

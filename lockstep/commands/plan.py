@@ -4,42 +4,37 @@ Nothing is measured and nothing is sent: `protocol.planner` computes it from the
 of the nodes and what a machine computes.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.console import output, write_json
+from lockstep.commands.planning.matrix import read_matrix
+from lockstep.commands.planning.measured import Measured, measured
+from lockstep.commands.status import ask
+from lockstep.console import messages, output, write_json
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import read_run_file
 from lockstep.wan.profiles import BUILTIN, cycled, read_profiles
 from node.system.files import replacing_file
-from protocol.codec.payload import PayloadShape
-from protocol.errors import SettingsError
 from protocol.planner.advice import bytes_text, rate_text, seconds_text, sentences, times_text
 from protocol.planner.chart import chart
 from protocol.planner.compute import Compute, estimated
 from protocol.planner.links import MEASURED, Line, Network
 from protocol.planner.methods import Prediction, Setting, Traffic
 from protocol.planner.parameters import Size, size_of
-from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.payload_bytes import parameters_bytes, shape_of, votes_bytes
 from protocol.planner.plan import Plan, plan
 from protocol.runfile import RunSpec
 
 CORE_FLOPS = 50e9
 """Operations per second of a machine of which nothing is said: one core of a desktop."""
-
-NODES_MAX = 256
-"""Nodes that are planned for at most: waiting is drawn for each of them."""
 
 SHORT = {
     "one-peer-exponential": "one-peer exp.",
@@ -60,6 +55,8 @@ class PlanOptions:
     """File of link profiles; None: the built-in one."""
     matrix: Path | None = None
     """Measured links instead of profiles."""
+    measure: str | None = None
+    """Link to a coordinator whose members are planned for."""
     parameters: int | None = None
     compute_s: float | None = None
     """Seconds of a forward and backward pass over a node's samples of a round."""
@@ -74,7 +71,8 @@ class PlanOptions:
     slower: tuple[float, ...] = ()
     local_steps: int = 50
     dense_bits: int = 16
-    gossip_bits: int = 16
+    gossip_bits: int | None = None
+    """Bits of a parameter; None: as the run file says."""
     seed: int = 0
 
 
@@ -103,9 +101,10 @@ def plan_run(
     """Computes, prints and writes."""
     spec = read_run_file(run_file)
     size = size_of(spec.model, options.parameters)
-    setting = setting_of(spec, size, options)
-    found = plan(setting, grows=options.matrix is None)
-    shape = _shape(spec, size)
+    members = _members(options) if options.measure else None
+    setting = setting_of(spec, size, options, members)
+    found = plan(setting, grows=options.matrix is None and members is None)
+    shape = shape_of(spec.algorithm, size)
     words = sentences(found, spec.algorithm, shape)
     if json_path is not None:
         write_json(
@@ -127,13 +126,37 @@ def plan_run(
             output.print(part)
 
 
-def setting_of(spec: RunSpec, size: Size, options: PlanOptions) -> Setting:
-    """What is predicted: the machines, their lines and the sizes of what they send."""
-    network = _network(options)
+def _members(options: PlanOptions) -> Measured:
+    """The members of a running coordinator; says which are left out."""
+    if options.profiles or options.matrix is not None or options.nodes is not None:
+        raise UsageError("expected --measure, or --nodes, --profiles and --matrix, got both")
+    assert options.measure is not None, "asked for with a link alone"
+    found = measured(ask(options.measure))
+    if found.left_out:
+        names = ", ".join(found.left_out)
+        messages.print(f"note: too little is known of {names}", soft_wrap=True, markup=False)
+    return found
+
+
+def setting_of(
+    spec: RunSpec, size: Size, options: PlanOptions, members: Measured | None = None
+) -> Setting:
+    """What is predicted: the machines, their lines and the sizes of what they send. `members`, if
+    given, stand for lines and speeds.
+    """
+    network = members.network if members else _network(options)
+    if members:
+        samples = options.samples or max(1, spec.rounds.batch_samples_max // len(network))
+        pass_s = members.pass_s(samples)
+        options = replace(
+            options,
+            compute_s=pass_s if options.compute_s is None else options.compute_s,
+            slower=options.slower or members.slower,
+        )
     traffic = Traffic(
         gradient=size.parameters * options.dense_bits / 8,
-        payload=payload_bytes(_shape(spec, size)),
-        parameters=size.parameters * options.gossip_bits / 8,
+        payload=votes_bytes(shape_of(spec.algorithm, size)),
+        parameters=_parameters_bytes(spec, size, options),
         local_steps=options.local_steps,
     )
     return Setting(
@@ -141,9 +164,11 @@ def setting_of(spec: RunSpec, size: Size, options: PlanOptions) -> Setting:
     )
 
 
-def _shape(spec: RunSpec, size: Size) -> PayloadShape:
-    algorithm = spec.algorithm
-    return PayloadShape(size.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves)
+def _parameters_bytes(spec: RunSpec, size: Size, options: PlanOptions) -> float:
+    """What a node sends to a neighbour: in the run's own form, where it has one."""
+    if options.gossip_bits is None:
+        return parameters_bytes(spec.algorithm, size.parameters)
+    return size.parameters * options.gossip_bits / 8
 
 
 def _compute(spec: RunSpec, size: Size, options: PlanOptions, nodes: int) -> Compute:
@@ -198,84 +223,6 @@ def _network(options: PlanOptions) -> Network:
     return Network(lines)
 
 
-# ---- measured links
-
-Rate = Annotated[float, Field(gt=0, le=1_000_000)]
-Delay = Annotated[float, Field(ge=0, le=100_000)]
-
-
-class _MatrixFile(BaseModel):
-    """Links between nodes as measured, from the node of the row to that of the column."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    nodes: Annotated[list[str], Field(min_length=1, max_length=NODES_MAX)]
-    """Names."""
-
-    mbit_s: list[list[float]]
-    """Rates of single transfers. The diagonal counts for nothing."""
-
-    one_way_ms: list[list[Delay]]
-    """Delays. The diagonal counts for nothing."""
-
-    up_mbit_s: list[Rate] | None = None
-    """Rate of all transfers from a node together. [default: its largest one to another]"""
-
-    down_mbit_s: list[Rate] | None = None
-    """Rate of all transfers to a node together."""
-
-
-def read_matrix(path: Path) -> Network:
-    """The network in a JSON file; `SettingsError` names every wrong field."""
-    try:
-        table = _MatrixFile.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise SettingsError(f"cannot read links {path}: {error.strerror}") from None
-    except ValidationError as error:
-        problems = "; ".join(_in_words(dict(problem)) for problem in error.errors())
-        raise SettingsError(f"{path}: {problems}") from None
-    count = len(table.nodes)
-    if len(set(table.nodes)) != count:
-        raise SettingsError(f"{path}: nodes: expected names that differ, got {table.nodes}")
-    rates = _square(table.mbit_s, count, f"{path}: mbit_s") * 1e6
-    delays = _square(table.one_way_ms, count, f"{path}: one_way_ms") / 1000
-    np.fill_diagonal(rates, 0.0)
-    if count > 1 and not (rates[~np.eye(count, dtype=bool)] > 0).all():
-        raise SettingsError(f"{path}: mbit_s: expected rates above 0 between any two nodes")
-    up = _rates(table.up_mbit_s, rates.max(axis=1, initial=1.0), f"{path}: up_mbit_s")
-    down = _rates(table.down_mbit_s, rates.max(axis=0, initial=1.0), f"{path}: down_mbit_s")
-    lines = [
-        Line(name, float(up[node]), float(down[node])) for node, name in enumerate(table.nodes)
-    ]
-    np.fill_diagonal(rates, np.inf)
-    return Network(lines, between_bit_s=rates, between_s=delays)
-
-
-def _square(rows: Sequence[Sequence[float]], count: int, what: str) -> Any:
-    lengths = [len(row) for row in rows]
-    if lengths != [count] * count:
-        raise SettingsError(
-            f"{what}: expected {count} rows of {count} numbers, got rows of {lengths}"
-        )
-    return np.array(rows, float)
-
-
-def _rates(given: Sequence[float] | None, measured: Any, what: str) -> Any:
-    if given is None:
-        return measured
-    if len(given) != len(measured):
-        raise SettingsError(f"{what}: expected {len(measured)} rates, got {len(given)}")
-    return np.array(given) * 1e6
-
-
-def _in_words(problem: dict[str, Any]) -> str:
-    place = ".".join(str(part) for part in problem["loc"]) or "file"
-    if isinstance(problem["input"], bytes):  # the whole file, which is no JSON
-        return f"expected JSON: {problem['msg'].lower()}"
-    found = json.dumps(problem["input"], default=str)
-    return f"{place}: {problem['msg'].lower()}, got {found[:60]}"
-
-
 # ---- what a person sees
 
 
@@ -290,7 +237,7 @@ def render(spec: RunSpec, size: Size, found: Plan, words: Sequence[str]) -> list
 def _facts(spec: RunSpec, size: Size, setting: Setting) -> Table:
     network, compute, traffic = setting.network, setting.compute, setting.traffic
     facts = {
-        "run": f"{spec.name}: {size.parameters:,} parameters, k = {spec.algorithm.top_k}",
+        "run": f"{spec.name}: {size.parameters:,} parameters, {_form(spec)}",
         "nodes": f"{setting.nodes}, lines {_span(network.up_bit_s)} up, "
         f"{_span(network.down_bit_s)} down",
         "compute": f"{seconds_text(compute.pass_s)} a pass; "
@@ -304,6 +251,14 @@ def _facts(spec: RunSpec, size: Size, setting: Setting) -> Table:
     for name, value in facts.items():
         table.add_row(name, value)
     return table
+
+
+def _form(spec: RunSpec) -> str:
+    """What the run's own algorithm sends."""
+    algorithm = spec.algorithm
+    if algorithm.mixes:
+        return f"{algorithm.name}, {algorithm.mixing.exchange}"
+    return f"k = {algorithm.top_k}"
 
 
 def _span(rates: Any) -> str:

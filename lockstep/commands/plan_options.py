@@ -28,6 +28,14 @@ Matrix = Annotated[
         help="Links as measured between any two nodes, instead of profiles: JSON.",
     ),
 ]
+Measure = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LINK",
+        show_default="none",
+        help="Coordinator whose members, as measured, are planned for.",
+    ),
+]
 Parameters = Annotated[
     int | None,
     typer.Option(
@@ -99,8 +107,14 @@ DenseBits = Annotated[
     int, typer.Option(metavar="BITS", min=1, max=64, help="Bits of a number in a dense gradient.")
 ]
 GossipBits = Annotated[
-    int,
-    typer.Option(metavar="BITS", min=1, max=64, help="Bits of a parameter that gossip Adam sends."),
+    int | None,
+    typer.Option(
+        metavar="BITS",
+        min=1,
+        max=64,
+        show_default="from the run file",
+        help="Bits of a parameter that gossip Adam sends.",
+    ),
 ]
 Svg = Annotated[
     Path | None, typer.Option(metavar="FILE", show_default="none", help="File for a figure.")
@@ -114,6 +128,7 @@ def plan(
     profiles: Profiles = "",
     profiles_file: options.ProfilesFile = None,
     matrix: Matrix = None,
+    measure: Measure = None,
     parameters: Parameters = None,
     compute_s: ComputeSeconds = None,
     flops: Flops = None,
@@ -124,7 +139,7 @@ def plan(
     slower: Slower = "",
     local_steps: LocalSteps = 50,
     dense_bits: DenseBits = 16,
-    gossip_bits: GossipBits = 16,
+    gossip_bits: GossipBits = None,
     seed: options.Seed = 0,
     json: options.JsonFile = None,
     svg: Svg = None,
@@ -137,6 +152,7 @@ def plan(
         profiles=profile_names(profiles),
         profiles_file=profiles_file,
         matrix=matrix,
+        measure=measure,
         parameters=parameters,
         compute_s=compute_s,
         flops=flops,

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from lockstep.console import bytes_text, messages
 from lockstep.exit_codes import UsageError
-from protocol.codec.payload import PayloadShape
+from lockstep.volunteer.needs import exchange_text
 from protocol.errors import SettingsError
 from protocol.planner.parameters import size_of
-from protocol.planner.payload_bytes import payload_bytes
 from protocol.run_info import RunInfo
 
 CONSENT_NAME = "consent"
@@ -35,17 +34,14 @@ def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
         size = size_of(spec.model)
     except SettingsError:  # a model whose size needs torch
         return [*lines, f"model: {spec.model.type}"]
-    shape = PayloadShape(
-        size.chunks, spec.algorithm.top_k, spec.algorithm.value_bits, spec.algorithm.moves
-    )
     slot_s = (rounds.compute_ms + (1 - rounds.overlap) * rounds.publish_ms) / 1000
-    day = bytes_text(payload_bytes(shape) * DAY_S / slot_s)
     data = spec.data.corpus + (f", fetched from {spec.data.url}" if spec.data.url else "")
+    sent = exchange_text(spec, size, DAY_S / slot_s, "a day")
     limit = f"; never more than {bytes_text(daily_transfer)}" if daily_transfer else ""
     return [
         *lines,
         f"model: {spec.model.type}, {size.parameters:,} parameters; data: {data}",
-        f"network: about {day} up a day, and as much down from each member{limit}",
+        f"network: {sent}{limit}",
     ]
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from lockstep.console import bytes_text
 from protocol.errors import SettingsError
 from protocol.planner.needs import Needs, needs_of
-from protocol.planner.parameters import has_layout, size_of
+from protocol.planner.parameters import Size, has_layout, size_of
+from protocol.planner.payload_bytes import mean_bytes, payload_bytes
 from protocol.runfile import RunSpec
 
 SEEN = "everyone who reaches the coordinator can see this node's name, hardware and IP address"
@@ -40,6 +41,19 @@ def judged(spec: RunSpec, memory_bytes: int, disk_bytes: int, place: Path) -> li
     words = f"this run takes at least {memory} of memory and at most {disk} of disk here"
     free = _free(place)
     return [f"{words}; {bytes_text(free)} are free" if free < needs.disk_bytes else words]
+
+
+def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str) -> str:
+    """What a node sends and receives in this many rounds, which are a `period`, in words."""
+    mixing = spec.algorithm.mixing
+    sent = bytes_text(rounds * payload_bytes(spec.algorithm, size))
+    if not spec.algorithm.mixes:
+        return f"about {sent} {period} up to each other member, and as much down from each"
+    mean = bytes_text(mean_bytes(size.parameters))
+    means = f"; at every {mixing.mean_every}th step {mean} to and from each other member"
+    if mixing.topology == "complete":
+        return f"about {sent} {period} up to each other member, and as much down from each{means}"
+    return f"about {sent} {period} up and as much down, however many take part{means}"
 
 
 def _needs(spec: RunSpec) -> Needs:

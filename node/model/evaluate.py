@@ -1,12 +1,14 @@
-"""The loss of a published checkpoint on held-out text."""
+"""The loss of a published checkpoint, or of parameters beside a model, on held-out text."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from node.data.corpus import Corpus
 from node.model.checkpoint import load_checkpoint
-from node.model.training import TrainingModel
+from node.model.training import Tokens, TrainingModel
 from protocol.errors import DataError
 
 
@@ -30,3 +32,18 @@ def evaluate_checkpoint(
         )
     model = TrainingModel(checkpoint.model, device)
     return model.evaluate(corpus.validation(samples, sequence_length))
+
+
+def nats_at(trainee: TrainingModel, parameters: Mapping[str, Tensor], samples: Tokens) -> float:
+    """Cross-entropy summed over all targets of int64 [samples, length + 1], with `parameters` in
+    the place of the model's own. Those come back, whatever happens; meanwhile nobody else may use
+    the model.
+    """
+    own = {name: parameter.data for name, parameter in trainee.parameters.items()}
+    try:
+        for name, parameter in trainee.parameters.items():
+            parameter.data = parameters[name]
+        return trainee.evaluate(samples) * len(samples) * (samples.shape[1] - 1)
+    finally:
+        for name, parameter in trainee.parameters.items():
+            parameter.data = own[name]

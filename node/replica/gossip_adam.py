@@ -6,6 +6,11 @@
     apply        x <- x - sent + sum_j W_ij sent_j            over the edges that the commit names
                  x <- mean of all that was sent               in a round of the mean
 
+With int8 what is sent are differences to a *base*, which all nodes have to the bit: the mean of the
+newest round of the mean that lies before this round in the chain, or genesis. An edge takes
+differences of both ends, from which the base cancels, and a payload names its base: an edge between
+two bases fails, at both ends.
+
 The payload of a round is what the next round begins with, so with overlap it travels behind that
 round's passes; the mix is taken before the step that follows them (`node.round.agenda`).
 
@@ -33,16 +38,20 @@ import torch
 from torch import Tensor
 
 from node.demo.engine import require_finite
-from node.gossip_adam.adam import AdamSettings, Moments, direction_
+from node.gossip_adam.adam import AdamSettings
 from node.gossip_adam.projection import project
 from node.model.training import GradientAccumulation, Tokens
 from node.replica.digest import state_digest
+from node.replica.own_state import OwnState, SentParameters
 from node.replica.position import Pending
 from node.replica.replica import Replica
+from node.replica.snapshot import read_snapshot
 from protocol.codec.commits import Commit
+from protocol.codec.differences import Differences, rounded
 from protocol.codec.parameters import (
     HALF_MAX,
     Numbers,
+    Sent,
     decode_parameters,
     encode_parameters,
     payload_bytes_max,
@@ -54,65 +63,7 @@ from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
-_MOMENTS = "moments/"
-_COUNTS = ("windows", "gradients")
-
-
-class SentParameters:
-    """What a payload holds: float16 or float32 [numbers], on the host."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What `LocalState.revive` needs after a restart, by name."""
-        return {"values": self.values}
-
-
-class LocalState:
-    """Moments of all parameters. As the owner of what leaves a node with its payload it has little
-    to do: nothing leaves.
-    """
-
-    def __init__(self, parameters: Mapping[str, Tensor], settings: AdamSettings) -> None:
-        self._settings = settings
-        self._moments = {name: Moments.like(each) for name, each in parameters.items()}
-
-    def step(self, parameters: Mapping[str, Tensor], rate: float, decay: float) -> None:
-        """Move every parameter with a gradient: x <- decay * x - rate * Adam(gradient)."""
-        for name, gradient in ((name, parameters[name].grad) for name in parameters):
-            if gradient is not None:
-                moved = direction_(self._moments[name], gradient, self._settings)
-                parameters[name].data.mul_(decay).sub_(moved, alpha=rate)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All moments, to be saved."""
-        found: dict[str, Tensor] = {}
-        for name, moments in self._moments.items():
-            for part, value in moments.as_state().items():
-                kept = value if torch.is_tensor(value) else torch.tensor(value, dtype=torch.int64)
-                found[f"{_MOMENTS}{part}/{name}"] = kept
-        return found
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `tensors` returned."""
-        for name, moments in self._moments.items():
-            state: dict[str, Any] = {
-                part: tensors[f"{_MOMENTS}{part}/{name}"] for part in moments.as_state()
-            }
-            counts = {part: int(state[part]) for part in _COUNTS}
-            self._moments[name] = Moments.among(state | counts)
-
-    def reclaim(self, extraction: SentParameters) -> None:
-        """Nothing left the node with its payload, so nothing comes back."""
-
-    def age(self, extraction: SentParameters) -> tuple[int, int]:
-        """The age of what was sent, which matters to nobody here."""
-        return 0, 0
-
-    def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> SentParameters:
-        """What was sent, as it was saved."""
-        return SentParameters(tensors["values"].cpu())
+_BASE = "base/"
 
 
 class GossipAdamReplica(Replica):
@@ -126,6 +77,9 @@ class GossipAdamReplica(Replica):
     """Learning rate and decay of the round under way."""
     _owes_step: bool
     """Whether gradients are there that made no step yet."""
+    _base: dict[str, Tensor]
+    """The parameters to which differences are sent; empty where whole parameters are."""
+    _base_digest: int
 
     @property
     def numbers(self) -> int:
@@ -135,6 +89,21 @@ class GossipAdamReplica(Replica):
     def _largest_payload(self) -> tuple[int, str]:
         numbers = sum(parameter.numel() for parameter in self.trainee.parameters.values())
         return payload_bytes_max(numbers), ""
+
+    def reset(self) -> None:
+        super().reset()
+        self._take_base()
+
+    @property
+    def _differs(self) -> bool:
+        return self._spec.algorithm.mixing.differs
+
+    def _take_base(self) -> None:
+        """All nodes have the parameters that this one has now."""
+        self._base = (
+            {name: each.clone() for name, each in self.committed.items()} if self._differs else {}
+        )
+        self._base_digest = state_digest(self._base)
 
     # ---- upstream of the payload: local
 
@@ -160,11 +129,13 @@ class GossipAdamReplica(Replica):
     def extract(self, round: int, *, mean: bool = False) -> Any:
         """Make the step, and take the parameters that this node sends. They stay as they are."""
         self._step_if_owed()
+        if self._differs and not mean:
+            return SentParameters(self._differences())
         whole = mean or self._spec.algorithm.mixing.exchange == "float32"
-        return SentParameters(self._sent(torch.float32 if whole else torch.float16))
+        return SentParameters(self._whole(np.float32 if whole else np.float16))
 
     def encoded(self, header: Header, extraction: Any) -> tuple[bytes, int]:
-        values: Numbers = extraction.values.numpy()
+        values: Sent = extraction.values
         return encode_parameters(header, values), len(values)
 
     def withdraw(self, round: int, payload: bytes) -> None:
@@ -173,7 +144,7 @@ class GossipAdamReplica(Replica):
     def forget_momentum(self) -> None:
         """Begin again without moments."""
         mixing = self._spec.algorithm.mixing
-        self.engine = LocalState(self.committed, AdamSettings(accumulate=mixing.accumulate))
+        self.engine = OwnState(self.committed, AdamSettings(accumulate=mixing.accumulate))
         self._rates, self._owes_step = (0.0, 1.0), False
         self.has_momentum = False
 
@@ -184,12 +155,18 @@ class GossipAdamReplica(Replica):
                 self.engine.step(self.trainee.parameters, *self._rates)
             self.digest = state_digest(self.committed)
 
-    def _sent(self, form: torch.dtype) -> Tensor:
+    def _whole(self, form: type[np.floating[Any]]) -> Numbers:
         """A copy of the parameters in this form, [numbers], on the host."""
-        values = torch.cat([self.committed[name].flatten() for name in sorted(self.committed)])
-        if form == torch.float16:
-            values = values.clamp_(-HALF_MAX, HALF_MAX)
-        return values.to("cpu", form)
+        values = _flat(self.committed)
+        if form is np.float16:
+            values = values.clamp(-HALF_MAX, HALF_MAX)
+        found: Numbers = values.to("cpu").numpy().astype(form)
+        return found
+
+    def _differences(self) -> Differences:
+        """The parameters as differences to the base."""
+        found = (_flat(self.committed) - _flat(self._base)).to("cpu").numpy()
+        return rounded(self._base_digest, found)
 
     # ---- downstream of the commit
 
@@ -198,11 +175,11 @@ class GossipAdamReplica(Replica):
         for those that are not this node's business. Returns the state digest, this node's alone but
         after a mean.
         """
-        sent = self._decoded(commit, payloads)
-        shares = commit.shares_of(self.own)
         mean = commit.mix is not None and commit.mix.mean
-        lost = shares.keys() - sent.keys()
-        shares = {peer: share for peer, share in shares.items() if peer in sent}
+        sent = self._decoded(commit, payloads, mean=mean)
+        shares = commit.shares_of(self.own)
+        lost = {peer for peer in shares if not self._joins(peer, sent)}
+        shares = {peer: share for peer, share in shares.items() if peer not in lost}
         if mean:
             shares = dict.fromkeys(sent, Fraction(1, max(1, len(sent))))
         elif self.own in shares:
@@ -213,28 +190,61 @@ class GossipAdamReplica(Replica):
         if lost:
             log.warning("payloads ignored", extra={"round": commit.round, "peers": sorted(lost)})
         if shares:
-            stays = not mean and self._sent_is(sent[self.own])
-            self._mix(shares, sent, own=sent[self.own] if stays else None)
+            self._mix(shares, sent, mean=mean)
+        if mean:
+            self._take_base()
         self.digest = state_digest(self.committed)
         return self.digest
 
-    def parameters_in(self, round: int, payload: Blob) -> dict[str, Tensor]:
-        """The parameters of a node in its payload; `RemoteProtocolError` for one without any."""
+    def _joins(self, peer: PeerId, sent: Mapping[PeerId, Sent]) -> bool:
+        """Whether what a neighbour sent and what this node sent can be mixed: the same at both
+        ends.
+        """
+        theirs, own = sent.get(peer), sent.get(self.own)
+        if isinstance(theirs, Differences) and isinstance(own, Differences):
+            return theirs.base == own.base
+        return theirs is not None
+
+    def parameters_in(
+        self, round: int, payload: Blob, base: Path | None = None
+    ) -> dict[str, Tensor]:
+        """The parameters of a node in its payload; `base`: a snapshot of those to which it has the
+        differences, None for this node's base. `RemoteProtocolError` for a payload without any, or
+        with differences to others.
+        """
         _, values = self._read(round, payload)
-        return {
-            name: torch.from_numpy(values[first:last].astype(np.float32)).view(tensor.shape)
-            for name, tensor, first, last in self._places()
-        }
+        if not isinstance(values, Differences):
+            whole = values
+            return {
+                name: torch.from_numpy(whole[first:last].astype(np.float32)).view(tensor.shape)
+                for name, tensor, first, last in self._places()
+            }
+        found = {name: each.clone() for name, each in self._base.items()}
+        if base is not None:
+            read_snapshot(base, found)
+        if (expected := state_digest(found)) != values.base:
+            raise RemoteProtocolError(
+                f"expected differences to the state {expected:016x}, got some to {values.base:016x}"
+            )
+        for name, _, first, last in self._places():
+            flat = found[name].view(-1)
+            moved = flat.double() + torch.from_numpy(values.values(first, last)).to(flat.device)
+            flat.copy_(moved)
+        return found
 
     def header_of(self, round: int, payload: Blob) -> Header:
         return self._read(round, payload)[0]
 
-    def projection(self) -> list[float]:
-        values = torch.cat([self.committed[name].flatten() for name in sorted(self.committed)])
-        return [float(number) for number in project(values)]
+    def own_report(self) -> dict[str, Any]:
+        projection = [float(number) for number in project(_flat(self.committed))]
+        return {"projection": projection, "update": self.engine.update_size}
 
-    def _read(self, round: int, payload: Blob) -> tuple[Header, Numbers]:
+    def _read(self, round: int, payload: Blob) -> tuple[Header, Sent]:
         header, values = decode_parameters(payload, self.numbers)
+        if isinstance(values, Differences) and not self._differs:
+            raise RemoteProtocolError(
+                f"expected parameters in {self._spec.algorithm.mixing.exchange}, got differences"
+            )
         if (header.run_id, header.round) != (self._run_id, round):
             raise RemoteProtocolError(
                 f"expected a payload of run {self._run_id} and round {round}, got one of run "
@@ -242,8 +252,10 @@ class GossipAdamReplica(Replica):
             )
         return header, values
 
-    def _decoded(self, commit: Commit, payloads: Sequence[bytes]) -> dict[PeerId, Numbers]:
-        found: dict[PeerId, Numbers] = {}
+    def _decoded(
+        self, commit: Commit, payloads: Sequence[bytes], *, mean: bool
+    ) -> dict[PeerId, Sent]:
+        found: dict[PeerId, Sent] = {}
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if not payload:
                 continue
@@ -253,6 +265,8 @@ class GossipAdamReplica(Replica):
                     raise RemoteProtocolError(
                         f"expected a payload of {entry.author}, got one of {header.author}"
                     )
+                if isinstance(values, Differences) is not (self._differs and not mean):
+                    raise RemoteProtocolError("expected the form of this round, got another")
                 found[entry.author] = values
             except RemoteProtocolError as error:
                 self.payloads_ignored += 1
@@ -264,28 +278,34 @@ class GossipAdamReplica(Replica):
                 )
         return found
 
-    def _sent_is(self, values: Numbers) -> bool:
+    def _sent_is(self, values: Sent) -> bool:
         """Whether these parameters, as they are, were sent as these values."""
-        form = torch.float16 if values.dtype == np.float16 else torch.float32
-        return bool((self._sent(form).numpy() == values).all())
+        if isinstance(values, Differences):
+            return self._differences().equals(values)
+        return bool((self._whole(values.dtype.type) == values).all())
 
     def _mix(
-        self,
-        shares: Mapping[PeerId, Fraction],
-        sent: Mapping[PeerId, Numbers],
-        *,
-        own: Numbers | None,
+        self, shares: Mapping[PeerId, Fraction], sent: Mapping[PeerId, Sent], *, mean: bool
     ) -> None:
-        """Mix: x <- x - own + sum of shares of what was sent; without `own` the sum alone."""
+        """Mix: x <- x - own + sum of shares of what was sent. In a mean, and where other parameters
+        were sent, the sum takes the place of x; with differences it is one beside the base.
+        """
+        own = None if mean else sent[self.own]
+        differs = isinstance(own, Differences)
+        stays = own is not None and self._sent_is(own)
+        if isinstance(own, Differences) and own.base != self._base_digest:
+            stays = True  # what was sent cannot be had again
         with torch.no_grad():
-            for _, tensor, first, last in self._places():
+            for name, tensor, first, last in self._places():
                 flat = tensor.view(-1)
                 total = torch.zeros(last - first, dtype=torch.float64, device=tensor.device)
                 for peer in sorted(shares):
                     part = _double(sent[peer], first, last).to(tensor.device)
                     total += part.mul_(float(shares[peer]))
-                if own is not None:  # what rounding took from the payload stays here
+                if own is not None and stays:  # what rounding took from the payload stays here
                     total += flat.double() - _double(own, first, last).to(tensor.device)
+                elif differs:
+                    total += self._base[name].view(-1).double()
                 flat.copy_(total)
 
     def _places(self) -> Iterable[tuple[str, Tensor, int, int]]:
@@ -298,20 +318,34 @@ class GossipAdamReplica(Replica):
 
     # ---- on disk
 
-    def adopt(self, snapshot: Path) -> int:
+    def adopt(self, snapshot: Path, base: Path | None = None) -> int:
         self._owes_step = False  # its gradients were taken elsewhere
-        return super().adopt(snapshot)
+        digest = super().adopt(snapshot)
+        if base is not None and self._differs:
+            read_snapshot(base, self._base)
+            self._base_digest = state_digest(self._base)
+        return digest
 
     def _local_tensors(self) -> dict[str, Tensor]:
         found: dict[str, Tensor] = self.engine.tensors()
-        return found
+        return found | {_BASE + name: each for name, each in self._base.items()}
 
     def _load_local(self, tensors: Mapping[str, Tensor]) -> None:
         self.engine.load(tensors)
+        for name, each in self._base.items():
+            each.copy_(tensors[_BASE + name])
+        self._base_digest = state_digest(self._base)
 
     def _works_apart(self) -> bool:
         return False
 
 
-def _double(values: Numbers, first: int, last: int) -> Tensor:
+def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    """All numbers in the order of the names, float32 [numbers]."""
+    return torch.cat([tensors[name].detach().flatten() for name in sorted(tensors)])
+
+
+def _double(values: Sent, first: int, last: int) -> Tensor:
+    if isinstance(values, Differences):
+        return torch.from_numpy(values.values(first, last))
     return torch.from_numpy(values[first:last].astype(np.float64))

@@ -193,9 +193,11 @@ class Replica:
         """
         return decode(payload, self.shape_at(round))[0]
 
-    def projection(self) -> list[float]:
-        """A short report of the parameters, where nodes differ by design; else empty."""
-        return []
+    def own_report(self) -> dict[str, Any]:
+        """Fields of `Applied` that tell of parameters of this node's own; none where all nodes have
+        the same.
+        """
+        return {}
 
     def withdraw(self, round: int, payload: bytes) -> None:
         """Take out of the momentum what an earlier life of this node has sent in a round since it
@@ -261,9 +263,9 @@ class Replica:
 
     # ---- on disk
 
-    def adopt(self, snapshot: Path) -> int:
-        """Take over the parameters of a snapshot, and keep the momentum. Returns the new state
-        digest.
+    def adopt(self, snapshot: Path, base: Path | None = None) -> int:
+        """Take over the parameters of a snapshot, and keep the momentum. `base`: where nodes
+        differ, a snapshot of the newest mean in the log. Returns the new state digest.
 
         Raises `StorageError` for a snapshot of another model.
         """

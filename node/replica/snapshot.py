@@ -2,6 +2,7 @@
 
     <directory>/<round>-<SHA-256 in hex>        a snapshot; <round> is its last commit's
     <directory>/<SHA-256 in hex>.part, .map     one on its way here: bytes, and a map of its ranges
+    <directory>/aside                           a member's parameters, where nodes differ
 
 The bytes are those of `node.replica.canonical`. A node knows names and shapes from the run file, so
 it knows the size of a snapshot before it takes memory or disk for one, and every header before it
@@ -54,6 +55,7 @@ uplink."""
 
 _HASH_BYTES = 1 << 20
 _NEW_NAME = "new"
+_ASIDE_NAME = "aside"
 _NAME = re.compile(r"([0-9]{1,18})-([0-9a-f]{64})")
 _PARTIAL_SUFFIXES = (".part", ".map")
 
@@ -130,6 +132,16 @@ class Snapshots:
         """
         newer = sorted(_round_of(path) for path in self._paths.values() if _round_of(path) > round)
         return self.write(newer[-1] if len(newer) >= SNAPSHOTS_KEPT else round, parameters)
+
+    def put_aside(self, parameters: Mapping[str, Tensor]) -> Path:
+        """Write parameters that are no snapshot of the run; the next ones take their place."""
+        path = self._directory / _ASIDE_NAME
+        with (
+            replacing_file(path, canonical_size(parameters)) as temporary,
+            temporary.open("wb") as file,
+        ):
+            file.writelines(canonical_bytes(parameters))
+        return path
 
     def partial(self, digest: Digest, size: int) -> "Partial":
         """The snapshot of this SHA-256 as far as it has come; what has come of any other one is

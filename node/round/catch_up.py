@@ -57,8 +57,7 @@ from protocol.run_info import RunInfo
 log = logging.getLogger("lockstep.node")
 
 SOURCES_MAX = 4
-"""Members that a snapshot is fetched from at once: enough to fill a downlink from several thin
-uplinks."""
+"""Members that a snapshot is fetched from at once: several thin uplinks fill a downlink."""
 
 SNAPSHOTS_TRIED = 4
 """Newest recorded snapshots that are asked for: members keep two, and a member that lags has older
@@ -134,8 +133,9 @@ class Jump:
     kept: dict[int, list[Digest]]
     """Payloads committed in the rounds that were asked about and that the snapshot has passed."""
     own: dict[int, Digest]
-    """This node's payloads that were committed in rounds that the snapshot has passed, by round,
-    oldest first."""
+    """This node's payloads that the snapshot has passed and that were committed, by round."""
+    base: Path | None = None
+    """Where nodes differ, a snapshot of the newest mean before it; None: as before."""
 
 
 @dataclass(slots=True)

@@ -39,25 +39,32 @@ async def train_round(
     """Make the passes that fit, at least one. None when their gradients are of no use; the
     momentum is then as it was.
 
-    `pending` is the undecided round in front of this one, if this node announced it.
+    In a round that only mixes there is nothing to do. `pending` is the undecided round in front of
+    this one, if this node announced it.
     `settle(left_ms)` is asked between two passes, with the time that is left, and returns whether
     it applied or reclaimed that round.
     """
     replica = context.replica
+    if opened.only_mixes:
+        return RoundWork(0, 0.0, 0)
     rate_bits = opened.learning_rate_bits, opened.decay_bits
     batches = _batches(context, opened)
     passes = await asyncio.to_thread(replica.begin, batches, pending, rate_bits)
-    leased, late = sum(share.count for share in opened.shares), 0
+    leased, late, cut = sum(share.count for share in opened.shares), 0, False
+    began_ms, made = context.client.now_ms(), 0
     while await asyncio.to_thread(_next, passes, context.status):
+        made += 1
         if context.ledger.next_round < opened.round:
             late = passes.samples
         left_ms = opened.bell_ms - context.client.now_ms()
         if left_ms <= 0 or passes.samples == leased:
+            cut = passes.samples < leased
             break
         if await settle(left_ms):
             await asyncio.to_thread(replica.stand_at, None)
     if passes.samples == 0:
         return None  # the data have not come before the bell
+    context.turns.worked((context.client.now_ms() - began_ms) / max(1, made), cut=cut)
     work = await asyncio.to_thread(_accumulate, context, opened.round, passes)
     status = context.status
     status.rounds_trained += 1

@@ -17,7 +17,7 @@ from node.demo.engine import Extraction
 from node.model.training import RoundWork
 from node.replica.position import Pending, Position
 from node.round.catch_up import CatchUp
-from node.round.publisher import CheckpointLine, NoCheckpoints
+from node.round.turns.line import NoTurns, StateTurns
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
@@ -106,8 +106,8 @@ class TrainableReplica(Protocol):
     def encoded(self, header: Header, extraction: Extraction) -> tuple[bytes, int]:
         """The payload that holds an extraction, and the number of values in it."""
 
-    def projection(self) -> list[float]:
-        """A short report of the parameters, where nodes differ by design."""
+    def own_report(self) -> dict[str, Any]:
+        """Fields of `Applied` that tell of parameters of this node's own."""
 
     def withdraw(self, round: int, payload: bytes) -> None:
         """Take a payload that this node had sent before it was killed out of the momentum."""
@@ -118,7 +118,7 @@ class TrainableReplica(Protocol):
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make a commit's step; returns the new state digest."""
 
-    def adopt(self, snapshot: Path) -> int:
+    def adopt(self, snapshot: Path, base: Path | None = None) -> int:
         """Take over a snapshot's parameters; returns the new state digest."""
 
 
@@ -186,6 +186,6 @@ class RoundContext:
     save: Callable[[Position], None]
     """Saves the state on disk; called every `save_every` rounds from a worker thread."""
     save_every: int
-    publisher: CheckpointLine = field(default_factory=NoCheckpoints)
+    turns: StateTurns = field(default_factory=NoTurns)
     restored: Position | None = None
     """Where the loaded state stands; None at genesis."""

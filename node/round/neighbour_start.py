@@ -8,13 +8,17 @@ A payload holds its author's parameters, and the commit names its digest. So a n
 needs no snapshot: it walks the chain of commits, takes one payload of a newest commit, and goes on
 from there. A node that was away for a short time keeps its own parameters: rounds without it have
 no edge of its own.
+
+With int8 payloads hold differences to the newest mean. So every node writes a snapshot of each
+mean, whose SHA-256 the coordinator records, and one that comes late fetches that of the newest mean
+first, in ranges from several members (`node.round.catch_up`), or has it still.
 """
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,8 +37,8 @@ from node.round.context import PayloadExchange
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry
-from protocol.errors import RemoteProtocolError
-from protocol.ids import Digest, PeerId, sha256
+from protocol.errors import RemoteProtocolError, StorageError
+from protocol.ids import Digest, PeerId, parse_digest, sha256
 from protocol.run_info import RunInfo
 
 log = logging.getLogger("lockstep.node")
@@ -59,8 +63,22 @@ class MixingReplica(Protocol):
 
     has_momentum: bool
 
-    def parameters_in(self, round: int, payload: bytes) -> dict[str, Tensor]:
+    def parameters_in(
+        self, round: int, payload: bytes, base: Path | None = None
+    ) -> dict[str, Tensor]:
         """The parameters in a payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """A commit on the way, and where a node stands behind it."""
+
+    decision: Decision
+    position: Position
+    base: Landmark | None
+    """The newest mean up to it, this commit's own included; None: none on the way."""
+    has_base: bool
+    """Whether a snapshot of that mean is recorded, or there was none."""
 
 
 class NeighbourStart(CatchUp):
@@ -72,12 +90,19 @@ class NeighbourStart(CatchUp):
         """`parts` and `more` as `CatchUp` takes them."""
         super().__init__(*parts, **more)
         self._mixing, self._swarm = replica, swarm
+        self._differs = self._info.spec.algorithm.mixing.differs
         self._genesis_until = -1
         """Newest round up to which nothing was committed, so that genesis is the newest state."""
 
     def write(self, commit: Commit) -> bytes:
-        """No snapshot: states differ."""
-        return b""
+        """A snapshot of a mean, where it is the base of what comes; else none: states differ."""
+        if not (self._differs and commit.mix and commit.mix.mean):
+            return b""
+        try:
+            return self._snapshots.write(commit.round, self._replica.committed)
+        except StorageError as error:
+            log.warning("no snapshot written", extra={"round": commit.round, "reason": str(error)})
+            return b""
 
     def too_far_behind(self, next_round: int, decided_round: int) -> bool:
         if next_round == 0 and not self._mixing.has_momentum:
@@ -102,43 +127,61 @@ class NeighbourStart(CatchUp):
         )
         walker.resume(start)
         walker.saw_decided(decided_round)
-        newest: deque[tuple[Decision, Position]] = deque(maxlen=COMMITS_TRIED)
+        newest: deque[Walked] = deque(maxlen=COMMITS_TRIED)
         kept: dict[int, list[Digest]] = {}
+        base, has_base = None, True
         while walker.behind():
             decision = await walker.next()
             walker.settled()
             if decision.round in rounds:
                 kept[decision.round] = decision.kept
             if decision.commit:
-                newest.append((decision, position_at(walker.place)))
+                position = position_at(walker.place)
+                if self._differs and decision.commit.mix and decision.commit.mix.mean:
+                    base = _recorded(decision, position)
+                    has_base = base is not None
+                newest.append(Walked(decision, position, base, has_base))
         if not newest and start.next_round == 0:
             self._genesis_until = decided_round
-        for decision, position in reversed(newest):
-            if found := await self._of_a_member(decision, position, own):
-                return Jump(*found, kept, {})
+        for walked in reversed(newest):
+            if found := await self._behind(walked, own):
+                return replace(found, kept=kept)
         return NotFound.NOT_HELD if newest else NotFound.NOT_RECORDED
 
+    async def _behind(self, walked: Walked, own: PeerId) -> Jump | None:
+        """The state of a member behind a commit, if it can be had."""
+        base: Path | None = None
+        if walked.base:
+            obtained = await self._obtain(walked.base)
+            base = obtained if isinstance(obtained, Path) else None
+        if not walked.has_base or (walked.base and base is None):
+            return None
+        if base and walked.base and walked.base.position == walked.position:
+            log.info("goes on from the newest mean", extra={"round": walked.decision.round})
+            return Jump(walked.base, base, {}, {}, base)
+        found = await self._of_a_member(walked, base, own)
+        return Jump(*found, {}, {}, base) if found else None
+
     async def _of_a_member(
-        self, decision: Decision, position: Position, own: PeerId
+        self, walked: Walked, base: Path | None, own: PeerId
     ) -> tuple[Landmark, Path] | None:
-        """The parameters of an author of this commit, as a snapshot's file."""
-        assert decision.commit is not None, "only commits are kept"
-        commit = decision.commit
+        """The parameters of an author of this commit, as a file of canonical bytes."""
+        commit = walked.decision.commit
+        assert commit is not None, "only commits are kept"
         others = [entry for entry in commit.entries if entry.author != own]
         for entry in sorted(others, key=lambda each: sha256(own.encode() + each.digest)):
             try:
                 payload = await self._fetched(commit, entry)
                 parameters = await asyncio.to_thread(
-                    self._mixing.parameters_in, commit.round, payload
+                    self._mixing.parameters_in, commit.round, payload, base
                 )
             except (NotRetainedError, RemoteProtocolError, TimeoutError) as error:
                 about = {"round": commit.round, "peer": entry.author, "reason": str(error)}
                 log.info("no parameters of a member", extra=about)
                 continue
-            digest = await asyncio.to_thread(self._snapshots.write, commit.round, parameters)
-            if path := self._snapshots.path(digest):
-                log.info("goes on from a member's parameters", extra={"peer": entry.author})
-                return Landmark(position, digest, state_digest(parameters)), path
+            path = await asyncio.to_thread(self._snapshots.put_aside, parameters)
+            log.info("goes on from a member's parameters", extra={"peer": entry.author})
+            return Landmark(walked.position, entry.digest, state_digest(parameters)), path
         return None
 
     async def _fetched(self, commit: Commit, entry: Entry) -> bytes:
@@ -147,6 +190,13 @@ class NeighbourStart(CatchUp):
             payloads = await self._swarm.collect(alone, [[entry.author]])
         self._swarm.settle(commit.round, [entry.digest])
         return payloads[0]
+
+
+def _recorded(decision: Decision, position: Position) -> Landmark | None:
+    """The recorded snapshot of a mean; None while members have not agreed on it."""
+    if not decision.snapshot_sha256 or decision.recorded_digest is None:
+        return None
+    return Landmark(position, parse_digest(decision.snapshot_sha256), decision.recorded_digest)
 
 
 def catch_up_for(

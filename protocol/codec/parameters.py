@@ -1,9 +1,11 @@
 """The payload of a run whose nodes mix parameters: all of one node's parameters, as bytes.
 
-    head      payload_header.py: b"LSPH" or b"LSPF"; who sent it, when, and how many numbers follow
-    numbers   float16 or float32, little-endian, in the order of the parameters' sorted names
+    head      payload_header.py: b"LSPH", b"LSPF" or b"LSPD"; who sent it, when, and how many
+              numbers follow
+    numbers   float16 or float32, little-endian, in the order of the parameters' sorted names; or
+              differences.py
 
-Both forms are payloads of any round, so a payload is judged without knowing its round's. There is
+All forms are payloads of any round, so a payload is judged without knowing its round's. There is
 one encoding of the same numbers in a form: `decode_parameters` takes exactly the bytes that
 `encode_parameters` makes.
 """
@@ -13,7 +15,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from protocol.codec.differences import Differences, from_bytes, to_bytes
 from protocol.codec.payload_header import (
+    MAGIC_DIFFERENCES,
     MAGIC_FLOAT,
     MAGIC_HALF,
     Blob,
@@ -26,6 +30,9 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.limits import PAYLOAD_HEADER_BYTES_MAX
 
 Numbers = npt.NDArray[np.float16] | npt.NDArray[np.float32]
+
+Sent = Numbers | Differences
+"""What one payload says of all parameters."""
 
 HALF_MAX: Final = 65504.0
 """Largest float16."""
@@ -41,10 +48,13 @@ def payload_bytes_max(numbers: int) -> int:
     return 6 + PAYLOAD_HEADER_BYTES_MAX + 4 * numbers
 
 
-def encode_parameters(header: Header, values: Numbers) -> bytes:
-    """The payload of these parameters, [numbers], in the form of their dtype.
+def encode_parameters(header: Header, values: Sent) -> bytes:
+    """The payload of these parameters, [numbers], in the form of their dtype or as differences.
     `LocalProtocolError` for another dtype.
     """
+    if isinstance(values, Differences):
+        sizes = _sizes(MAGIC_DIFFERENCES, len(values))
+        return head_bytes(header, sizes, 0) + to_bytes(values)
     for magic, form in _FORMS.items():
         if values.dtype == form and values.ndim == 1:
             return head_bytes(header, _sizes(magic, len(values)), 0) + values.tobytes()
@@ -53,7 +63,7 @@ def encode_parameters(header: Header, values: Numbers) -> bytes:
     )
 
 
-def decode_parameters(payload: Blob, numbers: int) -> tuple[Header, Numbers]:
+def decode_parameters(payload: Blob, numbers: int) -> tuple[Header, Sent]:
     """The header and the parameters, [numbers], a view of the payload.
 
     Raises `RemoteProtocolError`, and nothing else, for bytes that are not `numbers` finite
@@ -62,11 +72,15 @@ def decode_parameters(payload: Blob, numbers: int) -> tuple[Header, Numbers]:
     view = memoryview(payload).cast("B")
     magic = bytes(view[:4])
     form = _FORMS.get(magic)
-    if form is None:
-        expected = " or ".join(map(repr, _FORMS))
+    if form is None and magic != MAGIC_DIFFERENCES:
+        expected = " or ".join(map(repr, (*_FORMS, MAGIC_DIFFERENCES)))
         raise RemoteProtocolError(f"expected a payload that starts with {expected}, got {magic!r}")
     header, short, body = read_head(view, _sizes(magic, numbers))
-    if short or body.nbytes != numbers * form.itemsize:
+    if short:
+        raise RemoteProtocolError(f"expected no short chunks beside parameters, got {short}")
+    if form is None:
+        return header, from_bytes(body, numbers)
+    if body.nbytes != numbers * form.itemsize:
         raise RemoteProtocolError(
             f"expected {numbers} numbers of {form.itemsize} bytes, got {body.nbytes} bytes"
         )
@@ -77,4 +91,5 @@ def decode_parameters(payload: Blob, numbers: int) -> tuple[Header, Numbers]:
 
 
 def _sizes(magic: bytes, numbers: int) -> Sizes:
-    return Sizes(magic, numbers, 1, 8 * _FORMS[magic].itemsize)
+    form = _FORMS.get(magic, np.dtype(np.int8))
+    return Sizes(magic, numbers, 1, 8 * form.itemsize)

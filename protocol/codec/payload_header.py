@@ -28,7 +28,10 @@ MAGIC_HALF: Final = b"LSPH"
 MAGIC_FLOAT: Final = b"LSPF"
 """First bytes of a payload that holds parameters in float32."""
 
-MAGICS: Final = (MAGIC, MAGIC_SCALED, MAGIC_HALF, MAGIC_FLOAT)
+MAGIC_DIFFERENCES: Final = b"LSPD"
+"""First bytes of a payload that holds differences of parameters in one byte each."""
+
+MAGICS: Final = (MAGIC, MAGIC_SCALED, MAGIC_HALF, MAGIC_FLOAT, MAGIC_DIFFERENCES)
 """First bytes of payloads of all forms."""
 
 Blob = bytes | bytearray | memoryview

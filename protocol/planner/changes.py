@@ -11,7 +11,7 @@ from protocol.errors import SettingsError
 from protocol.limits import CHUNK_ENTRIES
 from protocol.planner.links import exchange_s
 from protocol.planner.methods import Prediction, Setting, predicted
-from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.payload_bytes import votes_bytes
 from protocol.topologies import Topology
 
 EQUAL: Final = 1.1
@@ -40,7 +40,7 @@ def largest_hidden_k(setting: Setting, shape: PayloadShape) -> int | None:
     room_s = setting.compute.demo_s
 
     def hidden(top_k: int) -> bool:
-        size = payload_bytes(PayloadShape(shape.chunks, top_k, shape.value_bits, shape.scaled))
+        size = votes_bytes(PayloadShape(shape.chunks, top_k, shape.value_bits, shape.scaled))
         return exchange_s(setting.network, size, setting.calibration) <= room_s
 
     if not hidden(1):

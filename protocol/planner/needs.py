@@ -1,7 +1,9 @@
 """The least memory and the most disk that a run takes on a node, by arithmetic: no torch.
 
 memory   parameters, gradients and momentum in float32; with overlap a second copy of the
-         parameters. What a pass needs beside these depends on the machine's micro-batch
+         parameters. Where nodes mix parameters: two moments and the gradients of a window in
+         place of momentum, no second copy, and with int8 the newest mean. What a pass needs beside
+         these depends on the machine's micro-batch
 disk     the payload log up to its bound, snapshots, the saved state and the published model,
          each of the last two twice while it is replaced
 """
@@ -32,9 +34,13 @@ class Needs:
 
 def needs_of(spec: RunSpec, size: Size) -> Needs:
     """The needs of a run whose network has this size."""
-    copies = 4 if spec.rounds.overlap else 3
     parameters = FLOAT_BYTES * size.parameters
-    momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES
+    if spec.algorithm.mixes:
+        own = 3 + spec.algorithm.mixing.differs
+        copies, momentum = 2 + own, own * parameters
+    else:
+        copies = 4 if spec.rounds.overlap else 3
+        momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES
     disk = spec.retention.log_bytes_max + SNAPSHOTS * parameters
     disk += 2 * (parameters + momentum) + 2 * parameters
     return Needs(size.parameters, copies * parameters, disk)

@@ -1,17 +1,51 @@
-"""Expected bytes of one DeMo payload whose chunks are full: what a node sends once each round.
+"""Expected bytes of one payload, by the run's algorithm: what a node makes in a round.
 
-The indices of a chunk are taken as k of 4096 drawn evenly, which real ones nearly are, so a gap is
-at least m with probability C(4096 - m, k) / C(4096, k).
+demo, local_steps   votes whose chunks are full; the indices of a chunk are taken as k of 4096
+                    drawn evenly, which real ones nearly are, so a gap is at least m with
+                    probability C(4096 - m, k) / C(4096, k)
+gossip-adam         all parameters, in the form that the run file names; in a round of the mean
+                    in float32
 """
 
 from math import exp, lgamma
 
 from protocol.codec.bits import rice_parameter
+from protocol.codec.differences import difference_bytes
 from protocol.codec.payload import PayloadShape
 from protocol.limits import CHUNK_ENTRIES
+from protocol.planner.parameters import Size
+from protocol.sections.algorithm import AlgorithmSpec
 
 HEADER_BYTES = 60
 """Bytes of a container before its planes, about."""
+
+
+def payload_bytes(algorithm: AlgorithmSpec, size: Size) -> float:
+    """Expected bytes of a payload of a usual round."""
+    if algorithm.mixes:
+        return parameters_bytes(algorithm, size.parameters)
+    return votes_bytes(shape_of(algorithm, size))
+
+
+def mean_bytes(parameters: int) -> float:
+    """Bytes of a payload in a round of the mean, where nodes mix parameters."""
+    return HEADER_BYTES + 4 * parameters
+
+
+def parameters_bytes(algorithm: AlgorithmSpec, parameters: int) -> float:
+    """Bytes of all parameters in the form in which neighbours send them."""
+    match algorithm.mixing.exchange:
+        case "float32":
+            return HEADER_BYTES + 4 * parameters
+        case "float16":
+            return HEADER_BYTES + 2 * parameters
+        case "int8":
+            return HEADER_BYTES + difference_bytes(parameters)
+
+
+def shape_of(algorithm: AlgorithmSpec, size: Size) -> PayloadShape:
+    """The shape of the votes that such a run would send."""
+    return PayloadShape(size.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves)
 
 
 def index_bits(top_k: int) -> float:
@@ -23,8 +57,8 @@ def index_bits(top_k: int) -> float:
     return width + 1 + sum(_gap_reaches(length, top_k) for length in multiples)
 
 
-def payload_bytes(shape: PayloadShape) -> float:
-    """Expected bytes of a payload of full chunks."""
+def votes_bytes(shape: PayloadShape) -> float:
+    """Expected bytes of a payload of votes whose chunks are full."""
     coefficients = shape.chunks * shape.top_k
     scales = shape.chunks * shape.scaled
     bits = coefficients * (index_bits(shape.top_k) + shape.value_bits)

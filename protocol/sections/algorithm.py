@@ -39,12 +39,22 @@ class MixingSpec(Section):
     """Number of successive gradients of one node; Adam's moments take their mean, as if the batch
     were that many times larger (AccumAdam). Parameters step on every gradient. 1: plain Adam."""
 
-    exchange: Literal["float16", "float32"] = "float16"
-    """Form of the parameters that neighbours send each other: two or four bytes each."""
+    exchange: Literal["float16", "float32", "int8"] = "float16"
+    """Form of the parameters that neighbours send each other: two or four bytes each; "int8":
+    differences to the newest mean of all, of one byte each and a scale for every 256."""
 
     mean_every: int = Field(default=100, ge=1, le=1_000_000)
     """Steps between two rounds after which every node has the exact mean of all, which travels in
     float32. The last step of a run is always one: the published model is that mean."""
+
+    critical: float = Field(default=0.0, ge=0, le=1000)
+    """Distance of nodes from their mean, in sizes of one update, past which the next round only
+    mixes: nobody trains in it, though it counts as a step. 0: no round does."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether neighbours send differences to the newest mean, or to genesis before it."""
+        return self.exchange == "int8"
 
     @property
     def members_max(self) -> int:

@@ -18,7 +18,7 @@ from protocol.planner.compute import pass_of
 from protocol.planner.links import MEASURED, Calibration, Line, Network, exchange_s
 from protocol.planner.methods import MethodName, Setting, Traffic, predicted
 from protocol.planner.parameters import size_of
-from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.payload_bytes import votes_bytes
 from protocol.runfile import ModelSpec
 from tests.benchmarks.pages.blocks import rendered, table
 from tests.benchmarks.records import read_records
@@ -189,7 +189,7 @@ def setting(one: Measurement, calibration: Calibration) -> Setting:
         compute = replace(compute, optimizer_s=one.arithmetic_s)
     traffic = Traffic(
         size.parameters * GRADIENT_BITS / 8,
-        payload_bytes(PayloadShape(size.chunks, how.top_k, 1)),
+        votes_bytes(PayloadShape(size.chunks, how.top_k, 1)),
         0.0,
         LOCAL_STEPS,
     )

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from coordinator.machine.checkpoints.state import Checkpoints
+from coordinator.machine.evaluation.state import Evaluation
+from coordinator.machine.mixing import Consensus
 from coordinator.machine.operator.acts import Admit, Allow, Announce, Ban, Token, ordered
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState, new_state
@@ -82,7 +84,7 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.voids.rounds",
         "state.voids.made",
         "state.restarts",
-        *(f"state.consensus.{name}" for name in ("reports", "apart", "mean_round", "digests")),
+        *(f"state.consensus.{field.name}" for field in fields(Consensus)),
         "state.schedules",
         "state.closed_early",
         *(f"state.members.standing.{name}" for name in ("vouched", "payloads", "salt")),
@@ -91,6 +93,7 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.end.conclude_by_ms",
         "state.unready_since_ms",
         *(f"state.checkpoints.{field.name}" for field in fields(Checkpoints)),
+        *(f"state.evaluation.{field.name}" for field in fields(Evaluation)),
         "state.operator.paused",
         "state.operator.finishing",
         "state.operator.away",

@@ -14,6 +14,7 @@ from node.model.training import named_parameters_once
 from node.replica.digest import state_digest
 from protocol.runfile import AlgorithmSpec
 from tests.processes.test_cluster import PATIENCE_S, came_back, kill
+from tests.processes.test_operator import operate
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
@@ -23,11 +24,14 @@ NODES = 4
 
 
 @pytest.mark.slow
-def test_nodes_that_mix_end_with_the_exact_mean_although_two_were_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("exchange", "mean_every"), [("float16", 1000), ("int8", 6)])
+def test_nodes_that_mix_end_with_the_exact_mean_although_two_were_killed(
+    tmp_path: Path, exchange: str, mean_every: int
+) -> None:
     data, run_file = tiny_corpus(tmp_path / "data"), tmp_path / "run.toml"
     spec = tiny_spec(steps=STEPS, members=NODES, quorum=NODES, lease_ms=3_000)
     algorithm = AlgorithmSpec.model_validate(
-        {"name": "gossip-adam", "mixing": {"mean_every": 1000}}
+        {"name": "gossip-adam", "mixing": {"exchange": exchange, "mean_every": mean_every}}
     )
     write_run_file(run_file, spec.model_copy(update={"algorithm": algorithm}), force=True)
     with Cluster(ClusterSettings(tmp_path, run_file, data, nodes=NODES)) as cluster:
@@ -38,7 +42,7 @@ def test_nodes_that_mix_end_with_the_exact_mean_although_two_were_killed(tmp_pat
             cluster, lambda: came_back(cluster.nodes[1]), "the killed node in a round", PATIENCE_S
         )
         kill(cluster.nodes[2])
-        for lost in ("state.safetensors", "payloads"):
+        for lost in ("state.safetensors", "payloads", "snapshots"):
             remove(cluster.nodes[2].directory / lost)
         watch_until(
             cluster, lambda: came_back(cluster.nodes[2]), "the node without a disk", PATIENCE_S
@@ -59,7 +63,35 @@ def test_nodes_that_mix_end_with_the_exact_mean_although_two_were_killed(tmp_pat
     }
     assert {f"{state_digest(parameters):016x}"} == digests
     log = (tmp_path / "node-2" / "log.txt").read_text()
-    assert "goes on from a member's parameters" in log
+    assert "goes on from" in log, "from a member's parameters or from the newest mean"
+
+
+@pytest.mark.slow
+def test_a_run_that_its_operator_ends_publishes_the_mean_and_far_nodes_only_mix(
+    tmp_path: Path,
+) -> None:
+    data, run_file = tiny_corpus(tmp_path / "data"), tmp_path / "run.toml"
+    spec = tiny_spec(steps=1000, members=NODES, quorum=NODES, lease_ms=3_000)
+    algorithm = AlgorithmSpec.model_validate(
+        {"name": "gossip-adam", "mixing": {"exchange": "int8", "critical": 0.01}}
+    )
+    write_run_file(run_file, spec.model_copy(update={"algorithm": algorithm}), force=True)
+    with Cluster(ClusterSettings(tmp_path, run_file, data, nodes=NODES)) as cluster:
+        cluster.start()
+        watch_until(cluster, lambda: only_mixed(cluster) >= 2, "rounds that only mix", PATIENCE_S)
+        operate(tmp_path, "finish", "--reason", "good enough")
+        watch_until(cluster, lambda: cluster.finished, "the end of the run", PATIENCE_S)
+        cluster.wait()
+    status = cluster.coordinator.status
+    assert status["steps"]["committed"] < 1000
+    assert status["consensus"]["distance"] == 0.0
+    assert len({node.status["state_digest"] for node in cluster.nodes}) == 1
+    (made,) = status["checkpoint"]["made"]
+    assert made["round"] == status["round"], "the model is the mean, in the coordinator's directory"
+
+
+def only_mixed(cluster: Cluster) -> int:
+    return int((cluster.coordinator.status.get("consensus") or {}).get("only_mixed", 0))
 
 
 def remove(path: Path) -> None:

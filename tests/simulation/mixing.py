@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coordinator.machine.events import Announced, Holding, SkipRound
+from coordinator.machine.events import Announced, Applied, Holding, SkipRound
 from node.replica.factory import replica_for
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.position import Pending, Position
@@ -33,6 +33,9 @@ from tests.support.tiny import tiny_spec
 ROUNDS_FAULTY, ROUNDS_QUIET = 14, 6
 
 MIXING = {"exchange": "float32", "mean_every": 1000}
+
+UPDATE = 0.01
+"""Size of an update, as nodes that train would report it."""
 
 MEAN_ERROR_MAX = 1e-5
 """Largest change of a number of the mean: float32 rounding over all rounds."""
@@ -68,9 +71,9 @@ class Node:
         assert position is not None
         self.next_round, self.pending, self.alive = position.next_round, position.pending, True
 
-    def make_payload(self, round: int) -> bytes:
+    def make_payload(self, round: int, *, mean: bool = False) -> bytes:
         """The parameters, as a payload in this node's log."""
-        extraction = self.replica.extract(round)
+        extraction = self.replica.extract(round, mean=mean)
         payload, _ = self.replica.encoded(Header(RUN, round, self.peer), extraction)
         announced = wire.Announced(round=round, digest=sha256(payload), samples=1)
         self.pending = (Pending(wire.NodeMessage(announced=announced), extraction, (0, 0)),)
@@ -94,13 +97,14 @@ class Node:
 class MixingRun:
     """A whole run of one seed."""
 
-    def __init__(self, seed: int, directory: Path, topology: str) -> None:
+    def __init__(self, seed: int, directory: Path, topology: str, **mixing: Any) -> None:
         self._random = Random(seed)
-        algorithm = {"name": "gossip-adam", "mixing": {**MIXING, "topology": topology}}
+        algorithm = {"name": "gossip-adam", "mixing": {**MIXING, "topology": topology, **mixing}}
         rounds = {"payload_bytes_max": 10**7, "quorum": 1}
         members = {"members_max": 16, "warmup_rounds": 0, "strikes_to_mute": 1000}
         self._driver = Driver(*PEERS, algorithm=algorithm, rounds=rounds, membership=members)
         self.nodes = [self._node(peer, directory, algorithm) for peer in PEERS]
+        self._reports = "critical" in mixing
         self.decisions: list[tuple[int, Commit | None]] = []
         self.committed_edges = 0
         self.kills = 0
@@ -122,9 +126,7 @@ class MixingRun:
     def check(self) -> None:
         """Run it; `Violation` for a promise that does not hold."""
         before = self._mean()
-        for _ in range(ROUNDS_FAULTY):
-            self._round(faulty=True)
-        self._all_back()
+        self.make_faults()
         self._compare(before)
         apart = self._distance()
         for _ in range(ROUNDS_QUIET):
@@ -132,6 +134,17 @@ class MixingRun:
         self._compare(before)
         if self._distance() > apart / 4 + 1e-6:
             raise Violation(f"members were {apart} apart, and are {self._distance()} apart")
+
+    def make_faults(self) -> None:
+        """Rounds with faults; then all nodes are back and have every decision."""
+        for _ in range(ROUNDS_FAULTY):
+            self._round(faulty=True)
+        self._all_back()
+
+    @property
+    def only_mixed(self) -> int:
+        """Rounds that only mixed because the members were too far apart."""
+        return self._driver.machine.state.consensus.only_mixed
 
     # ---- a round
 
@@ -143,7 +156,7 @@ class MixingRun:
         doomed, instant = next(victims, (None, 0))
         for node in self.nodes:
             if node.alive and self._is_asked(node, round) and self._follows(node, faulty=faulty):
-                payload = node.make_payload(round)
+                payload = node.make_payload(round, mean=self._takes_mean(round))
                 if self._random.random() < 0.4:
                     node.save()
                 if node is doomed and instant == 0:
@@ -171,19 +184,38 @@ class MixingRun:
         undecided = self._driver.machine.undecided(round)
         return undecided is not None and node.peer in undecided.silent
 
+    def _take(self, node: Node, decision: tuple[int, Commit | None]) -> None:
+        """Apply a decision; a node that has missed a mean fetches what it lacks."""
+        commit = decision[1]
+        if commit and commit.mix and commit.mix.mean:
+            for entry in commit.entries:
+                held = (other.log.get(entry.digest) for other in self.nodes)
+                node.log[entry.digest] = next(each for each in held if each is not None)
+        node.take(decision)
+        if commit and self._reports and node.alive:
+            projection = tuple(node.replica.own_report()["projection"])
+            digest = node.replica.digest
+            self._driver.tell(Applied(node.peer, commit.round, digest, b"", 0, projection, UPDATE))
+
+    def _takes_mean(self, round: int) -> bool:
+        undecided = self._driver.machine.undecided(round)
+        return undecided is not None and undecided.mean
+
     def _follows(self, node: Node, *, faulty: bool) -> bool:
         """Whether the node has taken all decisions, as it must before its next payload."""
         if faulty and self._random.random() < 0.15:
             return False
         for decision in self.decisions[node.next_round :]:
-            node.take(decision)
+            self._take(node, decision)
         return True
 
     def _announce(self, node: Node, round: int) -> None:
         (pending,) = node.pending
         said = pending.announcement.announced
         size = len(node.log[Digest(said.digest)])
-        self._driver.tell(Announced(node.peer, round, said.digest, size, 1, 1000, 2.0))
+        undecided = self._driver.machine.undecided(round)
+        samples = int(bool(undecided and undecided.assignments[node.peer].shares))
+        self._driver.tell(Announced(node.peer, round, said.digest, size, samples, 1000, 2.0))
 
     def _spread(self, round: int, *, faulty: bool, doomed: Node | None) -> None:
         undecided = self._driver.machine.undecided(round)
@@ -222,7 +254,7 @@ class MixingRun:
     def _come_back(self, node: Node) -> None:
         node.start_again()
         for decision in self.decisions[node.next_round :]:
-            node.take(decision)
+            self._take(node, decision)
         self._driver.join(node.peer)
 
     def _all_back(self) -> None:
@@ -230,7 +262,7 @@ class MixingRun:
             if not node.alive:
                 self._come_back(node)
             for decision in self.decisions[node.next_round :]:
-                node.take(decision)
+                self._take(node, decision)
 
     # ---- judged
 

@@ -224,9 +224,9 @@ class Replica:
         body = extraction.body(shape)
         return sealed(header, body, shape), body.values
 
-    def projection(self) -> list[float]:
+    def own_report(self) -> dict[str, Any]:
         """Nothing: all replicas are equal."""
-        return []
+        return {}
 
     def reclaim(self, extraction: Any) -> None:
         """The positions go back."""
@@ -292,7 +292,7 @@ class Replica:
         self._auditor.applied(self.peer, commit, self.digest, self.void_count, faulty=self.faulty)
         return self.digest
 
-    def adopt(self, snapshot: Any) -> int:
+    def adopt(self, snapshot: Any, base: Any = None) -> int:
         """Take over a snapshot's parameters, and keep the momentum."""
         read_snapshot(snapshot, self.committed)
         self._earlier.forget()

@@ -24,6 +24,34 @@ def test_the_mean_is_kept_and_the_members_come_together(
     assert run.kills > 2
 
 
+def test_differences_of_one_byte_keep_the_mean_and_bring_the_members_together(
+    tmp_path: Path,
+) -> None:
+    run = MixingRun(6, tmp_path, "one-peer-exponential", exchange="int8")
+    run.check()
+    assert run.kills > 2
+
+
+def test_rounds_that_only_mix_keep_the_mean_and_come_until_the_members_are_together(
+    tmp_path: Path,
+) -> None:
+    run = MixingRun(5, tmp_path, "one-peer-exponential", critical=2.0)
+    run.check()
+    assert run.only_mixed > 2
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_all_members_have_one_base_whatever_happens_to_them(tmp_path: Path, seed: int) -> None:
+    run = MixingRun(seed, tmp_path, "one-peer-exponential", exchange="int8", mean_every=3)
+    run.make_faults()
+    means = [commit for _, commit in run.decisions if commit and commit.mix and commit.mix.mean]
+    assert len(means) > 1
+    assert run.kills > 2
+    bases = {node.replica.extract(99).values.base for node in run.nodes}
+    assert len(bases) == 1
+    assert all(node.replica.payloads_ignored == 0 for node in run.nodes)
+
+
 def test_an_edge_that_only_one_end_holds_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

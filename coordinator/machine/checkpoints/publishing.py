@@ -5,7 +5,9 @@ r"""When the model of a run is published, who writes it, and when a checkpoint c
                     '----- the writer went, or failed --'    after TRIES_MAX: given up until due
 
 Rules
-- Due after every `checkpoint_every` steps, after the last one, and when the operator asks.
+- Due after every `checkpoint_every` steps, after the last one, and when the operator asks. Where
+  members differ by design a mean is published: what is due waits for one, and what the operator
+  asks for makes the next round one.
 - Members are asked in front of the commit that they are to publish: those that are drawn come to
   its state with everyone else. Where no round is open and none will be, the head is published.
 - The writer is drawn among ready members with standing. It sends the files; the coordinator's shell
@@ -46,6 +48,9 @@ from protocol.runfile import RunSpec
 
 CheckpointEvent = RoomGiven | CheckpointSaid | CheckpointStored | CheckpointFailed
 
+WISH = "the operator asked"
+"""Why a checkpoint is wanted that was asked for."""
+
 TRIES_MAX = 4
 """Members that are asked to write one checkpoint, one after the other."""
 
@@ -68,7 +73,7 @@ def follow(
 
 def wish(state: RunState) -> None:
     """The operator wants a checkpoint now."""
-    state.checkpoints.wanted, state.checkpoints.tried = "the operator asked", set()
+    state.checkpoints.wanted, state.checkpoints.tried = WISH, set()
 
 
 def objection(state: RunState) -> str:
@@ -150,7 +155,7 @@ def _on_commit(
 ) -> list[Effect]:
     commit, found = effect.commit, state.checkpoints
     last = commit.step + 1 >= state.schedule(spec).steps
-    if last or spec.retention.checkpoint_due(commit.step):
+    if last or (spec.retention.checkpoint_due(commit.step) and found.wanted != WISH):
         why = "the last step" if last else f"step {commit.step + 1}"
         found.wanted, found.tried = why, set()
         if last:  # an older one that is still on its way has lost its use
@@ -237,8 +242,10 @@ def _settle(event: Event, state: RunState, members: Membership) -> list[Effect]:
     if state.end.finished and found.final_round < state.head_round:
         _want_the_last(found, state.head_round)
     if still and found.wanted and state.consensus.apart:
-        found.wanted, found.note = "", "the last round was none of the mean: members differ"
-    if still and found.wanted and not found.work and state.head_round >= 0:
+        found.note = "members differ: the next round takes their mean, once the run goes on"
+        if state.end.finished:
+            found.wanted, found.note = "", "the last round was none of the mean: members differ"
+    elif still and found.wanted and not found.work and state.head_round >= 0:
         effects += _draw(state.head_round, state.totals.committed - 1, state, members)
     work = found.work
     if isinstance(event, Ready) and work and event.peer in work.awaited and not effects:

@@ -20,12 +20,19 @@ class WorkRecord:
     """Loss of the newest announcement with samples, in nats per token."""
     uncopied: int = 0
     """Rounds in a row whose time ended before the announced payload had its copies."""
+    up_bit_s: int = 0
+    """Bits a second, at least, at which its payloads have reached others; 0 while unknown."""
 
     def book(self, samples: int, took_ms: int) -> None:
         """The member trained these samples in this time."""
         self.samples += samples
         if samples:
             self.speed = smoothed_speed(self.speed, samples, took_ms)
+
+    def book_upload(self, payload_bytes: int, took_ms: int) -> None:
+        """A payload of the member was with those that it had to reach in this time."""
+        measured = 8000 * payload_bytes // max(1, took_ms)
+        self.up_bit_s = (3 * self.up_bit_s + measured) // 4 if self.up_bit_s else measured
 
 
 @dataclass(slots=True)

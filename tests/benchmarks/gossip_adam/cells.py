@@ -37,6 +37,8 @@ ROWS = {
     "plain": PLAIN,
     "plain, complete": replace(PLAIN, topology="complete"),
     "plain, int8": replace(PLAIN, wire="int8"),
+    "plain, a mean every 50 steps": replace(PLAIN, mean_every=50),
+    "plain, a mean every 50 steps, int8 to it": replace(PLAIN, mean_every=50, wire="int8-to-mean"),
     "plain, mixing-only rounds": replace(PLAIN, critical=1.2),
     "accumulate 4": WINDOWS,
     "synchronous Adam, 400 steps": replace(SYNCHRONOUS, steps=LONG),
@@ -60,6 +62,10 @@ COMPARISONS = {
     ),
     "accumulate 4, against synchronous Adam": ("accumulate 4", "synchronous Adam"),
     "int8 differences, against whole float16": ("plain, int8", "plain"),
+    "int8 to the newest mean, against whole float16": (
+        "plain, a mean every 50 steps, int8 to it",
+        "plain, a mean every 50 steps",
+    ),
     "with mixing-only rounds, against without": ("plain, mixing-only rounds", "plain"),
 }
 """Titles of `ROWS` whose ends are compared."""

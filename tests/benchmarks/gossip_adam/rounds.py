@@ -6,7 +6,7 @@ from protocol.planner.compute import pass_of
 from protocol.planner.links import MEASURED, Network
 from protocol.planner.methods import Prediction, Setting, Traffic, predicted
 from protocol.planner.parameters import size_of
-from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.payload_bytes import votes_bytes
 from protocol.runfile import ModelSpec
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.planner import line
@@ -25,7 +25,7 @@ SIZE = size_of(ModelSpec(type="llama", config=CONFIGS["20m"]))
 
 TRAFFIC = Traffic(
     gradient=2.0 * SIZE.parameters,
-    payload=payload_bytes(PayloadShape(SIZE.chunks, 32, 1)),
+    payload=votes_bytes(PayloadShape(SIZE.chunks, 32, 1)),
     parameters=message_bytes("int8", SIZE.parameters),
 )
 

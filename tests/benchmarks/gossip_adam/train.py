@@ -23,6 +23,7 @@ from node.gossip_adam.mixer import Mixer
 from node.gossip_adam.wire import WireFormat, message_bytes
 from node.model.training import TrainingModel, build_model
 from node.replica.genesis import fill
+from protocol.codec.differences import difference_bytes, rounded
 from protocol.ids import PeerId
 from protocol.mixing.consensus import distance, should_only_mix
 from protocol.mixing.weights import edge_weights
@@ -52,9 +53,12 @@ class Cell:
     accumulate: int = 1
     betas: tuple[float, float] = (0.9, 0.98)
     topology: TopologyName = "one-peer-exponential"
-    wire: WireFormat = "float16"
+    wire: WireFormat | Literal["int8-to-mean"] = "float16"
+    """"int8-to-mean": differences to the newest mean, as in a run."""
     critical: float = 0.0
     """Critical multiple, judged after every step by the nodes' reports; 0: never."""
+    mean_every: int = 0
+    """Steps between two rounds of the mean; 0: none."""
 
     @property
     def name(self) -> str:
@@ -62,6 +66,7 @@ class Cell:
         if self.method == "adamw":
             return f"adamw-lr{self.learning_rate:g}-n{self.steps}"
         rest = f"-critical{self.critical:g}" if self.critical else ""
+        rest += f"-mean{self.mean_every}" if self.mean_every else ""
         if self.betas != (0.9, 0.98):
             rest += f"-betas{self.betas[0]:g}+{self.betas[1]:g}"
         return (
@@ -193,10 +198,11 @@ def _synchronous(cell: Cell, network: Network, result: Result) -> Tensor:
 def _gossip(cell: Cell, network: Network, result: Result) -> Tensor:
     rows = network.start.repeat(NODES, 1)
     settings = AdamSettings(betas=cell.betas, accumulate=cell.accumulate)
-    nodes = [Mixer(network.start, settings, cell.wire) for _ in PEERS]
+    wire: WireFormat = "float32" if cell.wire == "int8-to-mean" else cell.wire
+    nodes = [Mixer(network.start, settings, wire) for _ in PEERS]
     for row, node in zip(rows, nodes, strict=True):
         node.values = row  # a view: the mixer changes it in place
-    mixing = Mixing(cell, nodes, result)
+    mixing = (MixingToMean if cell.wire == "int8-to-mean" else Mixing)(cell, nodes, result)
     for step in range(cell.steps):
         mixing.begin()
         gradients = network.gradients(rows, network.samples(step))
@@ -206,6 +212,8 @@ def _gossip(cell: Cell, network: Network, result: Result) -> Tensor:
         is_point = (step + 1) % POINT_STEPS == 0
         if is_point:
             result.points.append((step + 1, network.bits_per_byte(rows.mean(0))))
+        if cell.mean_every and (step + 1) % cell.mean_every == 0:
+            mixing.take_mean(rows)
         if is_point or cell.critical:
             mixing.judge(step + 1, rows, is_point)
     return rows
@@ -229,10 +237,16 @@ class Mixing:
         ).items():
             self._rows[int(first, 16)][second] = weight
             self._rows[int(second, 16)][first] = weight
-        self._sent = [node.begin(row) for node, row in zip(self._nodes, self._rows, strict=True)]
-        size = message_bytes(self._cell.wire, len(self._nodes[0].values))
-        self._result.bytes_up += sum(map(len, self._sent)) * size / NODES
+        self._send()
+        self._result.bytes_up += sum(map(len, self._rows)) * self._message_bytes() / NODES
         self._round += 1
+
+    def _send(self) -> None:
+        self._sent = [node.begin(row) for node, row in zip(self._nodes, self._rows, strict=True)]
+
+    def _message_bytes(self) -> int:
+        assert self._cell.wire != "int8-to-mean"
+        return message_bytes(self._cell.wire, len(self._nodes[0].values))
 
     def finish(self) -> None:
         """Mix."""
@@ -242,6 +256,11 @@ class Mixing:
         ]
         for node, row, messages in zip(self._nodes, self._rows, arrived, strict=True):
             node.finish(row, messages)
+
+    def take_mean(self, rows: Tensor) -> None:
+        """Give all nodes the mean of all; each sends its parameters to all others in float32."""
+        rows[:] = rows.mean(0)
+        self._result.bytes_up += (NODES - 1) * 4 * rows.shape[1]
 
     def judge(self, step: int, rows: Tensor, is_point: bool) -> None:
         """Measure the distance; insert a mixing-only round past the critical multiple."""
@@ -254,3 +273,31 @@ class Mixing:
             self._result.only_mixed += 1
             self.begin()
             self.finish()
+
+
+class MixingToMean(Mixing):
+    """The same with what runs send: int8 differences to the newest mean."""
+
+    def __init__(self, cell: Cell, nodes: list[Mixer], result: Result) -> None:
+        super().__init__(cell, nodes, result)
+        self._base = nodes[0].values.clone()
+        self._moved: list[Tensor] = []
+
+    def finish(self) -> None:
+        for own, (node, row) in enumerate(zip(self._nodes, self._rows, strict=True)):
+            for peer, weight in row.items():
+                node.values += weight * (self._moved[int(peer, 16)] - self._moved[own])
+
+    def take_mean(self, rows: Tensor) -> None:
+        super().take_mean(rows)
+        self._base = rows[0].clone()
+
+    def _send(self) -> None:
+        self._moved = [self._differences(node.values) for node in self._nodes]
+
+    def _differences(self, values: Tensor) -> Tensor:
+        found = rounded(0, (values - self._base).numpy())
+        return torch.from_numpy(found.values(0, len(values))).float()
+
+    def _message_bytes(self) -> int:
+        return difference_bytes(len(self._base))

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from coordinator.machine.checkpoints.events import AskCheckpoint, RoomGiven
+from coordinator.machine.checkpoints.publishing import words
 from coordinator.machine.events import Applied, AskResync, Evict, OpenRound, RecordDigest
+from coordinator.machine.opening import LAST_MEANS_MAX
+from coordinator.machine.operator.acts import Act, Finish, Pause, Resume, ordered
+from coordinator.machine.operator.acts import Checkpoint as CheckpointAct
 from coordinator.state_snapshot import decode_state, encode_state
-from protocol.codec.commits import Commit
+from protocol.codec.commits import Commit, Mix
 from protocol.ids import PeerId
 from protocol.mixing.consensus import PROJECTION_SIZE
 from tests.coordinator.machine.driver import PEERS, A, B, C, D, Driver, of_kind, payload_digest
@@ -170,6 +174,16 @@ def test_the_equal_states_after_a_mean_are_recorded_and_published_and_no_others(
     assert run.machine.state.checkpoints.agreed(2) == 7
 
 
+def test_the_snapshot_of_a_mean_is_recorded_by_the_word_of_those_that_agree() -> None:
+    run = driver(*FOUR, mixing={"mean_every": 1, "exchange": "int8"})
+    run.exchange(0, *FOUR)
+    for peer, digest, sha256 in ((A, 7, b"a"), (B, 7, b"b"), (C, 8, b"c"), (D, 7, b"b")):
+        run.tell(Applied(peer, 0, digest, sha256 * 32))
+    assert of_kind(RecordDigest, run.effects)[-1] == RecordDigest(0, 7, 3, 1, b"b" * 32)
+    run.exchange(1, *FOUR)
+    assert run.machine.state.consensus.snapshots == {}
+
+
 def test_every_topology_gives_doubly_stochastic_shares_whichever_edges_fail() -> None:
     for topology in ("ring", "hierarchical", "random-matching", "complete"):
         run = driver(*PEERS, topology=topology)
@@ -202,6 +216,166 @@ def test_states_that_differ_blame_nobody_and_their_distance_is_shown() -> None:
     assert decode_state(encode_state(run.machine.state)) == run.machine.state
 
 
+# ---- rounds that only mix
+
+
+def report(run: Driver, round: int, *at: float, update: float = 1.0) -> None:
+    """The members report that they are at these places, in the order of their ids."""
+    for peer, place in zip(FOUR, at, strict=False):
+        projection = (place, *(0.0,) * (PROJECTION_SIZE - 1))
+        run.tell(Applied(peer, round, int(peer, 16), b"", 0, projection, update))
+
+
+def test_past_the_critical_distance_the_next_round_only_mixes_and_then_they_train_again() -> None:
+    run = driver(A, B, mixing={"critical": 1.5})
+    run.exchange(0, A, B)
+    report(run, 0, 2.0, -2.0)
+    run.exchange(1, A, B)
+    mixes = run.opened[-1]
+    assert (mixes.round, mixes.only_mixes, mixes.mean) == (2, True, False)
+    assert all(not each.shares for each in mixes.assignments)
+    assert {each.peer for each in mixes.assignments} == {A, B}, "all of them mix"
+    assert "2 updates from their mean after round 0, more than" in run.machine.state.reason
+    loss, trained = run.machine.state.loss, run.machine.state.totals.samples_trained
+    run.exchange(2, A, B)
+    assert edges(run.commits[-1].commit) == {(A, B)}
+    assert run.commits[-1].loss == loss == run.machine.state.loss
+    assert run.machine.state.totals.samples_trained == trained
+    assert not run.opened[-1].only_mixes, "the reports are from before it"
+    assert all(each.shares for each in run.opened[-1].assignments)
+    report(run, 2, 0.5, -0.5)
+    run.exchange(3, A, B)
+    assert not run.opened[-1].only_mixes
+    assert run.machine.state.consensus.document()["only_mixed"] == 1
+
+
+def test_members_that_stay_too_far_apart_mix_again_once_they_have_reported() -> None:
+    run = driver(A, B, mixing={"critical": 1.5})
+    run.exchange(0, A, B)
+    report(run, 0, 2.0, -2.0)
+    for round in (1, 2):
+        run.exchange(round, A, B)
+        report(run, round, 2.0, -2.0)
+    run.exchange(3, A, B)
+    kinds = [each.only_mixes for each in run.opened]
+    assert kinds == [False, False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("critical", "update", "at"),
+    [(0.0, 1.0, (9.0, -9.0)), (1.5, 0.0, (9.0, -9.0)), (1.5, 1.0, (9.0,)), (1.5, 1.0, (1.4, -1.4))],
+)
+def test_no_round_only_mixes_without_a_reason(
+    critical: float, update: float, at: tuple[float, ...]
+) -> None:
+    run = driver(A, B, mixing={"critical": critical})
+    run.exchange(0, A, B)
+    report(run, 0, *at, update=update)
+    run.exchange(1, A, B)
+    assert not run.opened[-1].only_mixes
+
+
+def test_after_a_mean_nobody_is_apart() -> None:
+    run = driver(A, B, mixing={"critical": 1.5, "mean_every": 2})
+    run.exchange(0, A, B)
+    report(run, 0, 2.0, -2.0)
+    run.exchange(1, A, B)
+    assert not run.opened[-1].only_mixes
+
+
+# ---- a mean that the operator needs
+
+
+def order(run: Driver, act: Act) -> None:
+    run.tell(ordered(act, 0, run.machine.state.operator.head))
+
+
+def test_a_run_that_its_operator_ends_takes_the_mean_first_and_nobody_trains_in_it() -> None:
+    run = driver(*FOUR, retention={"checkpoint_every": 0})
+    run.tell(RoomGiven(10**9, 3))
+    run.exchange(0, *FOUR)
+    order(run, Finish("enough"))
+    assert not run.machine.state.end.finished
+    for peer in FOUR:
+        run.announce(peer, 1)
+    swap(run, 1, *run.machine.state.undecided[0].edges)
+    last = run.opened[-1]
+    assert (last.round, last.mean, last.only_mixes) == (2, True, True)
+    assert "takes the last mean" in run.machine.state.reason
+    run.exchange(2, *FOUR)
+    assert run.commits[-1].commit.mix == Mix(mean=True)
+    assert run.machine.state.end.finished
+    assert run.machine.state.reason == "the operator ended the run after 3 steps: enough"
+    assert of_kind(AskCheckpoint, run.effects)[-1].round == 2, "the model is published"
+
+
+def test_members_that_are_equal_already_need_no_further_mean() -> None:
+    run = driver(A, B, mixing={"mean_every": 2})
+    run.exchange(0, A, B)
+    order(run, Finish(""))
+    assert run.opened[-1].mean
+    run.exchange(1, A, B)
+    assert run.machine.state.end.finished
+    assert len(run.opened) == 2
+
+
+def test_a_paused_run_takes_its_last_mean_too() -> None:
+    run = driver(A, B)
+    order(run, Pause(""))
+    run.exchange(0, A, B)
+    assert len(run.opened) == 1
+    order(run, Finish(""))
+    assert run.opened[-1].mean
+    run.exchange(1, A, B)
+    assert run.machine.state.end.finished
+
+
+def test_without_enough_members_or_after_three_tries_the_run_ends_without_a_mean() -> None:
+    run = driver(A, B)
+    run.exchange(0, A, B)
+    order(run, Finish(""))
+    run.part(A, B)
+    run.lapse(A, B)
+    run.wait(10_000)
+    assert run.machine.state.end.finished
+    run = driver(A, B)
+    run.exchange(0, A, B)
+    order(run, Finish(""))
+    run.exchange(1, A, B)
+    for _ in range(LAST_MEANS_MAX):
+        run.announce(A, run.opened[-1].round)
+        run.announce(B, run.opened[-1].round)
+        run.wait(3000)  # nobody gets the other's payload
+    assert run.machine.state.end.finished
+    assert run.machine.state.consensus.apart
+
+
+def test_a_checkpoint_that_the_operator_wants_makes_the_next_round_one_of_the_mean() -> None:
+    run = driver(A, B, retention={"checkpoint_every": 3})
+    run.tell(RoomGiven(10**9, 3))
+    run.exchange(0, A, B)
+    order(run, CheckpointAct())
+    run.exchange(1, A, B)
+    assert run.opened[-1].mean
+    assert all(each.shares for each in run.opened[-1].assignments), "they train in it"
+    run.exchange(2, A, B)
+    assert of_kind(AskCheckpoint, run.effects)[-1].round == 2
+    assert not run.opened[-1].mean
+
+
+def test_a_wish_in_a_paused_run_waits_for_the_first_round_after_it() -> None:
+    run = driver(A, B)
+    run.tell(RoomGiven(10**9, 3))
+    order(run, Pause(""))
+    run.exchange(0, A, B)
+    order(run, CheckpointAct())
+    assert "once the run goes on" in words(run.machine.state)
+    order(run, Resume())
+    assert run.opened[-1].mean
+    run.exchange(1, A, B)
+    assert of_kind(AskCheckpoint, run.effects)[-1].round == 1
+
+
 def test_a_payload_that_a_node_lacks_becomes_void_for_nobody() -> None:
     run = driver(A, B)
     run.exchange(0, A, B)
@@ -218,6 +392,17 @@ def test_the_pace_follows_the_time_of_edges() -> None:
     run.wait(1200)
     swap(run, 0, (A, B), (C, D))
     assert run.machine.state.pace.slot.exchange_ms >= 1200 * 3 // 2
+
+
+def test_the_rate_of_a_member_is_that_of_its_slowest_edge() -> None:
+    run = driver(*FOUR)
+    for peer in FOUR:
+        run.announce(peer, 0, payload_bytes=1000)
+    run.wait(400)
+    swap(run, 0, (A, B))
+    run.wait(400)
+    swap(run, 0, (C, D))
+    assert [run.member(peer).work.up_bit_s for peer in FOUR] == [20_000, 20_000, 10_000, 10_000]
 
 
 def test_a_quorum_that_is_missing_skips_the_round() -> None:

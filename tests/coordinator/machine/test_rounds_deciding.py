@@ -268,3 +268,15 @@ def test_an_author_that_comes_back_with_its_payload_is_counted() -> None:
     driver.hold(B, 0, [C])
     driver.hold(C, 0, [B])
     assert driver.authors() == [A, B, C]
+
+
+def test_the_rate_of_a_member_is_that_at_which_its_payload_reached_others() -> None:
+    driver = Driver(A, B, C)
+    for peer in (A, B, C):
+        driver.announce(peer, 0, payload_bytes=500)
+    driver.wait(100)
+    driver.hold(B, 0, [A, C])
+    driver.wait(100)
+    driver.hold(A, 0, [B])
+    rates = [driver.member(peer).work.up_bit_s for peer in (A, B, C)]
+    assert rates == [40_000, 20_000, 40_000]

@@ -123,6 +123,10 @@ def test_a_message_becomes_an_event_under_the_senders_proven_name(
             "expected a digest of 32 bytes, got 1 bytes",
         ),
         (
+            wire.NodeMessage(applied=wire.Applied(projection=[0.5] * 64, update=-1.0)),
+            "an update of 0 or more, got -1",
+        ),
+        (
             wire.NodeMessage(applied=wire.Applied(projection=[0.5] * 63)),
             "expected a projection of 64 finite numbers, or none, got 63",
         ),

@@ -14,7 +14,7 @@ import pytest
 
 from lockstep.cli import main
 from lockstep.cluster import demo
-from lockstep.cluster.demo import TITLES, DemoSettings, demo_spec, run_demo
+from lockstep.cluster.demo import TITLES, DemoSettings, against_text, demo_spec, run_demo
 from lockstep.cluster.local import Cluster
 from lockstep.exit_codes import ExitCode, UsageError
 from node.model.checkpoint import load_checkpoint
@@ -169,3 +169,17 @@ def test_ctrl_c_stops_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     (cluster,) = clusters
     assert [child.exit_status for child in (*cluster.nodes, cluster.coordinator)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("times_less", "words"),
+    [
+        (2500.0, "2500 times less payload uploaded"),
+        (3.4, "3.4 times less payload uploaded"),
+        (1.0, "as much payload uploaded"),
+        (0.4, "2.5 times as much payload uploaded"),
+        (0.0, "no payload uploaded"),
+    ],
+)
+def test_the_upload_is_compared_in_true_words(times_less: float, words: str) -> None:
+    assert against_text(times_less) == words

@@ -9,9 +9,17 @@ import pytest
 from coordinator.process import CoordinatorProcess
 from lockstep.cli import main
 from lockstep.commands import doctor
-from lockstep.commands.doctor import Finding, examine_disk, examine_way_in, judge_bell, render
+from lockstep.commands.doctor import (
+    Finding,
+    examine_disk,
+    examine_way_in,
+    judge_bell,
+    render,
+    upload_words,
+)
 from lockstep.exit_codes import ExitCode
-from protocol.runfile import RoundsSpec, RunSpec
+from protocol.planner.parameters import Size
+from protocol.runfile import AlgorithmSpec, RoundsSpec, RunSpec
 from tests.lockstep.shared import printed
 from tests.node.test_process import coordinator_of
 from tests.support.tiny import tiny_corpus, tiny_spec
@@ -38,6 +46,16 @@ def test_a_full_disk_and_a_private_address_are_noted(tmp_path: Path) -> None:
     assert examine_disk(tmp_path, 10**18).verdict == "note"
     assert examine_way_in("127.0.0.1:50700").verdict == "ok"
     assert examine_way_in("nowhere.invalid:50700").verdict == "bad"
+
+
+def test_the_upload_is_that_of_the_runs_algorithm() -> None:
+    size = Size(1_000_000, 245)
+    timed = RoundsSpec(publish_ms=2_000, exchange_ms=14_000)
+    mixes = AlgorithmSpec(name="gossip-adam")
+    words = upload_words(RunSpec(rounds=timed, algorithm=mixes), size)
+    assert words.startswith("1,000 kbit/s for one payload in time; about 2 MB a round up and as")
+    votes = upload_words(RunSpec(rounds=timed), size)
+    assert votes.startswith("5 kbit/s for one payload in time; about 9.34 kB a round up to each")
 
 
 def test_the_table_fits_80_columns() -> None:

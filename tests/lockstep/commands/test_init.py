@@ -42,7 +42,9 @@ def test_a_gossip_adam_run_is_written_with_its_contraction_factor(
 ) -> None:
     path = tmp_path / "run.toml"
     assert main(["init", "--defaults", "--algorithm", "gossip-adam", str(path)]) == 0
-    assert "one-peer-exponential, 2 members: after 1 rounds at most 0 %" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "one-peer-exponential, 2 members: after 1 rounds at most 0 %" in said
+    assert "a round up and as much down, however many take part; at every 100th step" in said
     spec = read_run_file(path)
     assert spec.algorithm.mixes
     assert spec.rounds.overlap_at(0) == 1, "the exchange hides behind the passes from the start"

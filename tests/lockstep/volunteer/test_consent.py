@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from lockstep.commands import join as joining
+from lockstep.console import bytes_text
 from lockstep.exit_codes import UsageError
 from lockstep.volunteer.consent import CONSENT_NAME, ask_once, terms
 from node.settings import NodeSettings
 from protocol.ids import RunId
+from protocol.planner.parameters import size_of
 from protocol.run_info import RunInfo
 from protocol.runfile import ModelSpec, RunSpec
 
@@ -25,11 +27,25 @@ def test_the_terms_name_run_model_network_and_device() -> None:
     for words in (
         "run: winter (12121212), 2,000 steps",
         "parameters; data: lockstep-2026",
-        "up a day",
+        "a day up to each other member, and as much down from each",
         "never more than 5 MB",
         "device: the first GPU, else the CPU",
     ):
         assert words in text
+
+
+def test_the_terms_of_a_run_whose_nodes_mix_name_the_parameters_that_they_send() -> None:
+    algorithm = {"name": "gossip-adam", "mixing": {"exchange": "float32", "mean_every": 50}}
+    rounds = {"compute_ms": 8_640, "overlap": 1}  # ten thousand rounds a day
+    spec = RunSpec.model_validate({"algorithm": algorithm, "rounds": rounds})
+    size = 4 * size_of(spec.model).parameters
+    (network,) = [
+        line
+        for line in terms(RunInfo(spec, INFO.run_id, b"k" * 32), "cpu", 0)
+        if line.startswith("network")
+    ]
+    assert f"about {bytes_text(10_000 * size)} a day up and as much down" in network
+    assert f"at every 50th step {bytes_text(size)} to and from each other member" in network
 
 
 def test_a_model_whose_size_is_not_known_without_torch_is_named() -> None:

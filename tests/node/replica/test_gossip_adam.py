@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from node.data.corpus import Corpus
+from node.replica.canonical import canonical_bytes
 from node.replica.factory import replica_for
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.position import Pending, Position
@@ -217,6 +218,188 @@ def test_a_payload_of_another_round_is_none(corpus: Corpus) -> None:
         group.by_peer[A].header_of(1, group.payloads[A, 0])
 
 
+def test_a_round_that_only_mixes_brings_nodes_together_and_leaves_their_moments(
+    corpus: Corpus,
+) -> None:
+    group = nodes(corpus, A, B, C, exchange="float32")
+    chain = (Mix(mean=False, edges=((0, 1, 3), (1, 2, 3))), *AUTHORS)
+    group.train(0)
+    group.apply(group.commit(0, *chain))
+    update = group.by_peer[A].own_report()["update"]
+    moments = {name: each.clone() for name, each in group.by_peer[A].engine.tensors().items()}
+    before, apart_by = mean(group.by_peer), spread(group)
+    for round in (1, 2, 3):
+        for peer in AUTHORS:
+            group.send(peer, round)
+        group.apply(group.commit(round, *chain))
+    assert spread(group) < apart_by / 3
+    assert np.abs(mean(group.by_peer) - before).max() < 1e-6
+    for name, each in group.by_peer[A].engine.tensors().items():
+        assert torch.equal(each, moments[name])
+    assert group.by_peer[A].own_report()["update"] == update > 0
+
+
+def spread(group: Nodes) -> float:
+    """Root mean square distance of the nodes from their mean."""
+    apart = [vector(node) - mean(group.by_peer) for node in group.by_peer.values()]
+    return float(np.sqrt(np.mean([each @ each for each in apart])))
+
+
+def test_the_size_of_an_update_is_that_of_the_step(corpus: Corpus) -> None:
+    group = nodes(corpus, A)
+    before = vector(group.by_peer[A])
+    group.train(0)
+    moved = float(np.linalg.norm(vector(group.by_peer[A]) - before))
+    assert group.by_peer[A].own_report()["update"] == pytest.approx(moved, rel=1e-3)
+
+
+# ---- differences to the newest mean
+
+
+def apart(group: Nodes, scale: float = 0.05) -> None:
+    """Every node somewhere else."""
+    generator = torch.Generator().manual_seed(1)
+    for node in group.by_peer.values():
+        for tensor in node.committed.values():
+            tensor.add_(scale * torch.randn(tensor.shape, generator=generator))
+
+
+def test_differences_of_one_byte_move_no_mean_and_bring_both_ends_together(
+    corpus: Corpus,
+) -> None:
+    group = nodes(corpus, A, B, exchange="int8")
+    apart(group)
+    before, distance = mean(group.by_peer), np.abs(vector(group.by_peer[A]) - mean(group.by_peer))
+    for round in range(4):
+        for peer in (A, B):
+            group.send(peer, round)
+        group.apply(group.commit(round, HALF_HALF, A, B))
+    assert np.abs(mean(group.by_peer) - before).max() < 1e-6, "rounding moves no mean"
+    left = np.abs(vector(group.by_peer[A]) - before).max()
+    assert left < distance.max() / 20
+    whole = nodes(corpus, A)
+    whole.send(A, 0)
+    assert len(group.payloads[A, 0]) < 0.53 * len(whole.payloads[A, 0]), "float16 has two bytes"
+
+
+def test_what_rounding_left_out_is_in_the_next_difference(corpus: Corpus) -> None:
+    """A change far below a level is heard of once it has added up."""
+    group = nodes(corpus, A, exchange="int8")
+    node = group.by_peer[A]
+    next(iter(node.committed.values())).view(-1)[0] += 1.0  # a level of its block is 1 / 127
+    heard = []
+    for round in range(6):
+        next(iter(node.committed.values())).view(-1)[1] += 0.001
+        sent = node.extract(round).values
+        place = next(first for name, _, first, _ in node._places() if name == first_name(node))
+        heard.append(float(sent.values(place + 1, place + 2)[0]))
+    assert heard[0] == 0.0
+    assert heard[-1] == pytest.approx(1 / 127)
+
+
+def first_name(node: GossipAdamReplica) -> str:
+    return next(iter(node.committed))
+
+
+def test_a_mean_is_the_base_of_what_comes_after_it(corpus: Corpus) -> None:
+    group = nodes(corpus, A, B, exchange="int8")
+    apart(group)
+    for round, mix in ((0, HALF_HALF), (1, MEAN), (2, HALF_HALF)):
+        for peer in (A, B):
+            group.send(peer, round, mean=mix is MEAN)
+        group.apply(group.commit(round, mix, A, B))
+        if mix is MEAN:
+            assert group.by_peer[A].digest == group.by_peer[B].digest
+    assert np.abs(vector(group.by_peer[A]) - vector(group.by_peer[B])).max() == 0.0
+    assert group.by_peer[A].payloads_ignored == 0
+
+
+def test_an_edge_between_two_bases_fails_at_both_ends(corpus: Corpus) -> None:
+    group = nodes(corpus, A, B, exchange="int8")
+    apart(group)
+    group.by_peer[B]._take_base()
+    before = {peer: vector(node) for peer, node in group.by_peer.items()}
+    for peer in (A, B):
+        group.send(peer, 0)
+    group.apply(group.commit(0, HALF_HALF, A, B))
+    for peer, node in group.by_peer.items():
+        assert (vector(node) == before[peer]).all()
+
+
+def test_whole_parameters_where_differences_belong_count_for_nothing(corpus: Corpus) -> None:
+    group = nodes(corpus, A, B, exchange="int8")
+    apart(group)
+    before = mean(group.by_peer)
+    group.send(A, 0)
+    group.send(B, 0, mean=True)
+    group.apply(group.commit(0, HALF_HALF, A, B))
+    assert [node.payloads_ignored for node in group.by_peer.values()] == [1, 1]
+    assert np.abs(mean(group.by_peer) - before).max() < 1e-7
+    whole = nodes(corpus, A)
+    with pytest.raises(RemoteProtocolError, match="got differences"):
+        whole.by_peer[A].header_of(0, group.payloads[A, 0])
+
+
+def test_a_killed_node_goes_on_with_its_base_over_a_mean(corpus: Corpus, tmp_path: Path) -> None:
+    """Saved before the mean, killed after a further edge was committed."""
+    group = nodes(corpus, A, B, exchange="int8")
+    apart(group)
+    for peer in (A, B):
+        group.send(peer, 0)
+    node = group.by_peer[A]
+    node.digest = node.apply(replace(group.commit(0, None, A, B), entries=()), [])
+    node.save(tmp_path / "state", Position(0, genesis_digest(RUN), -1, (group.pending[A],)))
+    commits = []
+    for round, mix in ((0, HALF_HALF), (1, MEAN), (2, HALF_HALF)):
+        if round:
+            for peer in (A, B):
+                group.send(peer, round, mean=mix is MEAN)
+        commits.append(group.commit(round, mix, A, B))
+        group.apply(commits[-1])
+    again = replica(A, exchange="int8")
+    position = again.load(tmp_path / "state")
+    assert position is not None
+    payload, _ = again.encoded(Header(RUN, 0, A), position.pending[0].extraction)
+    assert payload == group.payloads[A, 0], "made again to the byte"
+    for commit in commits:
+        again.apply(commit, group.for_peer(commit, A))
+    assert again.digest == group.by_peer[A].digest
+    for each in (again, group.by_peer[A]):
+        each.extract(3)
+    fresh, old = again.extract(3).values, group.by_peer[A].extract(3).values
+    assert fresh.equals(old), "the base is the same, to the bit"
+
+
+def test_a_newcomer_with_the_snapshot_of_the_mean_reads_a_members_differences(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    group = nodes(corpus, A, B, exchange="int8")
+    apart(group)
+    for round, mix in ((0, MEAN), (1, HALF_HALF)):
+        for peer in (A, B):
+            group.send(peer, round, mean=mix is MEAN)
+        group.apply(group.commit(round, mix, A, B))
+        if mix is MEAN:
+            base = write_snapshot(tmp_path / "base", group.by_peer[A])
+            apart(group)
+    late = replica(C, exchange="int8")
+    with pytest.raises(RemoteProtocolError, match="differences to the state"):
+        late.parameters_in(1, group.payloads[A, 1])
+    found = late.parameters_in(1, group.payloads[A, 1], base)
+    sent = group.by_peer[A].parameters_in(1, group.payloads[A, 1])
+    assert all(torch.equal(found[name], sent[name]) for name in sent)
+    late.adopt(base, base)
+    assert late._base_digest == group.by_peer[A]._base_digest
+
+
+def write_snapshot(path: Path, node: GossipAdamReplica) -> Path:
+    path.write_bytes(b"".join(bytes(piece) for piece in canonical_bytes(node.committed)))
+    return path
+
+
+# ---- what others take
+
+
 def test_a_newcomer_takes_the_parameters_in_a_payload(corpus: Corpus) -> None:
     group = nodes(corpus, A, exchange="float32")
     group.train(0)
@@ -228,7 +411,7 @@ def test_a_newcomer_takes_the_parameters_in_a_payload(corpus: Corpus) -> None:
 def test_the_report_tells_the_distance_between_nodes(corpus: Corpus) -> None:
     group = nodes(corpus, A, B)
     group.train(0)
-    reports = [np.array(node.projection()) for node in group.by_peer.values()]
+    reports = [np.array(node.own_report()["projection"]) for node in group.by_peer.values()]
     true = np.linalg.norm(vector(group.by_peer[A]) - vector(group.by_peer[B]))
     assert 0.5 * true < np.linalg.norm(reports[0] - reports[1]) < 1.5 * true
 

@@ -2,8 +2,8 @@
 its own.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,9 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.gossip.collector import NotRetainedError
+from node.links.frames import Part
+from node.links.network import BlobRange, NotHeldError
+from node.replica.canonical import canonical_bytes
 from node.replica.factory import replica_for
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.position import Position
@@ -24,7 +27,7 @@ from protocol.codec.payload import Header
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256
 from protocol.run_info import RunInfo
-from protocol.runfile import AlgorithmSpec
+from protocol.runfile import AlgorithmSpec, RunSpec
 from tests.node.links.net import RUN
 from tests.support.tiny import tiny_spec
 
@@ -40,8 +43,18 @@ SPEC = tiny_spec().model_copy(
 )
 
 
-def replica(own: PeerId) -> GossipAdamReplica:
-    found = replica_for(SPEC, RUN, torch.device("cpu"), 8, own)
+DIFFERS = SPEC.model_copy(
+    update={
+        "algorithm": AlgorithmSpec.model_validate(
+            {"name": "gossip-adam", "mixing": {"mean_every": 20, "exchange": "int8"}}
+        )
+    }
+)
+"""The same with differences to the newest mean."""
+
+
+def replica(own: PeerId, spec: RunSpec = SPEC) -> GossipAdamReplica:
+    found = replica_for(spec, RUN, torch.device("cpu"), 8, own)
     assert isinstance(found, GossipAdamReplica)
     return found
 
@@ -87,7 +100,52 @@ class Members:
         self.settled.append(round)
 
 
+@dataclass
+class Anchored(Members):
+    """Members that send differences, and serve the snapshots of their means."""
+
+    snapshots: dict[Digest, bytes] = field(default_factory=dict)
+    peers: list[PeerId] = field(default_factory=lambda: [A, B])
+
+    def add(self, made: GossipAdamReplica, directory: Path, *, mean: bool, says: bool) -> None:
+        """A round in which both members send the same parameters, which then are their mean."""
+        round, entries, store = len(self.commits), [], Snapshots(directory / "members")
+        for author in (A, B):
+            payload, _ = made.encoded(Header(RUN, round, author), made.extract(round, mean=mean))
+            self.held[sha256(payload)] = payload
+            entries.append(Entry(author, sha256(payload), len(payload), 1, 4))
+        before = self.commits[-1].body if self.commits else None
+        head = sha256(before) if before else genesis_digest(RUN)
+        mix = Mix(mean=mean, edges=() if mean else ((0, 1, 2),))
+        commit = Commit(RUN, round, round, tuple(entries), 1, 2, head, mix)
+        signed, digest = sign_commit(commit, KEY), made.apply(commit, self.of(commit))
+        row = wire.Committed(body=signed.body, signature=signed.signature)
+        if mean and says:
+            name = store.write(round, made.committed)
+            self.snapshots[name] = b"".join(map(bytes, canonical_bytes(made.committed)))
+            row.state_digest, row.digest_reports, row.snapshot_sha256 = digest, 2, name
+        self.commits.append(row)
+
+    def of(self, commit: Commit) -> list[bytes]:
+        return [self.held[entry.digest] for entry in commit.entries]
+
+    async def commits_after(self, after_round: int) -> wire.Commits:
+        return await Members.fetch(self, after_round)
+
+    async def fetch(self, peer: PeerId, blob: BlobRange) -> AsyncGenerator[Part, None]:  # type: ignore[override]
+        whole = self.snapshots.get(blob.digest)
+        if whole is None:
+            raise NotHeldError("not here")
+        data = whole[blob.offset : blob.end(len(whole))]
+        yield Part(0, blob.offset, len(whole), data)
+
+
 def start_of(members: Members, own: GossipAdamReplica, directory: Path) -> NeighbourStart:
+    if isinstance(members, Anchored):
+        info = RunInfo(DIFFERS, RUN, public_bytes(KEY))
+        anchored = info, own, Snapshots(directory), members, members.commits_after
+        status = NodeStatus(OWN, "own")
+        return NeighbourStart(*anchored, replica=own, swarm=members, status=status)  # type: ignore[arg-type]
     info = RunInfo(SPEC, RUN, public_bytes(KEY))
     parts = info, own, Snapshots(directory), members, members.fetch
     status = NodeStatus(OWN, "own")
@@ -153,3 +211,66 @@ def test_only_a_long_absence_gives_up_a_nodes_own_parameters(
     own.has_momentum = True
     start = start_of(Members(), own, tmp_path)
     assert start.too_far_behind(3, 3 + behind) is starts_over
+
+
+# ---- differences to the newest mean
+
+
+def members_with_a_mean(directory: Path, *kinds: str) -> tuple[Anchored, GossipAdamReplica]:
+    """Rounds of these kinds: "edges", "mean", or "silent", a mean whose snapshot nobody knows."""
+    members, made = Anchored(), replica(A, DIFFERS)
+    for kind in kinds:
+        for tensor in made.committed.values():
+            tensor.add_(0.01)
+        members.add(made, directory, mean=kind != "edges", says=kind != "silent")
+    return members, made
+
+
+async def test_a_newcomer_fetches_the_newest_mean_and_reads_differences_to_it(
+    tmp_path: Path,
+) -> None:
+    members, made = members_with_a_mean(tmp_path, "mean", "edges", "mean", "edges", "edges")
+    own = replica(OWN, DIFFERS)
+    found = await start_of(members, own, tmp_path / "own").find(GENESIS, 4, set(), OWN)
+    assert isinstance(found, Jump)
+    assert own.adopt(found.path, found.base) == found.landmark.state_digest
+    assert found.landmark.position.next_round == 5
+    assert own.extract(5).values.base == made.extract(5).values.base
+    close = [(own.committed[name] - made.committed[name]).abs().max() for name in made.committed]
+    assert max(close) < 1e-3
+
+
+async def test_the_mean_itself_is_taken_where_it_is_the_newest_state(tmp_path: Path) -> None:
+    members, made = members_with_a_mean(tmp_path, "edges", "mean")
+    own = replica(OWN, DIFFERS)
+    found = await start_of(members, own, tmp_path / "own").find(GENESIS, 1, set(), OWN)
+    assert isinstance(found, Jump)
+    assert own.adopt(found.path, found.base) == made.digest
+
+
+async def test_a_mean_that_is_not_agreed_on_yet_is_replayed(tmp_path: Path) -> None:
+    members, _ = members_with_a_mean(tmp_path, "edges", "silent")
+    own = replica(OWN, DIFFERS)
+    found = await start_of(members, own, tmp_path / "own").find(GENESIS, 1, set(), OWN)
+    assert isinstance(found, Jump)
+    assert found.landmark.position.next_round == 1, "the mean is a commit like any other"
+    assert found.base is None
+
+
+async def test_without_the_snapshot_of_the_mean_the_node_looks_again_later(tmp_path: Path) -> None:
+    members, _ = members_with_a_mean(tmp_path, "mean", *["edges"] * 4)
+    members.snapshots.clear()
+    own = replica(OWN, DIFFERS)
+    start = start_of(members, own, tmp_path / "own")
+    assert await start.find(GENESIS, 4, set(), OWN) is NotFound.NOT_HELD
+
+
+async def test_a_mean_is_written_for_others_and_no_other_state(tmp_path: Path) -> None:
+    own = replica(OWN, DIFFERS)
+    start = start_of(Anchored(), own, tmp_path)
+    commit = Commit(RUN, 3, 3, (), 1, 2, genesis_digest(RUN), Mix(mean=False))
+    assert start.write(commit) == b""
+    written = start.write(replace(commit, mix=Mix(mean=True)))
+    assert Snapshots(tmp_path).path(Digest(written)) is not None
+    whole = start_of(Members(), replica(OWN), tmp_path)
+    assert whole.write(replace(commit, mix=Mix(mean=True))) == b""

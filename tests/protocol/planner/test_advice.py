@@ -15,13 +15,13 @@ from protocol.planner.chart import chart
 from protocol.planner.compute import Compute
 from protocol.planner.links import MEASURED, Line, Network, exchange_s
 from protocol.planner.methods import Setting, Traffic, predicted
-from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.payload_bytes import votes_bytes
 from protocol.planner.plan import GROWTH_NODES, plan
 from protocol.runfile import AlgorithmSpec
 
 SHAPE = PayloadShape(5000, 32, 1)
 SPEC = AlgorithmSpec()
-TRAFFIC = Traffic(4e7, payload_bytes(SHAPE), 4e7)
+TRAFFIC = Traffic(4e7, votes_bytes(SHAPE), 4e7)
 
 
 def homes(*up_mbit_s: float, compute: Compute | None = None) -> Setting:
@@ -74,7 +74,7 @@ def test_the_largest_hidden_k_hides_and_the_next_does_not() -> None:
     assert top_k is not None
 
     def exchange(k: int) -> float:
-        size = payload_bytes(PayloadShape(SHAPE.chunks, k, 1))
+        size = votes_bytes(PayloadShape(SHAPE.chunks, k, 1))
         return exchange_s(setting.network, size, setting.calibration)
 
     assert exchange(top_k) <= setting.compute.demo_s < exchange(top_k + 1)

@@ -20,6 +20,18 @@ def test_the_needs_are_those_of_the_replica_and_of_what_it_keeps() -> None:
     assert needs_of(overlapped, Size(1_000_000, 250)).memory_bytes == 16_000_000
 
 
+@pytest.mark.parametrize(("exchange", "own"), [("float16", 3), ("int8", 4)])
+def test_a_node_that_mixes_has_moments_and_with_int8_a_mean(exchange: str, own: int) -> None:
+    algorithm = {"name": "gossip-adam", "mixing": {"exchange": exchange}}
+    spec = RunSpec.model_validate(
+        {"algorithm": algorithm, "retention": {"log_bytes_max": 5_000_000}}
+    )
+    needs = needs_of(spec, Size(parameters=1_000_000, chunks=250))
+    assert needs.memory_bytes == (2 + own) * 4_000_000
+    saved, published = 2 * (1 + own) * 4_000_000, 2 * 4_000_000
+    assert needs.disk_bytes == 5_000_000 + SNAPSHOTS * 4_000_000 + saved + published
+
+
 @pytest.mark.parametrize(
     "config",
     [

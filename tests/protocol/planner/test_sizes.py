@@ -8,12 +8,14 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from node.demo.chunks import ChunkLayout
+from protocol.codec.differences import rounded
+from protocol.codec.parameters import Sent, encode_parameters
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
-from protocol.planner.parameters import size_of
-from protocol.planner.payload_bytes import index_bits, payload_bytes
-from protocol.runfile import ModelSpec
+from protocol.planner.parameters import Size, size_of
+from protocol.planner.payload_bytes import index_bits, mean_bytes, payload_bytes, votes_bytes
+from protocol.runfile import AlgorithmSpec, ModelSpec
 
 SMALL = {"vocab_size": 300, "hidden_size": 72, "num_hidden_layers": 2}
 
@@ -86,7 +88,7 @@ def test_expected_bytes_are_those_of_encoded_payloads(
         np.full(shape.chunks, 200, np.uint8) if scaled else None,
     )
     blob = encode(Header(RunId("0" * 32), 300, PeerId("1" * 32)), coefficients, shape)
-    assert payload_bytes(shape) == pytest.approx(len(blob), rel=0.01, abs=20)
+    assert votes_bytes(shape) == pytest.approx(len(blob), rel=0.01, abs=20)
 
 
 def test_the_payload_of_the_measured_network_has_the_measured_size() -> None:
@@ -100,5 +102,27 @@ def test_the_payload_of_the_measured_network_has_the_measured_size() -> None:
     }
     size = size_of(ModelSpec(config=config))
     assert size.parameters == 20_453_760
-    assert payload_bytes(PayloadShape(size.chunks, 32, 1)) == pytest.approx(189_299, rel=0.003)
-    assert payload_bytes(PayloadShape(size.chunks, 64, 1)) == pytest.approx(339_477, rel=0.003)
+    assert votes_bytes(PayloadShape(size.chunks, 32, 1)) == pytest.approx(189_299, rel=0.003)
+    assert votes_bytes(PayloadShape(size.chunks, 64, 1)) == pytest.approx(339_477, rel=0.003)
+
+
+@pytest.mark.parametrize("exchange", ["float32", "float16", "int8"])
+def test_payloads_of_parameters_have_the_bytes_of_encoded_ones(exchange: str) -> None:
+    algorithm = AlgorithmSpec.model_validate(
+        {"name": "gossip-adam", "mixing": {"exchange": exchange}}
+    )
+    values = np.linspace(-1, 1, 70_001).astype(np.float32)
+    sent: Sent = rounded(1, values) if exchange == "int8" else values.astype(exchange)
+    header = Header(RunId("0" * 32), 300, PeerId("1" * 32))
+    expected = payload_bytes(algorithm, Size(len(values), 18))
+    assert expected == pytest.approx(len(encode_parameters(header, sent)), abs=20)
+    assert mean_bytes(len(values)) == pytest.approx(len(encode_parameters(header, values)), abs=20)
+
+
+def test_a_payload_follows_the_algorithm_of_the_run() -> None:
+    size = Size(1_000_000, 245)
+    votes = payload_bytes(AlgorithmSpec(), size)
+    assert votes == votes_bytes(PayloadShape(245, 32, 1))
+    assert payload_bytes(AlgorithmSpec(name="gossip-adam"), size) > 200 * votes
+    moves = AlgorithmSpec(name="local_steps")
+    assert payload_bytes(moves, size) == votes_bytes(PayloadShape(245, 32, 1, True))

@@ -1,0 +1,1 @@
+"""What a plan is made of that is not in a run file."""

@@ -1,0 +1,92 @@
+"""What a node that mixes parameters has of its own: moments, and what it sent of its parameters."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from node.gossip_adam.adam import AdamSettings, Moments, direction_
+from protocol.codec.differences import Differences, from_bytes, to_bytes
+from protocol.codec.parameters import Sent
+
+_MOMENTS = "moments/"
+_COUNTS = ("windows", "gradients")
+
+
+class SentParameters:
+    """What a payload holds: float16 or float32 [numbers], or differences; on the host."""
+
+    def __init__(self, values: Sent) -> None:
+        self.values = values
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What `among` needs after a restart, by name."""
+        if isinstance(self.values, Differences):
+            whole = np.frombuffer(to_bytes(self.values), np.uint8).copy()
+            return {"differences": torch.from_numpy(whole)}
+        return {"values": torch.from_numpy(self.values)}
+
+    @classmethod
+    def among(cls, tensors: Mapping[str, Tensor], numbers: int) -> "SentParameters":
+        """What was sent, as it was saved."""
+        if "differences" in tensors:
+            whole = tensors["differences"].cpu().numpy().tobytes()
+            return cls(from_bytes(memoryview(whole), numbers))
+        return cls(tensors["values"].cpu().numpy())
+
+
+class OwnState:
+    """Moments of all parameters. As the owner of what leaves a node with its payload it has little
+    to do: nothing leaves.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], settings: AdamSettings) -> None:
+        self._settings = settings
+        self._numbers = sum(each.numel() for each in parameters.values())
+        self._moments = {name: Moments.like(each) for name, each in parameters.items()}
+        self.update_size = 0.0
+        """Euclidean size of the newest step; 0 before the first of this process."""
+
+    def step(self, parameters: Mapping[str, Tensor], rate: float, decay: float) -> None:
+        """Move every parameter with a gradient: x <- decay * x - rate * Adam(gradient)."""
+        sizes = []
+        for name, gradient in ((name, parameters[name].grad) for name in parameters):
+            if gradient is not None:
+                moved = direction_(self._moments[name], gradient, self._settings).mul_(rate)
+                moved.add_(parameters[name].data, alpha=1 - decay)
+                parameters[name].data.sub_(moved)
+                sizes.append(moved.norm())
+        size = float(torch.stack(sizes).norm()) if sizes else 0.0
+        self.update_size = size if math.isfinite(size) else 0.0
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All moments, to be saved."""
+        found: dict[str, Tensor] = {}
+        for name, moments in self._moments.items():
+            for part, value in moments.as_state().items():
+                kept = value if torch.is_tensor(value) else torch.tensor(value, dtype=torch.int64)
+                found[f"{_MOMENTS}{part}/{name}"] = kept
+        return found
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over what `tensors` returned."""
+        for name, moments in self._moments.items():
+            state: dict[str, Any] = {
+                part: tensors[f"{_MOMENTS}{part}/{name}"] for part in moments.as_state()
+            }
+            counts = {part: int(state[part]) for part in _COUNTS}
+            self._moments[name] = Moments.among(state | counts)
+
+    def reclaim(self, extraction: SentParameters) -> None:
+        """Nothing left the node with its payload, so nothing comes back."""
+
+    def age(self, extraction: SentParameters) -> tuple[int, int]:
+        """The age of what was sent, which matters to nobody here."""
+        return 0, 0
+
+    def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> SentParameters:
+        """What was sent, as it was saved."""
+        return SentParameters.among(tensors, self._numbers)
