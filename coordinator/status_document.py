@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from coordinator.forecast import forecast
 from coordinator.journal import RecordedCommit
 from coordinator.machine.auditing import alarm
 from coordinator.machine.checkpoints import publishing
@@ -37,7 +38,7 @@ def status(
         "phase": phase(state),
         "reason": lost or state.reason,
         "state_lost": lost,
-        "pace": _pace(state),
+        "pace": _pace(state) | forecast(rounds),
         "finished": state.end.finished,
         "operator": _operator(state),
         "members": [member_document(rounds, member, now_ms) for member in rounds.members],

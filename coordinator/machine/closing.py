@@ -175,9 +175,11 @@ def upload_ms(undecided: UndecidedRound, author: PeerId) -> int | None:
 
 
 def close(state: RunState, undecided: UndecidedRound, members: Membership) -> None:
-    """The round is decided: strike authors whose payloads could not be had, and remember the
-    members that may still prove themselves punctual.
+    """The round is decided: note how long it took, strike authors whose payloads could not be had,
+    and remember the members that may still prove themselves punctual.
     """
+    usual = not (undecided.disturbed or undecided.mean or undecided.only_mixes)
+    state.period.note(undecided.instants.opened, state.last_ms, usual=usual)
     decided_ms = undecided.instants.commit_by
     available = {payload.peer for payload in undecided.available(members.roster)}
     for payload in undecided.payloads():

@@ -51,6 +51,26 @@ class Pace:
     reason: str = ""
 
 
+@dataclass(slots=True)
+class Period:
+    """The time from one decision to the next, as it was measured."""
+
+    decided_ms: int = 0
+    """Time of the newest decision."""
+    milliseconds: int = 0
+    """Smoothed; 0 while unknown."""
+
+    def note(self, opened_ms: int, now_ms: int, *, usual: bool) -> None:
+        """A round was decided. It counts if it is a usual one and was opened before the decision in
+        front of it or with it: else the run has waited in between.
+        """
+        if usual and self.decided_ms and opened_ms <= self.decided_ms:
+            took_ms = now_ms - self.decided_ms
+            old_ms = self.milliseconds
+            self.milliseconds = max(1, (3 * old_ms + took_ms) // 4 if old_ms else took_ms)
+        self.decided_ms = now_ms
+
+
 def next_pace(pace: Pace, needs: Needs, rounds: RoundsSpec, *, hides: bool) -> Pace:
     """The pace after a round with these needs. `hides` tells whether the exchange is hidden behind
     the next round's compute.

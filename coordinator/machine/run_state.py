@@ -13,7 +13,7 @@ from coordinator.machine.members.member import MembershipState
 from coordinator.machine.mixing import Consensus
 from coordinator.machine.operator.acts import first_digest
 from coordinator.machine.operator.state import OperatorState
-from coordinator.machine.pacing import Pace
+from coordinator.machine.pacing import Pace, Period
 from coordinator.machine.payloads.voids import Voids
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.clock import stated_slot
@@ -68,6 +68,7 @@ class RunState:
     pace: Pace
     head: Digest
     """Digest of the newest entry of the chain; of genesis before the first."""
+    period: Period = field(default_factory=Period)
     head_round: int = -1
     decided_round: int = -1
     """Newest round that was committed or skipped."""

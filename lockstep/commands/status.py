@@ -126,6 +126,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "run": f"{document.get('name', '?')} ({document.get('run_id', '?')})",
         "round": _round_text(document),
         "because": document.get("reason"),
+        "pace": document.get("pace", {}).get("round"),
         "alarm": document.get("audit", {}).get("alarm"),
         "demoted": _demoted_text(document.get("audit", {}).get("demoted", ())),
         "notice": _newest_notice(document),

@@ -124,7 +124,7 @@ function showStatus(status) {
     ? `${bytes(mean)} each; a dense gradient: ${bytes(dense)}`
     : bytes(traffic.payload_bytes));
   put("samples", `${count(status.data.samples_trained)}, ${count(status.data.samples_lost)} lost`);
-  put("pace", status.pace.reason);
+  put("pace", [status.pace.reason, status.pace.round].filter(Boolean).join("; "));
   showMembers(status.members);
   showCheckpoints(status.checkpoint);
 }
