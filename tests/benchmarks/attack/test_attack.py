@@ -254,3 +254,13 @@ def test_results_come_back_from_their_file_as_they_were(tmp_path: Path) -> None:
     assert kept.read(tmp_path / "none.json") == []
     found = json.loads((tmp_path / "attack.json").read_bytes())
     assert found["agreement"]["stale"] == {"audits": 1, "least": 0.5, "median": 0.5, "most": 0.5}
+
+
+def test_the_committed_rows_are_those_of_the_committed_cases() -> None:
+    path = Path("docs/results/data/attack.json")
+    found = json.loads(path.read_bytes())
+    assert found["rows"] == kept.rows(kept.read(path))
+    quarter = [row for row in found["rows"] if row["hostile"] == 2]
+    assert {(row["attack"], row["defence"]) for row in quarter} == {
+        (attack, defence) for attack in ATTACKS for defence in kept.DEFENCES
+    }
