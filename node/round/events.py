@@ -48,7 +48,9 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A round was decided; the `LogPosition` that comes with the event says which."""
+    """A round was decided, or the run goes on from a checkpoint; the `LogPosition` that comes with
+    the event says which.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,3 +81,5 @@ class Inbox:
         ledger.chained(entries)
         if ledger.outdated:
             self._tell(events.StateOutdated(ledger.outdated))
+        elif ledger.restart:
+            self._tell(events.Decided())  # else a node that waits for a round would not look

@@ -17,9 +17,10 @@ Its rules:
   none is in two places. Only a machine that computed wrong is excused from this.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from protocol.codec.chain import Restart, Void
 from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest
 from protocol.codec.payload import Coefficients
 from protocol.ids import Digest, PeerId, RunId
@@ -40,6 +41,8 @@ class Auditor:
     """Whether the journal calls a payload of a round void."""
     opened_until: Callable[[], int]
     """The newest round that the coordinator has opened."""
+    chain: Callable[[], Sequence[Void | Restart]] = tuple
+    """The voids and restarts in the journal, in order."""
     digests: dict[tuple[int, int], int] = field(default_factory=dict)
     """Digest of the state after a round, by the number of void payloads that it passed over."""
     excused: set[int] = field(default_factory=set)
@@ -53,9 +56,16 @@ class Auditor:
     payloads: dict[Digest, int] = field(default_factory=dict)
     """The round of every payload that was ever announced."""
 
-    def follows(self, peer: PeerId, round: int, head: Digest, run_id: RunId) -> None:
-        """A replica whose last commit has the digest `head` applies the commit of a round."""
+    def follows(
+        self, peer: PeerId, round: int, head: Digest, run_id: RunId, *, digest: int
+    ) -> None:
+        """A replica whose last commit has the digest `head`, and whose state has `digest`, applies
+        the commit of a round. Behind a restart the state is that of the checkpoint.
+        """
         before = self.commit_before(round)
+        if before and (restart := self.restart_after(before.round)):
+            require(digest == restart.state_digest, peer, "is not at the checkpoint before", round)
+            return
         expected = commit_digest(before) if before else genesis_digest(run_id)
         require(head == expected, peer, "applies out of order: round", round)
 
@@ -120,6 +130,21 @@ class Auditor:
             "that no node has that applied it",
         )
         return max(known)
+
+    def restart_after(self, round: int) -> Restart | None:
+        """The newest restart behind the commit of a round, and in front of the next."""
+        restarts = [each for each in self.chain() if isinstance(each, Restart)]
+        return next((each for each in reversed(restarts) if each.round == round), None)
+
+    def passed_by(self, digest: int) -> set[int]:
+        """Numbers of voids and restarts that a state with this digest, of a checkpoint, may have
+        passed over.
+        """
+        return {
+            number
+            for number, each in enumerate(self.chain(), 1)
+            if isinstance(each, Restart) and each.state_digest == digest
+        }
 
     def announces(self, peer: PeerId, round: int, digest: bytes) -> None:
         """A node announces its work of a round."""

@@ -6,7 +6,7 @@ simple book (sets of positions, sets of holders) and raises `Violation` when a p
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
@@ -31,10 +31,11 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.operator.acts import Appoint, Ordered
 from coordinator.machine.rounds import Rounds
-from protocol.codec.chain import Void, entry_digest
+from protocol.codec.chain import Reschedule, Restart, Void, entry_digest
 from protocol.codec.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
+from tests.simulation.orders import Orders
 
 
 class Violation(AssertionError):  # noqa: N818 (a finding)
@@ -66,6 +67,11 @@ class Referee:
         self.commits: list[Commit] = []
         self.words: dict[int, str] = {}
         self.voids: dict[tuple[int, Digest], Void] = {}
+        self.orders = Orders(machine.spec)
+        self.chain: list[Void | Restart] = []
+        """What a state passes over, in order."""
+        self.restarted: Callable[[], None] = lambda: None
+        """Called when the run goes on from a checkpoint."""
         self._head = genesis_digest(machine.run_id)
         self._lacked: dict[tuple[int, Digest], set[PeerId]] = defaultdict(set)
         self._run_id, self._spec = machine.run_id, machine.spec
@@ -87,6 +93,7 @@ class Referee:
         for effect in effects:
             match effect:
                 case Admit(peer):
+                    require(peer not in self.orders.banned, peer, "is banned and admitted")
                     self._live.add(peer)
                 case OpenRound():
                     self._opened(effect)
@@ -94,6 +101,16 @@ class Referee:
                     self._committed(effect)
                 case Chained(Void() as void):
                     self._voided(void)
+                case Chained(Reschedule() as entry):
+                    require(entry.previous == self._head, "does not follow the chain:", entry)
+                    self._head, self._finished = entry_digest(entry), False
+                    self.orders.schedules.append(entry)
+                case Chained(Restart() as restart):
+                    require(restart.previous == self._head, "does not follow the chain:", restart)
+                    require(not self._pages, "rounds are open behind", restart)
+                    self._head = entry_digest(restart)
+                    self.chain.append(restart)
+                    self.restarted()
                 case SkipRound(round, reason):
                     require(bool(reason), "round", round, "was skipped without a reason")
                     self._decided(round, "skipped")
@@ -103,8 +120,7 @@ class Referee:
                     self._went(peer)
                 case FinishRun():
                     require(
-                        len(self.commits) == self._spec.schedule.steps
-                        or self.machine.state.operator.finishing is not None,
+                        len(self.commits) == self.orders.schedule.steps or self.orders.ends,
                         "finished after",
                         len(self.commits),
                     )
@@ -115,6 +131,7 @@ class Referee:
     # ---- events
 
     def _take(self, event: Event) -> None:
+        self.orders.take(event)
         match event:
             case Left(peer) | Lapsed(peer):
                 self._went(peer)
@@ -170,6 +187,7 @@ class Referee:
             )
             return
         require(not self._finished, "round", opened.round, "opens after the end")
+        require(not self.orders.closed, "round", opened.round, "opens while", self.orders.closed)
         require(
             opened.round == len(self.words) + len(self._pages),
             "round",
@@ -234,6 +252,8 @@ class Referee:
         check_link(commit, self._run_id, self._head, previous.round if previous else -1)
         self._head = commit_digest(commit)
         require(commit.step == len(self.commits), "round", commit.round, "makes step", commit.step)
+        rates = commit.learning_rate_bits, commit.decay_bits
+        require(rates == self.orders.rates(commit.step), commit, "has not the schedule's rate")
         authors = [entry.author for entry in commit.entries]
         require(authors == sorted(set(authors)), "round", commit.round, "names authors", authors)
         require(
@@ -319,6 +339,7 @@ class Referee:
         require(void.digest in named, void, "is about a payload that no commit names")
         require(bool(self._lacked[payload] & self._live), void, "and no member lacks it")
         self.voids[payload] = void
+        self.chain.append(void)
         self._head = entry_digest(void)
 
     def _decided(self, round: int, word: str) -> None:
@@ -340,7 +361,7 @@ class Referee:
 
     def check_books(self) -> None:
         """The machine's members, undecided rounds and data order follow from its events."""
-        machine, steps = self.machine, self._spec.schedule.steps
+        machine, steps = self.machine, self.orders.schedule.steps
         flights = [flight.round for flight in machine.state.undecided]
         require(
             flights == sorted(self._pages), "in flight", flights, "expected", sorted(self._pages)

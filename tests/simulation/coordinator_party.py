@@ -8,6 +8,7 @@ the journal exactly the state before it. The machine's invariants are checked af
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
+from coordinator.desk import OperatorDesk
 from coordinator.history import Contributions
 from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.events import (
@@ -27,6 +29,7 @@ from coordinator.machine.events import (
     OpenRound,
     RecordDigest,
 )
+from coordinator.machine.operator.acts import Act, Ordered
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient
 from coordinator.sequencer import Outcome, Sequencer
@@ -35,7 +38,7 @@ from coordinator.service.server import CoordinatorService
 from coordinator.state_snapshot import durable_part
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, SignedCommit, open_commit
-from protocol.errors import LocalProtocolError, StorageError
+from protocol.errors import LocalProtocolError, SettingsError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec, run_id
@@ -170,7 +173,8 @@ class MemoryJournal:
         for row in digests:
             self.digests[row.round] = row
         self.chained += entries
-        require(len(self.chained) == len(referee.voids), "voids on disk", self.chained)
+        entries_seen = len(referee.chain) + len(referee.orders.schedules)
+        require(len(self.chained) == entries_seen, "entries on disk", self.chained)
         if state is not None:
             self.states.append((len(self.rows), state))
         self._step()
@@ -259,7 +263,11 @@ class SimulatedCoordinator:
         self.sequencer: Sequencer | None = None
         """Of the present life, once it takes events."""
         self.trust: list[Event] = []
-        """The operator's word, given at each start."""
+        """The operator's word, given at each start; acts at the first one alone."""
+        self.desk: OperatorDesk | None = None
+        """Of the present life, once it takes events."""
+        self.down_ms: Callable[[], float] = self._drawn_pause_ms
+        """The time after which a coordinator that died is started again."""
         self.loss_judge = LossJudge()
         self._emitted = 0
         self._lost: object = None
@@ -291,11 +299,33 @@ class SimulatedCoordinator:
 
     def _died(self) -> None:
         self.world.say("the coordinator dies")
-        self.sequencer = None
+        self.sequencer = self.desk = None
         self._lost = None if self.rounds.fresh else durable_part(self.rounds.state)
         self.switchboard.died(COORDINATOR)
+        self.world.after(self.down_ms(), self.start)
+
+    def _drawn_pause_ms(self) -> float:
         least, most = SUPERVISOR_MS
-        self.world.after(least + (most - least) * self.world.random.random() ** 3, self.start)
+        return least + (most - least) * self.world.random.random() ** 3
+
+    def post(self, event: Event) -> None:
+        """Hand an event to the sequencer, if there is one."""
+        process, sequencer = self.process, self.sequencer
+        if process is not None and process.state == "runs" and sequencer is not None:
+            self.world.call_soon(lambda: sequencer.post(event), context=process.context)
+
+    def order(self, act: Act, answered: Callable[[], None]) -> None:
+        """Give an order at the desk, if there is one, and say when it was taken or objected to."""
+        process, desk = self.process, self.desk
+        if process is None or process.state != "runs" or desk is None:
+            return
+
+        async def give() -> None:
+            with contextlib.suppress(SettingsError):
+                await desk.order(act)
+            answered()
+
+        self.world.call_soon(lambda: self.world.create_task(give()), context=process.context)
 
     async def _main(self, process: Process) -> None:
         try:
@@ -317,8 +347,10 @@ class SimulatedCoordinator:
                 ),
             )
             self.switchboard.servicer, self.sequencer = self._service, sequencer
+            self.desk = OperatorDesk(sequencer, self._service)
             for event in self.trust:
-                sequencer.post(event)
+                if not (self.restarts and isinstance(event, Ordered)):
+                    sequencer.post(event)
             await sequencer.run()
         except StorageError as error:
             self.world.say("the coordinator gives up: %s", error)

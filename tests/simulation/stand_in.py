@@ -162,6 +162,7 @@ class Replica:
     def reset(self) -> None:
         """Genesis, without momentum."""
         self._raw[:] = 0
+        self._stands_at, self._is_adopted = -1, False
         self._earlier.forget()
         self._set_head(genesis_digest(self.run_id), -1)
         self._auditor.lose(self.trained_here)
@@ -246,7 +247,7 @@ class Replica:
 
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make the commit's step; judged by the auditor."""
-        self._auditor.follows(self.peer, commit.round, self.head, self.run_id)
+        self._auditor.follows(self.peer, commit.round, self.head, self.run_id, digest=self.digest)
         counted = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if not payload:
@@ -296,7 +297,7 @@ class Replica:
         """Take over a snapshot's parameters, and keep the momentum."""
         read_snapshot(snapshot, self.committed)
         self._earlier.forget()
-        self.digest = self._digest()
+        self.digest, self._stands_at, self._is_adopted = self._digest(), -1, True
         self.void_count = self._auditor.adopted(self.peer, self.head_round, self.digest)
         return self.digest
 
@@ -313,6 +314,10 @@ class Replica:
             name: payload.numpy().tobytes() for name, payload in self._earlier.tensors().items()
         }
         fields = (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty)
+        if self._is_adopted and position.void_count in self._auditor.passed_by(self.digest):
+            # it is the checkpoint of a restart, and stands behind the commit before that
+            self.void_count, self._stands_at = position.void_count, position.head_round
+        self._is_adopted = False
         if position.void_count != self.void_count:
             raise Violation(
                 f"{self.peer} saves {position.void_count} voids of {self.void_count} passed over"
@@ -342,6 +347,8 @@ class Replica:
         self._earlier.restore(votes, self.shape_at)
         self.digest = self._digest()
         next_round, head, head_round = saved.where
+        if saved.void_count in self._auditor.passed_by(self.digest):
+            self._stands_at = head_round
         if head_round != self.head_round:
             raise Violation(
                 f"{self.peer} saved the state of round {self.head_round} as that of {head_round}"
@@ -372,8 +379,11 @@ class Replica:
 
     @property
     def head_round(self) -> int:
-        """Round of the last commit applied; -1 at genesis."""
-        return int.from_bytes(self._raw[-8:].tobytes(), "big", signed=True)
+        """Round of the last commit applied; -1 at genesis. At a checkpoint from which the run goes
+        on: of the commit before the restart.
+        """
+        round = int.from_bytes(self._raw[-8:].tobytes(), "big", signed=True)
+        return max(round, self._stands_at)
 
     def has_applied(self, position: int) -> bool:
         """Whether a commit has counted this sample."""

@@ -1,11 +1,13 @@
 """A public run among strangers: honest nodes that the operator vouches for, and hostile members.
 
 No other fault is made, so that what it costs is what the strangers cost: the same seed without them
-is the quiet run. The checkers judge invariants 8 to 10 of the design:
+is the quiet run. Where the operator is busy and the coordinator is killed (`operating`), that is so
+in both. The checkers judge invariants 8 to 10 of the design:
 
 - apply is total: no honest node ends, and in the end all have every commit;
 - free keys decide nothing: every commit has a quorum of members with standing and names no payload
   that no honest node made; no honest node is removed or told to start over;
+- an operator's acts hold from the moment they are in the journal, over restarts too;
 - silence is cheap: at least nine tenths of the quiet run's commits are made.
 """
 
@@ -13,8 +15,9 @@ import functools
 from dataclasses import dataclass
 from itertools import cycle
 
-from coordinator.machine.events import AskResync, Effect, Event, Evict, RecordDigest
-from coordinator.machine.operator.acts import Salted, Vouched
+from coordinator.machine.events import AskResync, Effect, Event, Evict, Lapsed, RecordDigest
+from coordinator.machine.operator import acts
+from coordinator.machine.operator.acts import Ordered, Salted, Vouched, first_digest, flaw
 from node.links.frames import PART_BYTES_MAX
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec
@@ -27,12 +30,16 @@ from tests.simulation.hostile import KINDS, HostileMember, Ring
 from tests.simulation.machinery import installed
 from tests.simulation.network import Network
 from tests.simulation.node_party import TOP_K, Place, SimulatedNode
+from tests.simulation.operating import Operator
 from tests.simulation.session import Switchboard
 from tests.simulation.world import World
 
 SETTLE_MS, MEASURED_MS, CATCH_UP_MS = 10_000, 15_000, 3_000
 """Time for which members come together, for which commits are counted, and within which all nodes
 have the last one of them."""
+
+OPERATED_MS, OPERATED_CATCH_UP_MS = 40_000, 10_000
+"""The same of a run whose operator is busy: long enough for every kind of act."""
 
 HONEST_MIN = 2
 COMMITS_PERCENT = 90
@@ -52,12 +59,15 @@ class Cast:
     trust: str = "public"
     audited: bool = False
     """The operator has named an auditor."""
+    operated: bool = False
+    """The operator gives orders meanwhile, and the coordinator is killed; the quiet run has the
+    same operator."""
     commits_percent: int = COMMITS_PERCENT
     """Commits of the quiet run that must be made all the same."""
 
 
 def spec_of(overlap: int, trust: str) -> RunSpec:
-    """A run of short rounds."""
+    """A run of short rounds, with a snapshot of every fifth."""
     return RunSpec.model_validate(
         {
             "algorithm": {"top_k": TOP_K, "early_top_k": TOP_K},
@@ -81,6 +91,7 @@ def spec_of(overlap: int, trust: str) -> RunSpec:
                 "warmup_rounds": 0,
                 "neighbours": 4,
             },
+            "retention": {"snapshot_every": 5},
         }
     )
 
@@ -89,10 +100,14 @@ class StrictReferee(Referee):
     """Judges also what free keys and liars may not bring about."""
 
     honest: frozenset[PeerId] = frozenset()
+    may_lapse = False
+    """The coordinator dies at times, which a node may learn only after its lease."""
 
     def saw(self, event: Event, effects: object, *, judge_books: bool = True) -> None:
         told: list[Effect] = list(effects)  # type: ignore[call-overload]
-        for effect in told:
+        is_act = isinstance(event, Ordered) and isinstance(event.act, acts.Evict)
+        is_outage = isinstance(event, Lapsed) and self.may_lapse
+        for effect in () if is_act or is_outage else told:
             if isinstance(effect, Evict | AskResync):
                 require(effect.peer not in self.honest, effect, "meets an honest node")
         super().saw(event, told, judge_books=judge_books)
@@ -118,6 +133,7 @@ class Strangers:
             journal.commit_before,
             lambda round, digest: (round, digest) in self.coordinator.referee.voids,
             lambda: journal.opened_until,
+            lambda: self.coordinator.referee.chain,
         )
         place = Place(
             self.world,
@@ -142,7 +158,9 @@ class Strangers:
         if cast.audited:
             self.coordinator.trust.append(appointment(self.coordinator.rounds.run_id))
         referee = StrictReferee(self.coordinator.rounds)
+        referee.may_lapse = cast.operated
         referee.honest = frozenset(node.peer for node in self.nodes)
+        referee.restarted = lambda: self.auditor.lose(referee.trained)
         self.coordinator.referee = journal.referee = referee
 
     def _failed(self, who: str, error: Exception) -> None:
@@ -168,14 +186,20 @@ class Strangers:
             self.world.after(1, member.start)
         for node in self.nodes:
             self.world.after(500 + 100 * self.nodes.index(node), node.start)
-        commits = self.coordinator.referee.commits
+        commits, operated = self.coordinator.referee.commits, self.cast.operated
         self._pass(SETTLE_MS)
         before = len(commits)
-        self._pass(MEASURED_MS)
+        if operated:
+            hostile = [member.peer for member in self.hostile]
+            seed = self.cast.seed
+            operator = Operator(self.world, self.coordinator, self.nodes, hostile, seed)
+            operator.begin(OPERATED_MS)
+        self._pass(OPERATED_MS if operated else MEASURED_MS)
         made = len(commits) - before
         target = commits[-1].round if commits else -1
-        self._pass(CATCH_UP_MS)
+        self._pass(OPERATED_CATCH_UP_MS if operated else CATCH_UP_MS)
         self._judge(target)
+        self._judge_acts()
         return made
 
     def _pass(self, milliseconds: int) -> None:
@@ -199,6 +223,17 @@ class Strangers:
             require(not unknown, "round", commit.round, "counts payloads of", unknown)
             require(honest & set(authors), "round", commit.round, "by hostile members alone")
 
+    def _judge_acts(self) -> None:
+        """The acts are a chain in the journal, and all of them hold after every restart."""
+        orders, head = self.coordinator.referee.orders, first_digest(self.coordinator.run_id)
+        for event in orders.given:
+            require(not (why := flaw(event, head)), "the chain of acts breaks:", why)
+            head = event.digest
+        state = self.coordinator.rounds.state
+        told = state.operator.acts, state.operator.head
+        require(told == (len(orders.given), head), "acts", told, "of", len(orders.given))
+        require(not orders.closed, "the run is still", orders.closed)
+
 
 def _newest(digests: dict[int, RecordDigest]) -> tuple[int, int] | None:
     said = digests.get(max(digests, default=0))
@@ -206,15 +241,15 @@ def _newest(digests: dict[int, RecordDigest]) -> tuple[int, int] | None:
 
 
 @functools.lru_cache(maxsize=64)
-def quiet_commits(seed: int, honest: int) -> int:
+def quiet_commits(seed: int, honest: int, operated: bool) -> int:
     """Commits of the same run without strangers."""
-    return Strangers(Cast(seed, honest)).run()
+    return Strangers(Cast(seed, honest, operated=operated)).run()
 
 
 def judge(cast: Cast) -> str:
     """The verdict on a run among strangers; empty if all is well."""
     try:
-        quiet = quiet_commits(cast.seed, cast.honest)
+        quiet = quiet_commits(cast.seed, cast.honest, cast.operated)
         made = Strangers(cast).run()
         require(
             100 * made >= cast.commits_percent * quiet,

@@ -4,22 +4,42 @@
 third of the members that have it, are for `make test-slow`.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from coordinator.machine.operator.state import OperatorState
+from node.control.decisions import DecisionLog
 from tests.simulation.hostile import KINDS
-from tests.simulation.strangers import Cast, judge
+from tests.simulation.strangers import Cast, judge, quiet_commits
 
 SEEDS = 10
+
+FRESH, STANDING = 12, 2
+"""Hostile members without standing, three for each honest one; and with standing, a third of those
+that have it."""
+
+OPERATED = Cast(1, hostile=FRESH, operated=True)
+"""An operator gives every kind of order meanwhile, and the coordinator is killed three times."""
 
 LYING_MAJORITY = Cast(1, hostile=6, kind="liars", trust="known", commits_percent=50)
 """Six liars beside four honest members, all of whom would vote. What they cost by silence is
 another matter: where everybody is known everybody is waited for."""
 
-FRESH, STANDING = 12, 2
-"""Hostile members without standing, three for each honest one; and with standing, a third of those
-that have it."""
+OUTAGES = Cast(
+    0, hostile=STANDING, kind="receipts", vouched=True, operated=True, commits_percent=40
+)
+"""A third of those with standing lie, and the coordinator dies three times in forty seconds: rounds
+that open while honest members are still away are lost, which is more than a tenth."""
+
+
+def rounds_open_in_a_pause(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OperatorState, "waits", lambda state: "")
+
+
+def a_restart_wakes_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DecisionLog, "restart", None)
 
 
 @pytest.mark.timeout(600)
@@ -47,6 +67,42 @@ def test_a_majority_that_lies_about_states_is_overruled_by_the_named_auditor() -
 @pytest.mark.timeout(600)
 def test_the_checkers_see_what_the_same_majority_does_without_an_auditor() -> None:
     assert "meets an honest node" in judge(LYING_MAJORITY)
+
+
+@pytest.mark.timeout(600)
+def test_orders_and_deaths_of_the_coordinator_among_strangers_break_no_promise() -> None:
+    assert judge(OPERATED) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "cast",
+    [
+        OPERATED,
+        replace(OUTAGES, kind="mixed"),
+        OUTAGES,
+        Cast(0, hostile=FRESH, audited=True, operated=True),
+    ],
+    ids=["fresh", "standing", "receipts", "audited"],
+)
+def test_no_moment_of_an_order_or_a_death_helps_a_stranger(cast: Cast) -> None:
+    casts = [replace(cast, seed=seed) for seed in range(SEEDS)]
+    assert [verdict for each in casts if (verdict := judge(each))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("plant", "words"),
+    [(rounds_open_in_a_pause, "opens while paused"), (a_restart_wakes_nobody, "Cast")],
+)
+def test_the_checkers_see_an_order_that_is_not_obeyed(
+    plant: Callable[[pytest.MonkeyPatch], None], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet_commits(OPERATED.seed, OPERATED.honest, True)  # without the fault
+    plant(monkeypatch)
+    assert words in judge(OPERATED)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.benchmarks.pages import headline, parity, tables, wan
+from tests.benchmarks.pages import attack, headline, parity, tables, wan
 from tests.benchmarks.pages.blocks import Blocks, rendered
 from tests.benchmarks.parity.sweeps import SWEEPS
 
@@ -24,6 +24,11 @@ PAGES: dict[str, Blocks] = {
         "differences": headline.differences,
         "rates": headline.rates,
         "looks": headline.looks,
+    },
+    "attack.md": {
+        "quarter": attack.quarter,
+        "others": attack.others,
+        "beside": attack.beside,
     },
     "wan.md": {"results": wan.results},
     "gossip.md": {

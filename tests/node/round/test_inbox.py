@@ -12,6 +12,7 @@ from node.round import events
 from node.round.inbox import Inbox
 from node.round.pending import PendingRounds
 from protocol import wire_pb2 as wire
+from protocol.codec.chain import Restart, sign_entry
 from protocol.codec.commits import Commit, Entry, genesis_digest, sign_commit
 from protocol.ids import sha256
 from tests.node.test_trainer import KEY, OWN, RUN, Stage
@@ -93,3 +94,11 @@ def test_members_and_relays_reach_the_swarm(stage: Stage) -> None:
     members.update(wire.Members(members=[wire.Member(peer_id=OWN, addresses=["h:1"])]))
     Told(stage).inbox.members_changed(members)
     assert stage.swarm.told == [{OWN: ("h:1",)}]
+
+
+def test_a_node_that_waits_for_a_round_hears_of_a_restart_from_a_checkpoint(stage: Stage) -> None:
+    restart = Restart(RUN, 0, sha256(b"a checkpoint"), 7, genesis_digest(RUN))
+    signed = sign_entry(restart, KEY)
+    entry = wire.ChainEntry(body=signed.body, signature=signed.signature)
+    assert Told(stage).receive(chained=entry) == [events.Decided()]
+    assert stage.context.ledger.restart == restart

@@ -1,0 +1,165 @@
+"""The computed parts of docs/results/attack.md."""
+
+import textwrap
+from functools import cache
+from statistics import fmean, stdev
+from typing import Any
+
+from tests.benchmarks.attack.cases import ATTACKS, AUTHORS, HOSTILE, Defence
+from tests.benchmarks.attack.results import DEFENCES, read
+from tests.benchmarks.attack.trial import thresholds
+from tests.benchmarks.pages.blocks import table
+from tests.benchmarks.pages.tables import DATA, document
+
+LABELS: dict[Defence, str] = {
+    "magnitudes": "magnitudes, no bound",
+    "votes": "votes",
+    "audited": "votes and audits",
+}
+
+
+@cache
+def data() -> Any:
+    """The study's file."""
+    return document("attack.json")
+
+
+def quarter() -> str:
+    """What each attack costs with a quarter of attackers, by defence, and when it was found."""
+    rows = []
+    for attack in ATTACKS:
+        found = [_row(attack, AUTHORS // 4, defence) for defence in DEFENCES]
+        rows.append((attack, *map(_behind, found), _removal(found[-1])))
+    return table(("attack", *map(LABELS.get, DEFENCES), "lost their votes after"), rows, left=1)
+
+
+def others() -> str:
+    """The same with an eighth and three eighths, without the ranges."""
+    cells = [(hostile, defence) for hostile in (1, 3) for defence in DEFENCES]
+    rows = [
+        (attack, *(_behind(_row(attack, *cell), ranged=False) for cell in cells))
+        for attack in ATTACKS
+    ]
+    head = [f"{hostile} of {AUTHORS}: {defence}" for hostile, defence in cells]
+    return table(("attack", *head), rows, left=1)
+
+
+def _row(attack: str, hostile: int, defence: Defence) -> dict[str, Any] | None:
+    wanted = (attack, hostile, defence)
+    return next(
+        (
+            row
+            for row in data()["rows"]
+            if (row["attack"], row["hostile"], row["defence"]) == wanted
+        ),
+        None,
+    )
+
+
+def _behind(row: dict[str, Any] | None, *, ranged: bool = True) -> str:
+    """The mean over seeds, with the least and the most, and the number of seeds if it is one."""
+    if row is None:
+        return "-"
+    if "behind" not in row:
+        return "blew up"
+    behind, count = row["behind"], len(row["seeds"])
+    if count == 1:
+        return f"{behind['mean']:+.3f} (one seed)" if ranged else f"{behind['mean']:+.3f}"
+    spread = f" ({behind['least']:+.3f} to {behind['most']:+.3f})" if ranged else f" ({count})"
+    return f"{behind['mean']:+.3f}{spread}"
+
+
+def _removal(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "-"
+    gone, there = row["removed"], row["attackers"]
+    if not gone:
+        return f"none of {there}"
+    part = "all" if gone == there else f"{gone} of {there}"
+    return f"{part}: round {row['rounds']:g}, {row['audits']:g} audits"
+
+
+def clean() -> str:
+    """The losses of the honest authors alone."""
+    results = [each for each in read(DATA / "attack.json") if each.case.attack == "none"]
+    found = []
+    for hostile in sorted(HOSTILE):
+        ends = [
+            each.nats_per_byte
+            for each in sorted(results, key=lambda each: each.case.seed)
+            if (each.case.defence, each.case.hostile) == ("votes", hostile)
+            and each.nats_per_byte is not None
+        ]
+        found.append(f"{AUTHORS - hostile}: {', '.join(f'{end:.3f}' for end in ends)}")
+    return filled(
+        f"Nats per byte of honest authors alone, by seed, with votes; {'; '.join(found)}."
+    )
+
+
+def agreement() -> str:
+    """The shares of signs that agree with the gradient of an author's own share."""
+    found = [
+        f"{kind} {each['least']:.2f} to {each['most']:.2f} ({each['median']:.2f}; "
+        f"{each['audits']:,})"
+        for kind, each in data()["agreement"].items()
+    ]
+    return filled(
+        "Signs that agree with the gradient of the author's own share, least to most (median; "
+        f"audits): {', '.join(found)}."
+    )
+
+
+def beside() -> str:
+    """What helps to read the tables, in paragraphs."""
+    return "\n\n".join((noise(), alarms(), agreement(), clean()))
+
+
+def filled(text: str) -> str:
+    """A paragraph of 100 columns."""
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+def alarms() -> str:
+    """Audits of honest authors in attacked runs that failed, and honest authors that lost votes."""
+    results = read(DATA / "attack.json")
+    clean_runs = [each for each in results if each.case.attack == "none"]
+    audited = [each for each in results if each.case.defence == "audited"]
+    audits = failed = 0
+    for each in audited:
+        limits = thresholds(clean_runs, each.case.seed)
+        for number, author, share in each.audits:
+            if number in limits and author < AUTHORS - each.case.hostile:
+                audits, failed = audits + 1, failed + (share < limits[number])
+    lost = sum(len(each.removals(hostile=False)) for each in audited)
+    authors = sum(AUTHORS - each.case.hostile for each in audited)
+    return filled(
+        f"Honest authors in the audited runs: {failed} of {audits:,} regular audits failed, and "
+        f"{lost} of {authors} lost their votes."
+    )
+
+
+def noise() -> str:
+    """How far runs end from their clean ones whose attackers had at most two rounds."""
+    results = {each.case: each for each in read(DATA / "attack.json")}
+    apart = []
+    for case, each in results.items():
+        there = results.get(case.clean)
+        rounds = [round for round, _ in each.removals(hostile=True)]
+        if (
+            case.defence == "audited"
+            and len(rounds) == case.hostile
+            and max(rounds) <= BRIEF_ROUNDS
+            and not each.removals(hostile=False)
+            and there is not None
+            and each.nats_per_byte is not None
+            and there.nats_per_byte is not None
+        ):
+            apart.append(each.nats_per_byte - there.nats_per_byte)
+    return filled(
+        f"Chance: {len(apart)} runs had their attackers for at most {BRIEF_ROUNDS} rounds of 80. "
+        f"They end {fmean(apart):+.3f} from their clean runs on average, standard deviation "
+        f"{stdev(apart):.3f} ({min(apart):+.3f} to {max(apart):+.3f})."
+    )
+
+
+BRIEF_ROUNDS = 2
