@@ -1,7 +1,8 @@
 """Takes the operator's orders, one after the other, and tells how the run stands.
 
 An order is judged, becomes an event that is linked to the one before it, and is answered once it is
-on disk. Whom a ban of a host concerns is known here alone: the machine knows no hosts.
+on disk; an auditor's evidence too. Whom a ban of a host concerns is known here alone: the machine
+knows no hosts.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ class OperatorDesk:
     ) -> None:
         self._sequencer, self._service, self._clock_s = sequencer, service, clock_s
         self._writing = asyncio.Lock()
+        service.evidence.order = self.order
 
     async def order(self, act: Act) -> Ordered:
         """Return once the act is on disk and its effects are out. Raises `SettingsError` for one

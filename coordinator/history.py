@@ -4,6 +4,7 @@ The history is fed with the effects of the machine and, after a restart, with th
 journal, which know no times. It is bounded; the journal keeps everything. Pure.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ ROUNDS_MAX = 5_000
 
 UNDECIDED_MAX = 64
 """Open rounds that are remembered; a run has one or two."""
+
+SECONDS_BOUNDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+"""Upper bounds of the classes in which round times are counted, in seconds."""
 
 REPLY_ROUNDS_MAX = 1_000
 """Rounds in one answer; a reader asks again for those after them."""
@@ -65,6 +69,20 @@ class RoundRecord:
 
 
 @dataclass(slots=True)
+class RoundTimes:
+    """Times of decided rounds since this process began, counted in classes."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(SECONDS_BOUNDS) + 1))
+    """Rounds in each class of `SECONDS_BOUNDS`, and above all of them."""
+    total_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """A round took this time."""
+        self.counts[bisect_left(SECONDS_BOUNDS, seconds)] += 1
+        self.total_s += seconds
+
+
+@dataclass(slots=True)
 class Credit:
     """What one key has given to the run."""
 
@@ -87,6 +105,7 @@ class History:
 
     records: deque[RoundRecord] = field(default_factory=lambda: deque(maxlen=ROUNDS_MAX))
     credit: dict[PeerId, Credit] = field(default_factory=dict)
+    times: RoundTimes = field(default_factory=RoundTimes)
     _opened: dict[int, tuple[Instants, int]] = field(default_factory=dict)
 
     def restore(self, commits: Iterable[tuple[Commit, float | None]]) -> None:
@@ -114,10 +133,8 @@ class History:
                     self._add(effect.commit, effect.loss, opened, now_ms)
                 case SkipRound():
                     opened = self._opened.pop(effect.round, None)
-                    record = RoundRecord(
-                        effect.round, False, effect.reason, **_times(opened, now_ms)
-                    )
-                    self.records.append(record)
+                    times = self._timed(opened, now_ms)
+                    self.records.append(RoundRecord(effect.round, False, effect.reason, **times))
                 case _:
                     pass
 
@@ -151,9 +168,15 @@ class History:
             loss,
             len(commit.entries),
             payload_bytes=sum(entry.payload_bytes for entry in commit.entries),
-            **_times(opened, now_ms),
+            **self._timed(opened, now_ms),
         )
         self.records.append(record)
+
+    def _timed(self, opened: tuple[Instants, int] | None, now_ms: int) -> dict[str, int]:
+        """The times of a round that is decided now, which are counted."""
+        if opened:
+            self.times.add(max(0, now_ms - opened[0].opened) / 1000)
+        return _times(opened, now_ms)
 
 
 def _times(opened: tuple[Instants, int] | None, now_ms: int) -> dict[str, int]:

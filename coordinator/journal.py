@@ -5,6 +5,7 @@
     snapshots  (sequence of the last event in it, state): a shorter way there; the newest few
     commits    (round, body, signature, loss)
     digests    (round, state digest that the majority reported after the commit, counts)
+    leases     (round, msgpack): the positions of the data order behind each entry of a commit
     entries    (round of the commit before it, round that it is about, body, signature): what is in
                the chain beside commits
 
@@ -16,11 +17,12 @@ translated to `StorageError` here.
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from types import MappingProxyType
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 
@@ -29,6 +31,7 @@ from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
+from protocol.shuffle import Share
 
 FORMAT = "10"
 """Version of the tables, of the events' names and fields, and of the snapshots."""
@@ -50,9 +53,12 @@ CREATE TABLE IF NOT EXISTS commits (round INTEGER PRIMARY KEY, body BLOB NOT NUL
     signature BLOB NOT NULL, loss REAL);
 CREATE TABLE IF NOT EXISTS digests (round INTEGER PRIMARY KEY, state_digest BLOB NOT NULL,
     reports INTEGER NOT NULL, dissent INTEGER NOT NULL, snapshot_sha256 BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS leases (round INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, after_round INTEGER NOT NULL,
     round INTEGER NOT NULL, body BLOB NOT NULL, signature BLOB NOT NULL);
 """
+
+_Leases: TypeAlias = tuple[tuple[Share, ...], ...]
 
 _ENTRIES = """
 SELECT after_round, round, body, signature FROM entries WHERE round BETWEEN :first AND :last
@@ -74,6 +80,8 @@ class RecordedCommit:
     reports: int
     dissent: int
     snapshot_sha256: bytes
+    trained: tuple[tuple[Share, ...], ...] = ()
+    """Positions of the data order behind each entry; empty where none are on record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +137,12 @@ class Journal:
         digests: Sequence[RecordDigest],
         state: bytes | None = None,
         entries: Sequence[RecordedEntry] = (),
+        *,
+        trained: Mapping[int, tuple[tuple[Share, ...], ...]] = MappingProxyType({}),
     ) -> None:
         """Write a batch, all or nothing: (time, event) pairs, (round, commit, mean loss) triples,
-        digests, entries of the chain. `state` is the encoded state after these events; a restart
-        begins from it.
+        digests, entries of the chain, and by round what the authors of a commit trained. `state` is
+        the encoded state after these events; a restart begins from it.
         """
         rows = [
             (at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events
@@ -144,6 +154,10 @@ class Journal:
             self._database.executemany(
                 "INSERT INTO commits VALUES (?, ?, ?, ?)",
                 [(round, signed.body, signed.signature, loss) for round, signed, loss in commits],
+            )
+            self._database.executemany(
+                "INSERT INTO leases VALUES (?, ?)",
+                [(round, msgspec.msgpack.encode(shares)) for round, shares in trained.items()],
             )
             self._database.executemany(
                 "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?)",
@@ -267,10 +281,11 @@ class Journal:
 
     def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
         columns = (
-            "commits.round, body, signature, loss, state_digest, reports, dissent, snapshot_sha256"
+            "commits.round, commits.body, signature, loss, leases.body, state_digest, reports, "
+            "dissent, snapshot_sha256"
         )
         query = (
-            f"SELECT {columns} FROM commits "
+            f"SELECT {columns} FROM commits LEFT JOIN leases ON leases.round = commits.round "
             f"LEFT JOIN digests ON digests.round = commits.round {where}"
         )
         with self._translated(), self._reading:
@@ -304,10 +319,10 @@ def _recorded(
     body: bytes,
     signature: bytes,
     loss: float | None,
-    *digest: Any,
+    *joined: Any,
 ) -> RecordedCommit:
-    """A row of `commits` joined with `digests`; the latter's columns may be NULL."""
-    state_digest, reports, dissent, snapshot_sha256 = digest
+    """A row of `commits` joined with `leases` and `digests`, whose columns may be NULL."""
+    leases, state_digest, reports, dissent, snapshot_sha256 = joined
     return RecordedCommit(
         round,
         SignedCommit(body, signature),
@@ -316,6 +331,7 @@ def _recorded(
         reports or 0,
         dissent or 0,
         snapshot_sha256 or b"",
+        msgspec.msgpack.decode(leases, type=_Leases) if leases else (),
     )
 
 

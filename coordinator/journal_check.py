@@ -98,6 +98,11 @@ def _compare_commits(
                     f"and {found} is on record"
                 )
             open_commit(row.signed, coordinator_key)
+            if row.trained != effect.trained:
+                raise StorageError(
+                    f"event {sequence} decides round {effect.commit.round} with other samples than "
+                    "those on record"
+                )
 
 
 def _compare_entries(

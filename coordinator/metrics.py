@@ -3,13 +3,19 @@ labels.
 """
 
 from collections.abc import Callable, Iterator, Sized
+from itertools import accumulate
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from coordinator.history import SECONDS_BOUNDS, RoundTimes
 from coordinator.machine.auditing import alarm
 from coordinator.machine.rounds import Rounds
 from coordinator.status_document import phase, standing, state_lost
@@ -28,6 +34,7 @@ class RoundsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         state = self._rounds.state
+        yield self._run_info()
         totals, tally = state.totals, state.verdicts.tally
         yield _counter("rounds_committed", "Rounds that were committed.", totals.committed)
         yield _counter("rounds_skipped", "Rounds that were skipped.", totals.skipped)
@@ -48,6 +55,11 @@ class RoundsCollector(Collector):
         yield _gauge("steps_planned", "Length of the run in steps.", steps)
         if state.loss is not None:
             yield _gauge("loss_nats_per_token", "Training loss of the newest commit.", state.loss)
+        if measured := state.evaluation.newest:
+            text = "Newest loss on held-out samples, in nats per token."
+            yield _gauge("validation_loss", text, measured.loss)
+            text = "Round after which it was measured."
+            yield _gauge("validation_round", text, measured.round)
         text = "1 while members wait and none of them holds the state of the newest commit."
         yield _gauge("state_lost", text, bool(state_lost(self._rounds, self._now_ms())))
         text = "Distance of the members from the mean of their parameters; 0 where all are equal."
@@ -55,6 +67,19 @@ class RoundsCollector(Collector):
         yield _gauge("consensus_distance", text, apart if isinstance(apart, float) else 0.0)
         yield self._members()
         yield self._phase()
+
+    def _run_info(self) -> Metric:
+        spec = self._rounds.spec
+        labels = {
+            "run": self._rounds.run_id,
+            "name": spec.name,
+            "algorithm": spec.algorithm.name,
+            "trust": spec.membership.trust,
+        }
+        text = "1; the labels say which run it is."
+        family = GaugeMetricFamily("lockstep_coordinator_run_info", text, labels=list(labels))
+        family.add_metric(list(labels.values()), 1)
+        return family
 
     def _members(self) -> Metric:
         family = GaugeMetricFamily(
@@ -72,6 +97,23 @@ class RoundsCollector(Collector):
         for name in PHASES:
             family.add_metric([name], float(phase(self._rounds.state) == name))
         return family
+
+
+class TimesCollector(Collector):
+    """How long rounds took, from their opening to their decision."""
+
+    def __init__(self, times: RoundTimes) -> None:
+        self._times = times
+
+    def collect(self) -> Iterator[Metric]:
+        bounds = [*map(str, map(float, SECONDS_BOUNDS)), "+Inf"]
+        counts = accumulate(self._times.counts)
+        yield HistogramMetricFamily(
+            "lockstep_coordinator_round_seconds",
+            "Time of decided rounds, since the process began.",
+            buckets=list(zip(bounds, counts, strict=True)),
+            sum_value=self._times.total_s,
+        )
 
 
 class TrafficCollector(Collector):
@@ -121,12 +163,14 @@ def registry(
     traffic: Traffic | None = None,
     door: Door | None = None,
     now_ms: Callable[[], int] | None = None,
+    times: RoundTimes | None = None,
 ) -> CollectorRegistry:
     """A registry with the run's metrics and, if `traffic` is counted, its bytes; `now_ms` is the
-    run's clock.
+    run's clock, `times` those of its rounds.
     """
     collectors = CollectorRegistry(auto_describe=False)
     collectors.register(RoundsCollector(rounds, now_ms or (lambda: rounds.state.last_ms)))
+    collectors.register(TimesCollector(times or RoundTimes()))
     collectors.register(DoorCollector(door))
     if traffic:
         collectors.register(TrafficCollector(traffic))

@@ -86,7 +86,11 @@ class CoordinatorProcess:
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
         self.registry: CollectorRegistry = metrics.registry(
-            self.rounds, self._traffic, self.service, self._sequencer.now_ms
+            self.rounds,
+            self._traffic,
+            self.service,
+            self._sequencer.now_ms,
+            self.history.times,
         )
 
     async def start(self) -> None:
@@ -195,12 +199,12 @@ class CoordinatorProcess:
             "refusals": {"nodes": len(refusals), "last": refusals.last},
             "traffic": document["traffic"] | self._traffic.document(),
             "relays": self.service.relays.document(),
-            "audit": {
+            "audit": document["audit"]
+            | {
                 "auditors": [
                     each | {"connected": each["peer_id"] in self.service.relay_sessions}
                     for each in document["audit"]["auditors"]
                 ],
-                "alarm": document["audit"]["alarm"],
             },
         }
 

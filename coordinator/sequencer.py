@@ -213,7 +213,8 @@ class Sequencer:
         self._events_since_snapshot += len(batch.events)
         wanted = self._events_since_snapshot >= SNAPSHOT_EVENTS
         state = encode_state(self.rounds.state) if wanted else None
-        self._journal.append(batch.events, rows, digests, state, rows_of_entries)
+        trained = {effect.commit.round: effect.trained for effect in commits if effect.trained}
+        self._journal.append(batch.events, rows, digests, state, rows_of_entries, trained=trained)
         if state is not None:
             self._events_since_snapshot = 0
         return Outcome(tuple(batch.effects), signed, before, entries)

@@ -7,16 +7,22 @@ from coordinator.journal import RecordedCommit
 from coordinator.machine.auditing import alarm
 from coordinator.machine.checkpoints import publishing
 from coordinator.machine.digest_votes import DigestTally
+from coordinator.machine.evaluation import measuring
 from coordinator.machine.head_state import held_by_nobody
 from coordinator.machine.members.member import Member
+from coordinator.machine.members.standing import Demoted
 from coordinator.machine.opening import muted_reason
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from protocol.codec.commits import Commit
+from protocol.codec.evidence import WHOLE, read_evidence
 from protocol.ids import PeerId
 
 COMMITS_SHOWN = 10
 """Newest commits in the document."""
+
+DEMOTED_SHOWN = 8
+"""Keys in the document that have lost their standing, those of the newest evidence."""
 
 
 def status(
@@ -45,6 +51,7 @@ def status(
         "voids": len(state.voids.made),
         "audit": _audit(state),
         "loss": state.loss,
+        "validation": validation(state),
         "last_commits": [_commit(recorded, commit) for recorded, commit in commits],
         "digests": {
             "agreed": tally.agreed,
@@ -117,7 +124,7 @@ def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, An
         "state": state,
         "reason": reason,
         "round": member.round,
-        "standing": rounds.members.standing.word(member.peer) if rounds.members.public else "",
+        "standing": _standing_word(rounds, member.peer),
         "strikes": member.strikes,
         "samples": member.work.samples,
         "samples_per_second": member.work.speed / 1000,
@@ -126,6 +133,40 @@ def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, An
         "loss": member.work.loss,
         "member_seconds": (now_ms - member.joined_ms) // 1000,
     }
+
+
+def validation(state: RunState) -> dict[str, Any]:
+    """The newest validation loss, None before the first, and how the next one stands. `other_data`:
+    whether it was measured on other samples than the one before it, so that they do not compare.
+    """
+    points = state.evaluation.points
+    document: dict[str, Any] = {"next": measuring.words(state), "measured": len(points)}
+    newest = points[-1] if points else None
+    other = len(points) > 1 and points[-2].data_sha256 != points[-1].data_sha256
+    return document | {
+        "loss": newest.loss if newest else None,
+        "round": newest.round if newest else None,
+        "step": newest.step if newest else None,
+        "samples": newest.samples if newest else None,
+        "peer_id": newest.peer if newest else "",
+        "name": newest.name if newest else "",
+        "other_data": other,
+    }
+
+
+def validation_points(state: RunState) -> list[dict[str, Any]]:
+    """The newest measured losses, oldest first."""
+    return [
+        {"round": each.round, "step": each.step, "loss": each.loss, "peer_id": each.peer}
+        for each in state.evaluation.points
+    ]
+
+
+def _standing_word(rounds: Rounds, peer: PeerId) -> str:
+    """What the key has earned, was given or has lost; empty where all decide alike."""
+    if peer in rounds.members.standing.demoted:
+        return "demoted"
+    return rounds.members.standing.word(peer) if rounds.members.public else ""
 
 
 def _checkpoints(state: RunState) -> dict[str, Any]:
@@ -181,6 +222,31 @@ def _audit(state: RunState) -> dict[str, Any]:
             for auditor in sorted(verdicts.auditors)
         ],
         "alarm": alarm(verdicts),
+        "demoted": [_demoted(peer, each) for peer, each in _newest(state.members.standing.demoted)],
+    }
+
+
+def _newest(demoted: dict[PeerId, Demoted]) -> list[tuple[PeerId, Demoted]]:
+    return list(demoted.items())[: -DEMOTED_SHOWN - 1 : -1]
+
+
+def _demoted(peer: PeerId, demoted: Demoted) -> dict[str, Any]:
+    """A key that has lost its standing, with the evidence, which anybody can compute again."""
+    evidence = read_evidence(demoted.evidence)
+    return {
+        "peer_id": peer,
+        "finding": evidence.finding,
+        "auditor": demoted.auditor,
+        "reason": demoted.reason,
+        "audits": [
+            {
+                "round": audit.round,
+                "payload": audit.digest.hex(),
+                "agreement": audit.agreement / WHOLE,
+                "expected": audit.expected / WHOLE,
+            }
+            for audit in evidence.audits
+        ],
     }
 
 

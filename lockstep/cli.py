@@ -169,13 +169,7 @@ def coordinator(
     directory: coordinator_options.Directory = None,
     listen: options.Listen = "127.0.0.1:50700",
     admin: options.Admin = "127.0.0.1:50701",
-    plain_text: Annotated[
-        bool,
-        typer.Option(
-            "--plain-text",
-            help="Speak without TLS on a network too, if you trust it. On loopback there is none.",
-        ),
-    ] = False,
+    plain_text: coordinator_options.PlainText = False,
     vouch: coordinator_options.Vouch = None,
     admit: coordinator_options.Admission = "",
     restart_from: options.Checkpoint = None,
@@ -184,6 +178,7 @@ def coordinator(
     checkpoints_kept: coordinator_options.CheckpointsKept = 2,
     check: coordinator_options.CheckDirectory = None,
     check_run: coordinator_options.CheckRun = False,
+    try_model: coordinator_options.TryModel = True,
     follow_parent: options.FollowParent = False,
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
@@ -217,7 +212,9 @@ def coordinator(
     )
     serving = ServeOptions(place, admin, follow_parent)
     restart = RestartWish(restart_from, force) if restart_from else None
-    coordinate(run_file, settings, serving, plain_text=plain_text, restart=restart)
+    coordinate(
+        run_file, settings, serving, plain_text=plain_text, restart=restart, try_model=try_model
+    )
 
 
 @app.command()
@@ -329,3 +326,19 @@ def prepare(
     from lockstep.commands.data import prepare as prepare_data
 
     prepare_data(sources, out, tokenizer)
+
+
+@data_app.command()
+def publish(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory that `lockstep data prepare` filled.")
+    ],
+    url: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="Directory or fsspec URL (s3, hf, gs) for the data."),
+    ],
+) -> None:
+    """Copy prepared data to where nodes fetch the parts that they train on."""
+    from lockstep.commands.data import publish as publish_data
+
+    publish_data(directory, url)

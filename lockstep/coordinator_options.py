@@ -15,6 +15,14 @@ Directory = Annotated[
     ),
 ]
 
+PlainText = Annotated[
+    bool,
+    typer.Option(
+        "--plain-text",
+        help="Speak without TLS on a network too, if you trust it. On loopback there is none.",
+    ),
+]
+
 Vouch = Annotated[
     list[str] | None,
     typer.Option(
@@ -76,4 +84,14 @@ CheckDirectory = Annotated[
 CheckRun = Annotated[
     bool,
     typer.Option("--check-run", help="Try the run's model on one sample, then exit. Needs torch."),
+]
+
+TryModel = Annotated[
+    bool,
+    typer.Option(
+        "--try-model/--no-try-model",
+        envvar="LOCKSTEP_TRY_MODEL",
+        help="Before a new run is served, try its model on one sample, in a process of its own; "
+        "without torch only arithmetic is checked.",
+    ),
 ]

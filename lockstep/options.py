@@ -199,8 +199,26 @@ Data = Annotated[
     typer.Option(
         metavar="DIR",
         envvar="LOCKSTEP_DATA",
-        show_default="the run's built-in corpus",
+        show_default="the run's own data",
         help="Directory of prepared data (`lockstep data prepare` fills one).",
+    ),
+]
+DataUrl = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="LOCKSTEP_DATA_URL",
+        show_default="as in the run file",
+        help="URL of published data (http, https, s3, hf, file), whose ranges are fetched.",
+    ),
+]
+DataCache = Annotated[
+    int,
+    typer.Option(
+        metavar="BYTES",
+        envvar="LOCKSTEP_DATA_CACHE",
+        min=10**6,
+        help="Limit on the ranges of published data that are kept on disk, in bytes.",
     ),
 ]
 Corpora = Annotated[
@@ -217,7 +235,8 @@ Device = Annotated[
     typer.Option(
         metavar="NAME",
         envvar="LOCKSTEP_DEVICE",
-        help="Device that trains: cpu, cuda, cuda:1; auto: the first GPU, if there is one.",
+        help="Device that trains: cpu, cuda, cuda:1, several with commas; all: every GPU; "
+        "auto: the first one, if there is one.",
     ),
 ]
 Threads = Annotated[

@@ -22,7 +22,7 @@ def owner_view(
         "run": {
             "run_id": info.run_id if info else "",
             "name": info.spec.name if info else "",
-            "steps": info.spec.schedule.steps if info else 0,
+            "steps": status.steps or (info.spec.schedule.steps if info else 0),
         },
         "share": own.share,
         "bell_in_seconds": None if bell_ms is None else bell_ms / 1000,

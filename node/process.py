@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
@@ -32,25 +31,22 @@ from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
-from node.model.check import check_model
-from node.model.training import require_fits
-from node.own_data import open_corpus
-from node.own_genesis import genesis_of
+from node.own_data import reach_corpus
+from node.own_replica import build_replica
 from node.owner_view import owner_view
 from node.replica.checkpoint_state import read_state
-from node.replica.factory import replica_for
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from node.round.context import RoundContext
 from node.round.neighbour_start import catch_up_for
-from node.round.publisher import Publisher, publisher_of
+from node.round.turns.line import Turns, turns_of
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
 from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
-from node.system.device import choose_device, describe, use_threads
+from node.system.device import choose_devices, describe, use_threads
 from node.system.malloc import keep_freed_memory
 from node.traffic import Statistics
 from node.trainer import Trainer
@@ -88,7 +84,7 @@ class Started:
     transports: list[Transport]
     trainer: Trainer
     hello: wire.Hello
-    publisher: Publisher
+    turns: Turns
 
 
 class NodeProcess:
@@ -134,12 +130,13 @@ class NodeProcess:
         await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
         keep_freed_memory()
         use_threads(settings.threads)
-        device = choose_device(settings.device)
+        devices = choose_devices(settings.device)
         status.phase = "opens its data"
-        corpus = await asyncio.to_thread(open_corpus, settings, info)
+        corpus = await reach_corpus(settings, info, self._say)
+        status.data = corpus.document
         status.phase = "builds the model"
         try:
-            parts = settings, info, device, corpus, self._peer
+            parts = settings, info, devices, corpus, self._peer
             replica = await asyncio.to_thread(build_replica, *parts)
         except SettingsError as error:
             await self._client.decline(info.run_id, str(error))
@@ -150,7 +147,7 @@ class NodeProcess:
         status.state_digest = replica.digest
         await self._reach(lambda _: self._client.fetch_members())
         self._started = await self._assemble(info, replica, corpus, position)
-        self._started.hello.hardware = describe(device)
+        self._started.hello.hardware = describe(*devices)
 
     async def _assemble(
         self, info: RunInfo, replica: Replica, corpus: Corpus, position: Position | None
@@ -179,7 +176,7 @@ class NodeProcess:
         )
         addresses = await swarm.start()
         self.address = addresses[0]
-        publisher = publisher_of(settings, info, replica, corpus.tokenizer, client)
+        turns = turns_of(settings, info, replica, corpus, client, status=self._status)
         context = RoundContext(
             info=info,
             own=self._peer,
@@ -193,12 +190,12 @@ class NodeProcess:
             catch_up=catch_up_for(info, replica, snapshots, swarm, fetch, status=self._status),
             save=lambda position: replica.save(self._state_path, position),
             save_every=settings.save_every,
-            publisher=publisher,
+            turns=turns,
             restored=position,
         )
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
         trainer = Trainer(context)
-        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, publisher)
+        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, turns)
 
     async def run(self) -> str:
         """Train until the run is finished or the node is told to leave; returns the reason in
@@ -243,7 +240,7 @@ class NodeProcess:
     def leave(self) -> None:
         """Finish the round, then end `run`."""
         if self._started:
-            self._started.publisher.leave()
+            self._started.turns.leave()
             self._started.trainer.leave()
 
     async def stop(self) -> None:
@@ -253,7 +250,8 @@ class NodeProcess:
         await asyncio.gather(*self._background, return_exceptions=True)
         self._background.clear()
         if self._started:
-            await self._started.publisher.stop()
+            self._started.corpus.close()
+            await self._started.turns.publisher.stop()
         if self._swarm:
             await self._swarm.stop()
             self._swarm = None
@@ -297,13 +295,12 @@ class NodeProcess:
 
     async def _reach(self, call: Callable[[float], Awaitable[_Answer]]) -> _Answer:
         """An answer of the coordinator; the wait is limited until it has answered once."""
-
-        def say(reason: str) -> None:
-            self._status.phase = reason
-
         known = first_contact.is_known(self._settings.directory, self._client.address)
         limit_s = None if known else first_contact.FIRST_CONTACT_S
-        return await first_contact.reach(call, say, limit_s)
+        return await first_contact.reach(call, self._say, limit_s)
+
+    def _say(self, phase: str) -> None:
+        self._status.phase = phase
 
     @property
     def _state_path(self) -> Path:
@@ -369,28 +366,8 @@ class NodeProcess:
         position, replica = parts.trainer.position, parts.replica
         await asyncio.to_thread(replica.save, self._state_path, position)
         checkpoint = self._settings.directory / "checkpoint"
-        await asyncio.to_thread(parts.publisher.save, checkpoint, position.head_round)
-        self._status.phase = "sends the checkpoint that it was asked for"
-        await parts.publisher.finish()
+        await asyncio.to_thread(parts.turns.publisher.save, checkpoint, position.head_round)
+        self._status.phase = "completes what it was asked for: a validation loss, a checkpoint"
+        await parts.turns.finish()
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
         await self._client.flush(GOODBYE_S)
-
-
-def build_replica(
-    settings: NodeSettings, info: RunInfo, device: torch.device, corpus: Corpus, own: PeerId
-) -> Replica:
-    """The replica of node `own` at genesis; `SettingsError` when the run file cannot be trained
-    here.
-    """
-    try_model(info, device)
-    genesis, batch = genesis_of(info.spec, settings.directory / "genesis"), settings.micro_batch
-    replica = replica_for(info.spec, info.run_id, device, batch, own, genesis=genesis)
-    vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
-    require_fits(replica.trainee.model, vocabulary, length)
-    return replica
-
-
-def try_model(info: RunInfo, device: torch.device) -> None:
-    """Try the run's model on one sample; `SettingsError` when it cannot be trained here."""
-    for note in check_model(info.spec, device).notes:
-        log.warning("model configuration", extra={"note": note})

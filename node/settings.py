@@ -14,8 +14,14 @@ from protocol.limits import TEXT_BYTES_MAX
 NAME_BYTES_MAX = 64
 """Bytes of a node's name, which tables and status pages of others show."""
 
-DEVICES = r"auto|cpu|cuda(:[0-9]{1,3})?"
+_DEVICE = r"(cpu|cuda(:[0-9]{1,3})?)"
+
+DEVICES = rf"auto|all|{_DEVICE}(,{_DEVICE}){{0,63}}"
 """Names of devices, as a regular expression."""
+
+
+LEAST = {"threads": 0, "micro_batch": 1, "save_every": 1, "data_cache": 10**6}
+"""Least values of settings that are numbers."""
 
 
 def check_network(
@@ -67,7 +73,13 @@ class NodeSettings:
     """Directory of the node's state, payload log and checkpoint."""
 
     data: Path | None = None
-    """A prepared corpus (`lockstep data prepare`); None takes the run's built-in corpus."""
+    """A prepared corpus (`lockstep data prepare`); None takes the run's own data."""
+
+    data_url: str = ""
+    """Where the data are published, any URL of fsspec, in place of the run file's; empty: that."""
+
+    data_cache: int = 10**9
+    """Bytes on disk for ranges of published data at most."""
 
     corpora: Path | None = None
     """Where built-in corpora are prepared on first use, shared by all nodes of a machine; None:
@@ -87,7 +99,8 @@ class NodeSettings:
     """Bytes per second that this node uploads to all peers together at most; 0: no limit."""
 
     device: str = "auto"
-    """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one."""
+    """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one; several with commas,
+    which train as one node, or "all" GPUs."""
 
     threads: int = 0
     """CPU threads for the computation; 0: torch chooses."""
@@ -126,9 +139,10 @@ class NodeSettings:
         check_sha256("p2pd_sha256", self.p2pd_sha256)
         if not re.fullmatch(DEVICES, self.device):
             raise SettingsError(
-                f"device: expected cpu, cuda, cuda:N or auto, found {self.device!r}"
+                f"device: expected cpu, cuda, cuda:N, several with commas, all or auto, found "
+                f"{self.device!r}"
             )
-        for number, least in (("threads", 0), ("micro_batch", 1), ("save_every", 1)):
+        for number, least in LEAST.items():
             if getattr(self, number) < least:
                 raise SettingsError(
                     f"{number}: expected at least {least}, found {getattr(self, number)}"

@@ -2,7 +2,7 @@
 the metrics read.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from node.standing import Standing
+from protocol import wire_pb2 as wire
 from protocol.traffic import MonotonicCounters
 
 
@@ -27,6 +28,12 @@ class NodeStatus:
     round: int = -1
     parameters: int = 0
     loss: float | None = None
+    validation_loss: float | None = None
+    """The newest that the coordinator told, or that this node measured; nats per token."""
+    validation_round: int = -1
+    """The round after which it was measured."""
+    steps: int = 0
+    """Length of the run now, as the coordinator told it; 0: it has not."""
     state_digest: int | None = None
     rounds_trained: int = 0
     rounds_counted: int = 0
@@ -40,6 +47,19 @@ class NodeStatus:
     payload_values: int = 0
     traffic: dict[str, int | None] = field(default_factory=dict)
     standing: Standing = field(default_factory=Standing)
+    data: Callable[[], Mapping[str, Any]] = dict
+    """Says where the training data come from, and what they wait for."""
+
+    def heard(self, reply: wire.HeartbeatReply) -> None:
+        """The coordinator has told how far the run goes and how well it learns."""
+        self.steps = reply.steps or self.steps
+        if reply.HasField("validation_loss"):
+            self.heard_validation(reply.validation_loss, reply.validation_round)
+
+    def heard_validation(self, loss: float, round: int) -> None:
+        """The state after a round has this validation loss."""
+        if round >= self.validation_round:
+            self.validation_loss, self.validation_round = loss, round
 
     def document(self) -> dict[str, Any]:
         """The document of /status.json."""
@@ -52,6 +72,10 @@ class NodeStatus:
             "round": self.round,
             "parameters": self.parameters,
             "loss": self.loss,
+            "validation": {
+                "loss": self.validation_loss,
+                "round": None if self.validation_loss is None else self.validation_round,
+            },
             "state_digest": f"{self.state_digest:016x}" if self.state_digest is not None else None,
             "rounds": {
                 "trained": self.rounds_trained,
@@ -67,6 +91,7 @@ class NodeStatus:
                 "values": self.payload_values,
                 "bits_per_value": bits,
             },
+            "data": dict(self.data()),
             "traffic": dict(self.traffic),
         }
 
@@ -80,6 +105,11 @@ class _StatusCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._status
+        info = GaugeMetricFamily(
+            "lockstep_node_info", "1; the labels say which node it is.", labels=["peer", "name"]
+        )
+        info.add_metric([now.peer_id, now.name], 1)
+        yield info
         yield _counter("rounds_trained", "Rounds in which this node did work.", now.rounds_trained)
         yield _counter(
             "rounds_counted", "Rounds whose commit holds this node's payload.", now.rounds_counted
@@ -99,6 +129,9 @@ class _StatusCollector(Collector):
         yield _gauge("parameters", "Parameters of the model.", now.parameters)
         if now.loss is not None:
             yield _gauge("loss_nats_per_token", "Loss of the last round's samples.", now.loss)
+        if now.validation_loss is not None:
+            text = "Newest loss of the run on held-out samples, as this node knows it."
+            yield _gauge("validation_loss", text, now.validation_loss)
         traffic = CounterMetricFamily(
             "lockstep_node_traffic_bytes", "Bytes on links.", labels=["kind", "direction"]
         )

@@ -61,7 +61,7 @@ class Trainer:
         spec = context.info.spec
         self._agenda = Agenda(spec.rounds, newest, settles_first=spec.algorithm.mixes)
         self._deadline, self._changed = Deadline(), asyncio.Event()
-        self._inbox = Inbox(context, self._pending, self._tell)
+        self.inbox = Inbox(context, self._pending, self._tell)
         parts = context.client, context.swarm, context.ledger
         self._payloads = CommitPayloads(*parts, context.own)
         self._unsaved_rounds = 0
@@ -77,6 +77,7 @@ class Trainer:
         await self._save_when_due()  # on disk before anybody hears of it
         await self._publish(pending, payload)  # to the neighbours, announced to the coordinator
         while self._agenda.must_settle(self.log_position):
+            await self._context.turns.pass_time(self._context.ledger.behind)
             await self._settle_next()  # applied: the same bits on every node; or reclaimed
         self._tell(events.Settled())
 
@@ -97,7 +98,7 @@ class Trainer:
     async def _follow_agenda(self) -> str:
         while True:
             self._changed.clear()
-            await self._context.publisher.look(self._context.ledger.head_round)
+            await self._context.turns.look(self._context.ledger.head_round)
             step = self._agenda.next(self.log_position)
             self._context.status.phase = step.reason
             match step:
@@ -115,6 +116,7 @@ class Trainer:
                 case events.SaveState():
                     await asyncio.to_thread(self._context.save, self.position)
                 case events.Wait():
+                    await self._context.turns.pass_time(self._changed.is_set)
                     await self._changed.wait()
                 case events.End():
                     return step.reason
@@ -124,11 +126,6 @@ class Trainer:
     def leave(self) -> None:
         """Finish the round, not the catching up, and end `run`."""
         self._tell(events.LeaveAsked())
-
-    @property
-    def inbox(self) -> Inbox:
-        """The listener of the coordinator client."""
-        return self._inbox
 
     def _tell(self, event: events.Event) -> None:
         self._limit(self._agenda.handle(event, self.log_position))
@@ -179,6 +176,7 @@ class Trainer:
         self._recovery.end()
         if not context.status.rounds_trained:  # the file may be from a process that ended well
             self._unsaved_rounds = context.save_every  # so save soon
+        await context.turns.borrow(opened.bell_ms - context.client.now_ms())
         started_ms = context.client.now_ms()
         before = self._pending.of(opened.round - 1)
         work = await train_round(context, opened, before, self._settle_early)
@@ -300,7 +298,7 @@ class Trainer:
         context.status.round, context.status.state_digest = commit.round, digest
         snapshot = await asyncio.to_thread(context.catch_up.write, commit)
         self._report(decision, digest, snapshot)
-        await context.publisher.look(commit.round)
+        await context.turns.look(commit.round)
         self._apply_ms = context.client.now_ms() - started_ms
 
     def _settle(self, round: int, kept: Collection[Digest]) -> None:

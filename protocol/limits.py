@@ -50,3 +50,14 @@ PAYLOAD_BYTES_LIMIT = 2 * 1024**3
 
 CHUNKS_MAX = 2**26
 """Chunks of a model at most (2.7e11 parameters)."""
+
+VALIDATION_WINDOWS_MAX = 64
+"""Held-out samples of one measurement of the loss: some thousand tokens, whose order of losses a
+person can trust."""
+
+VALIDATION_TOKENS = 16_384
+"""Tokens of these samples at most, so that a measurement of long samples costs no more."""
+
+LOSS_NATS_MAX = 10_000.0
+"""Largest loss that a member may state, in nats per token; that of a network which knows nothing of
+2**22 tokens is 15."""

@@ -70,10 +70,15 @@ class ModelSpec(Section):
 class DataSpec(Section):
     """The text that the nodes train on."""
 
-    corpus: str = Field(default="python-stdlib", min_length=1, max_length=128)
-    """Name of the corpus. "python-stdlib" is built in: the Python standard library's own sources.
-    With any other name each node points to its own prepared directory (`lockstep join --data
-    DIR`)."""
+    corpus: str = Field(default="lockstep-2026", min_length=1, max_length=128)
+    """Name of the corpus. Two are built in: "lockstep-2026", Lockstep's own sources and pages, the
+    same on every machine; and "python-stdlib", the sources of each node's own Python, which differ
+    between its versions. With any other name nodes fetch the data from `url`, or each points to its
+    own prepared directory (`lockstep join --data DIR`)."""
+
+    url: str = Field(default="", max_length=1024, pattern=r"^((https?|hf|s3|gs)://[^\s?#]+)?$")
+    """URL at which `lockstep data publish` has put the data, of kind http, https, hf, s3 or gs:
+    nodes fetch only the ranges of their samples; empty: nowhere. Needs `manifest_sha256`."""
 
     manifest_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """SHA-256 of the manifest that every node's data must have; empty: nodes may train on their own
@@ -81,6 +86,14 @@ class DataSpec(Section):
 
     sequence_length: int = Field(default=128, ge=8, le=1_048_576)
     """Length of one sample, in tokens."""
+
+    @model_validator(mode="after")
+    def _url_is_safe(self) -> "DataSpec":
+        if self.url and not self.manifest_sha256:
+            raise ValueError("url needs manifest_sha256, by which nodes judge the data: got none")
+        if "::" in self.url or "@" in self.url.partition("://")[2].partition("/")[0]:
+            raise ValueError("url: expected one URL without a name and password in it")
+        return self
 
 
 class ScheduleSpec(Section):

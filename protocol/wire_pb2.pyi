@@ -50,7 +50,7 @@ class ChainEntry(_message.Message):
     def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids")
+    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids", "trained")
     BODY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class Committed(_message.Message):
     SNAPSHOT_SHA256_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     VOIDS_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
     body: bytes
     signature: bytes
     state_digest: int
@@ -65,7 +66,14 @@ class Committed(_message.Message):
     snapshot_sha256: bytes
     before: _containers.RepeatedCompositeFieldContainer[ChainEntry]
     voids: _containers.RepeatedCompositeFieldContainer[ChainEntry]
-    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., before: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., voids: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ...) -> None: ...
+    trained: _containers.RepeatedCompositeFieldContainer[Trained]
+    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., before: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., voids: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., trained: _Optional[_Iterable[_Union[Trained, _Mapping]]] = ...) -> None: ...
+
+class Trained(_message.Message):
+    __slots__ = ("shares",)
+    SHARES_FIELD_NUMBER: _ClassVar[int]
+    shares: _containers.RepeatedCompositeFieldContainer[Share]
+    def __init__(self, shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
@@ -100,7 +108,7 @@ class CheckpointReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ...) -> None: ...
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint")
+    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint", "evaluated", "evidence")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +119,8 @@ class NodeMessage(_message.Message):
     NOT_HELD_FIELD_NUMBER: _ClassVar[int]
     AUDITED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    EVALUATED_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     ready: Ready
     heartbeat: Heartbeat
@@ -121,7 +131,9 @@ class NodeMessage(_message.Message):
     not_held: NotHeld
     audited: Audited
     checkpoint: CheckpointSaid
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ...) -> None: ...
+    evaluated: Evaluated
+    evidence: Evidence
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "token")
@@ -225,6 +237,16 @@ class Audited(_message.Message):
     voids: int
     def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., voids: _Optional[int] = ...) -> None: ...
 
+class Evidence(_message.Message):
+    __slots__ = ("body", "public_key", "signature")
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    public_key: bytes
+    signature: bytes
+    def __init__(self, body: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class NotHeld(_message.Message):
     __slots__ = ("round", "digests")
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +271,20 @@ class CheckpointSaid(_message.Message):
     failure: str
     def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., sha256: _Optional[bytes] = ..., file_bytes: _Optional[int] = ..., url: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
+class Evaluated(_message.Message):
+    __slots__ = ("round", "loss", "samples", "data_sha256", "failure")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    DATA_SHA256_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    loss: float
+    samples: int
+    data_sha256: bytes
+    failure: str
+    def __init__(self, round: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., data_sha256: _Optional[bytes] = ..., failure: _Optional[str] = ...) -> None: ...
+
 class Leave(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -256,7 +292,7 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished", "notice", "chained", "checkpoint")
+    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished", "notice", "chained", "checkpoint", "evaluation")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +307,7 @@ class CoordinatorMessage(_message.Message):
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     CHAINED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     refused: Refused
@@ -285,7 +322,8 @@ class CoordinatorMessage(_message.Message):
     notice: Notice
     chained: ChainEntry
     checkpoint: CheckpointAsked
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., chained: _Optional[_Union[ChainEntry, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointAsked, _Mapping]] = ...) -> None: ...
+    evaluation: EvaluationAsked
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., chained: _Optional[_Union[ChainEntry, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointAsked, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationAsked, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)
@@ -316,18 +354,24 @@ class Refused(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ..., retry: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("sent_ms", "received_ms", "replied_ms", "state", "reason")
+    __slots__ = ("sent_ms", "received_ms", "replied_ms", "state", "reason", "steps", "validation_loss", "validation_round")
     SENT_MS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_MS_FIELD_NUMBER: _ClassVar[int]
     REPLIED_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_LOSS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_ROUND_FIELD_NUMBER: _ClassVar[int]
     sent_ms: int
     received_ms: int
     replied_ms: int
     state: str
     reason: str
-    def __init__(self, sent_ms: _Optional[int] = ..., received_ms: _Optional[int] = ..., replied_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    steps: int
+    validation_loss: float
+    validation_round: int
+    def __init__(self, sent_ms: _Optional[int] = ..., received_ms: _Optional[int] = ..., replied_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ..., validation_loss: _Optional[float] = ..., validation_round: _Optional[int] = ...) -> None: ...
 
 class Members(_message.Message):
     __slots__ = ("members", "gone", "changes")
@@ -434,7 +478,7 @@ class Evicted(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ...) -> None: ...
 
 class CheckpointAsked(_message.Message):
-    __slots__ = ("round", "step", "write", "second", "ticket", "room_bytes", "samples", "contributors", "contributors_in_all")
+    __slots__ = ("round", "step", "write", "second", "ticket", "room_bytes", "samples", "contributors", "contributors_in_all", "validation_loss", "validation_round")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
@@ -444,6 +488,8 @@ class CheckpointAsked(_message.Message):
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTORS_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTORS_IN_ALL_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_LOSS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_ROUND_FIELD_NUMBER: _ClassVar[int]
     round: int
     step: int
     write: bool
@@ -453,7 +499,17 @@ class CheckpointAsked(_message.Message):
     samples: int
     contributors: _containers.RepeatedCompositeFieldContainer[Contributor]
     contributors_in_all: int
-    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., write: _Optional[bool] = ..., second: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., room_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., contributors: _Optional[_Iterable[_Union[Contributor, _Mapping]]] = ..., contributors_in_all: _Optional[int] = ...) -> None: ...
+    validation_loss: float
+    validation_round: int
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., write: _Optional[bool] = ..., second: _Optional[bool] = ..., ticket: _Optional[bytes] = ..., room_bytes: _Optional[int] = ..., samples: _Optional[int] = ..., contributors: _Optional[_Iterable[_Union[Contributor, _Mapping]]] = ..., contributors_in_all: _Optional[int] = ..., validation_loss: _Optional[float] = ..., validation_round: _Optional[int] = ...) -> None: ...
+
+class EvaluationAsked(_message.Message):
+    __slots__ = ("round", "samples")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    samples: int
+    def __init__(self, round: _Optional[int] = ..., samples: _Optional[int] = ...) -> None: ...
 
 class Contributor(_message.Message):
     __slots__ = ("peer_id", "name", "samples")

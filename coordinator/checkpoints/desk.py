@@ -113,6 +113,8 @@ class CheckpointDesk:
             ],
             contributors_in_all=contributions.in_all,
         )
+        if measured := state.evaluation.newest:
+            asked.validation_loss, asked.validation_round = measured.loss, measured.round
         own = {}
         if ask.second:
             own[ask.second] = wire.CheckpointAsked(second=True)

@@ -20,6 +20,7 @@ from coordinator.machine.checkpoints.events import (
     CheckpointStored,
     RoomGiven,
 )
+from coordinator.machine.evaluation.events import AskEvaluation, Evaluated, LossMeasured
 from coordinator.machine.operator.acts import Ordered, Salted, TokenShown, Vouched
 from protocol.clock import Instants
 from protocol.codec.chain import ChainEntry
@@ -212,6 +213,7 @@ Event = (
     | CheckpointSaid
     | CheckpointStored
     | CheckpointFailed
+    | Evaluated
 )
 
 # ---- effects
@@ -293,6 +295,8 @@ class CommitRound:
     commit: Commit
     holders: tuple[tuple[PeerId, ...], ...]
     loss: float
+    trained: tuple[tuple[Share, ...], ...] = ()
+    """Positions of the data order that the author of entry i says it trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,4 +370,6 @@ Effect = (
     | Notify
     | AskCheckpoint
     | CheckpointMade
+    | AskEvaluation
+    | LossMeasured
 )

@@ -65,10 +65,12 @@ def _wants_mean(state: RunState) -> bool:
 
 
 def workers(state: RunState, members: Membership) -> list[Member]:
-    """Members that are given work in the next round, sorted by id: all that are ready, but of fresh
-    keys in a public run only as many as may be counted. Those that were late often come last.
+    """Members that are given work in the next round, sorted by id: all that are ready and not
+    demoted, but of fresh keys in a public run only as many as may be counted. Those that were late
+    often come last.
     """
-    ready = [member for member in members.ready() if member.peer not in state.verdicts.held]
+    idle = state.verdicts.held.keys() | members.standing.demoted.keys()
+    ready = [member for member in members.ready() if member.peer not in idle]
     fresh = [member.peer for member in ready if not members.decides(member.peer)]
     if not fresh:
         return ready

@@ -41,12 +41,8 @@ from typing import NoReturn, assert_never
 
 from coordinator.machine import auditing, closing, ending, head_state, mixing, opening
 from coordinator.machine.checkpoints import publishing
-from coordinator.machine.checkpoints.events import (
-    CheckpointFailed,
-    CheckpointSaid,
-    CheckpointStored,
-    RoomGiven,
-)
+from coordinator.machine.evaluation import measuring
+from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -133,7 +129,8 @@ class Rounds:
             self.state.last_ms = now_ms
             head_state.note_readiness(self.state, self.members, now_ms)
         effects += self._advance(now_ms)
-        return publishing.follow(event, effects, self.state, self.members, self.spec)
+        effects = publishing.follow(event, effects, self.state, self.members, self.spec)
+        return measuring.follow(event, effects, self.state, self.members, self.spec)
 
     def due(self, now_ms: int) -> list[Event]:
         """Events that time alone has brought about; the shell journals and handles them one by
@@ -180,6 +177,9 @@ class Rounds:
     # ---- events
 
     def _dispatch(self, event: Event, now_ms: int) -> list[Effect]:
+        if isinstance(event, publishing.CheckpointEvent):
+            publishing.take(event, self.state, self.members)
+            return []
         match event:
             case Announced():
                 return self._announced(event, now_ms)
@@ -229,9 +229,8 @@ class Rounds:
                 return self._enforce(effects, now_ms)
             case Heartbeat() | Disconnected():
                 return self.members.handle(event, now_ms)
-            case RoomGiven() | CheckpointSaid() | CheckpointStored() | CheckpointFailed():
-                publishing.take(event, self.state, self.members)
-                return []
+            case Evaluated():
+                return []  # taken by `measuring.follow`
             case _:
                 assert_never(event)
 
@@ -388,7 +387,7 @@ class Rounds:
         if mix is None:  # else states differ, and nobody needs all payloads
             state.verdicts.open(undecided.round, self.members, frozenset(p.peer for p in counted))
             state.voids.commit(commit, holders, voiding.voters(self.members))
-        return CommitRound(commit, holders, loss)
+        return CommitRound(commit, holders, loss, undecided.trained(entries))
 
     def _open(self, now_ms: int) -> list[Effect]:
         state = self.state

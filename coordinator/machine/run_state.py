@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from coordinator.machine.checkpoints.state import Checkpoints
 from coordinator.machine.digest_verdicts import DigestVerdicts
+from coordinator.machine.evaluation.state import Evaluation
 from coordinator.machine.members.member import MembershipState
 from coordinator.machine.mixing import Consensus
 from coordinator.machine.operator.acts import first_digest
@@ -91,6 +92,7 @@ class RunState:
     end: RunEnd = field(default_factory=RunEnd)
     operator: OperatorState = field(default_factory=OperatorState)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    evaluation: Evaluation = field(default_factory=Evaluation)
     reason: str = "no member has joined yet"
     """Text for the operator: why the run does what it does."""
     last_ms: int = 0

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from coordinator.machine import auditing, closing
 from coordinator.machine.checkpoints import publishing
 from coordinator.machine.checkpoints.events import CheckpointSaid
+from coordinator.machine.evaluation import measuring
+from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -61,6 +63,9 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
                 return Heartbeat(peer)
         case CheckpointSaid(peer):
             if not publishing.is_news(event, state, members):
+                return Heartbeat(peer)
+        case Evaluated(peer):
+            if not measuring.is_news(event, state, members):
                 return Heartbeat(peer)
         case TokenShown(peer):
             if not levers.gives_something(event, state, members):

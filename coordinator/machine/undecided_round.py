@@ -7,7 +7,7 @@ it follows every event. The invariants of both are in `coordinator.machine.invar
 """
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
@@ -195,6 +195,12 @@ class UndecidedRound:
         wanted = receipts.wanted(author, sum(1 for _ in islice(others, most_others)))
         return receipts.copies(Digest(self.announced[author].digest), author) >= wanted
 
+    def trained(self, entries: Iterable[Entry]) -> tuple[tuple[Share, ...], ...]:
+        """The positions that the authors of these entries say they trained, in their order."""
+        return tuple(
+            used_part(self.assignments[entry.author].shares, entry.samples) for entry in entries
+        )
+
     # ---- coming and going
 
     def unannounced(self) -> int:
@@ -234,6 +240,17 @@ def check_announcement(event: Announced, assignment: Assignment, payload_bytes_m
         raise RemoteProtocolError(
             f"{event.peer}: expected no payload from a muted member in round {event.round}"
         )
+
+
+def used_part(shares: tuple[Share, ...], samples: int) -> tuple[Share, ...]:
+    """The first `samples` samples of `shares`."""
+    used, left = list[Share](), samples
+    for share in shares:
+        first, _ = share.split(min(left, share.count))
+        left -= first.count
+        if first.count:
+            used.append(first)
+    return tuple(used)
 
 
 def unused_part(shares: tuple[Share, ...], samples: int) -> list[Share]:

@@ -169,7 +169,7 @@ def _cost(message: wire.NodeMessage) -> float:
     kind = message.WhichOneof("kind")
     if kind == "holding":
         return 1 + len(message.holding.digests) / DIGESTS_PER_MESSAGE
-    return REPORT_COST if kind in ("ready", "applied", "audited") else 1
+    return REPORT_COST if kind in ("ready", "applied", "audited", "evidence") else 1
 
 
 def _count_down(counter: Counter[str], host: str) -> None:

@@ -21,11 +21,13 @@ from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.journal import Journal
 from coordinator.machine import events
 from coordinator.machine.checkpoints.events import AskCheckpoint, CheckpointMade
+from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
 from coordinator.sequencer import Outcome, Sequencer
-from coordinator.service import auditors, wire_messages
+from coordinator.service import auditors, state_words, wire_messages
 from coordinator.service.admittance import Admittance
 from coordinator.service.calls import Calls, Context
 from coordinator.service.door import Door
+from coordinator.service.evidence import EvidenceDesk
 from coordinator.service.refusals import RunRefusals
 from coordinator.service.relays import Relays
 from coordinator.service.sessions import Message, NodeSession, SessionTable, SharedEncoding
@@ -76,6 +78,7 @@ class CoordinatorService(Calls):
             checkpoints=checkpoints,
         )
         self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
+        self.evidence = EvidenceDesk(sequencer, journal, coordinator_key)
         self.node_sessions = SessionTable("node")
         self.relay_sessions = SessionTable("relay")
         self._encoding = SharedEncoding()
@@ -233,7 +236,10 @@ class CoordinatorService(Calls):
                 if isinstance(event, events.Heartbeat):
                     times_ms = message.heartbeat.sent_ms, received_ms, self._sequencer.now_ms()
                     standing = told_standing(self._sequencer.rounds, peer)
-                    session.send(wire_messages.heartbeat_reply(*times_ms, standing))
+                    reply = wire_messages.heartbeat_reply(*times_ms, standing)
+                    rounds = self._sequencer.rounds
+                    state_words.add_course(reply, rounds.state, rounds.spec)
+                    session.send(reply)
         except RemoteProtocolError as error:
             log.warning("session refused", extra=self._where(peer=peer, reason=str(error)))
             session.close(Message(refused=wire.Refused(reason=str(error))))
@@ -253,7 +259,7 @@ class CoordinatorService(Calls):
                 session.send(wire_messages.heartbeat_reply(sent_ms, now_ms, now_ms))
             elif message.WhichOneof("kind") == "leave":
                 break
-            elif refusal := await auditors.hear(peer, message, self._sequencer):
+            elif refusal := await auditors.hear(peer, message, self._sequencer, self.evidence):
                 session.close(Message(refused=wire.Refused(reason=refusal)))
                 return
         session.close()
@@ -341,6 +347,11 @@ class CoordinatorService(Calls):
                 self._ask_checkpoint(effect)
             case CheckpointMade():
                 self.checkpoints.made(effect)
+            case AskEvaluation(_, peer):
+                self.node_sessions.send(peer, state_words.evaluation_asked(effect))
+            case LossMeasured(point):
+                about = {"round": point.round, "loss": point.loss, "peer": point.peer}
+                log.info("validation loss", extra=self._where(**about))
             case events.TellMembers() | events.RecordDigest():
                 pass  # told together in `emit`; already in the journal
 

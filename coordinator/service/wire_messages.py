@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from coordinator.journal import RecordedCommit, RecordedEntry
-from coordinator.machine.checkpoints.events import CheckpointSaid
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -26,6 +25,8 @@ from coordinator.machine.events import (
 )
 from coordinator.machine.members.member import Member
 from coordinator.machine.members.membership import Membership
+from coordinator.service import state_words
+from coordinator.service.shares import log_bytes, share_lines, trained_lines
 from protocol import wire_pb2 as wire
 from protocol.border.networks import is_near, leads_back
 from protocol.border.text import clean, require_plain
@@ -136,7 +137,9 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
                 audited.voids,
             )
         case "checkpoint":
-            return _checkpoint_said(peer, message.checkpoint)
+            return state_words.checkpoint_said(peer, message.checkpoint)
+        case "evaluated":
+            return state_words.evaluated(peer, message.evaluated)
         case "leave":
             return Left(peer, clean(message.leave.reason))
         case kind:
@@ -218,9 +221,7 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
             bell_ms=opened.instants.bell,
             publish_by_ms=opened.instants.publish_by,
             commit_by_ms=opened.instants.commit_by,
-            shares=[
-                wire.Share(first=share.first, count=share.count) for share in assignment.shares
-            ],
+            shares=share_lines(assignment.shares),
             learning_rate_bits=opened.learning_rate_bits,
             decay_bits=opened.decay_bits,
             muted=assignment.muted,
@@ -284,6 +285,7 @@ def recorded_message(
         snapshot_sha256=recorded.snapshot_sha256,
         before=[entry_of(each.signed) for each in before],
         voids=[entry_of(each.signed) for each in voids],
+        trained=trained_lines(recorded),
     )
 
 
@@ -299,7 +301,7 @@ def commits_reply(
     A node takes every round up to `decided_round` that has no commit for skipped. So when commits
     are left for the next page, `decided_round` is that of the last commit in this one.
     """
-    sizes = accumulate(len(row.signed.body) for row in recorded)
+    sizes = accumulate(map(log_bytes, recorded))
     told = [
         row for row, size in zip(recorded, sizes, strict=True) if size <= MESSAGE_BYTES_MAX // 2
     ] or recorded[:1]
@@ -368,18 +370,6 @@ def _own_report(peer: PeerId, said: wire.Applied) -> tuple[tuple[float, ...], fl
             f"{count}, with an update of 0 or more, got {said.update:g}"
         )
     return tuple(said.projection), said.update
-
-
-def _checkpoint_said(peer: PeerId, said: wire.CheckpointSaid) -> CheckpointSaid:
-    require_plain(said.url, peer)
-    if said.file_bytes >= 2**48:
-        raise RemoteProtocolError(
-            f"{peer}: expected a checkpoint below 2**48 bytes, got one of {said.file_bytes}"
-        )
-    failure = clean(said.failure)
-    sha256 = Digest(b"") if failure else parse_digest(said.sha256)
-    round, digest = _round(peer, said.round), said.state_digest
-    return CheckpointSaid(peer, round, digest, sha256, said.file_bytes, said.url, failure)
 
 
 def _digests(peer: PeerId, digests: Sequence[bytes]) -> tuple[Digest, ...]:

@@ -9,13 +9,15 @@ from prometheus_client import CollectorRegistry
 
 import coordinator.metrics
 import node.status
+from coordinator.machine.evaluation.state import Point
 from coordinator.machine.rounds import Rounds
 from coordinator.traffic import Traffic
 from docs.generate.tables import made_from, table
 from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
+from lockstep.service.admin import build_registry
 from node.relay.process import RelayProcess
 from node.relay.settings import RelaySettings
-from protocol.ids import RunId
+from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec
 
 METRICS_HEAD = """\
@@ -25,7 +27,8 @@ A coordinator, a node, a relay and an auditor serve these at `/metrics` of their
 Prometheus. A counter never falls while its process lives. Sizes are in bytes, losses in nats per
 token. The bytes of transport overhead are there only where the kernel tells of them (Linux); the
 loss appears with the first one. `docker compose --profile monitoring up` has dashboards and alerts
-made of them.
+made of them. Which process a series is of stands in the labels of the `_info` metrics of its
+instance; `kind` is the same notion everywhere: whose bytes they are.
 """
 
 
@@ -37,6 +40,7 @@ def metrics() -> str:
         ("Node", _node_registry()),
         ("Relay", _relay_registry()),
         ("Auditor, beside those of a relay", _auditor_registry()),
+        ("Every process", build_registry()),
     ):
         rows = [row for family in registry.collect() for row in _family(family)]
         text += f"\n## {title}\n\n" + table(("name", "type", "labels", "meaning"), rows)
@@ -47,10 +51,13 @@ def _family(family: Any) -> Iterator[tuple[str, ...]]:
     values: dict[str, list[str]] = {}
     for sample in family.samples:
         for label, value in sample.labels.items():
-            values.setdefault(label, []).append(value)
+            if label != "le":  # the classes of a histogram
+                values.setdefault(label, []).append(value)
     labels = "; ".join(
         f"{label}: {', '.join(dict.fromkeys(found))}" for label, found in values.items()
     )
+    if family.name.endswith("_info"):  # of one process each
+        labels = ", ".join(values)
     name = family.name + ("_total" if family.type == "counter" else "")
     yield f"`{name}`", family.type, labels, family.documentation
 
@@ -58,12 +65,13 @@ def _family(family: Any) -> Iterator[tuple[str, ...]]:
 def _coordinator_registry() -> CollectorRegistry:
     rounds = Rounds(RunSpec(), RunId("0" * 32))
     rounds.state.loss = 1.0
+    rounds.state.evaluation.points.append(Point(0, 0, 1.0, 1, b"", PeerId("0" * 32), ""))
     return coordinator.metrics.registry(rounds, Traffic(lambda up, down: (0, 0)))
 
 
 def _node_registry() -> CollectorRegistry:
     known = node.status.NodeStatus("0" * 32, "node")
-    known.loss = 1.0
+    known.loss = known.validation_loss = 1.0
     known.traffic = {"overhead_up_bytes": 0, "overhead_down_bytes": 0}
     return node.status.registry(known)
 

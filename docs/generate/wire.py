@@ -19,7 +19,7 @@ every proto3 message.
 """
 
 _COMMENT = re.compile(r"//\s?(.*)$")
-_FIELD = re.compile(r"((?:repeated )?[\w.]+) (\w+) = (\d+);")
+_FIELD = re.compile(r"((?:repeated |optional )?[\w.]+) (\w+) = (\d+);")
 _VALUE = re.compile(r"([A-Z_]+) = (\d+);")
 _CALL = re.compile(r"rpc (\w+)\((stream )?(\w+)\) returns \((stream )?(\w+)\);")
 

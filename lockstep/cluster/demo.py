@@ -5,7 +5,7 @@ at its end.
         -> evaluate genesis and checkpoint -> summary: table, JSON, plot, checkpoint
 
 The model is small enough for two CPU cores and large enough to learn visibly in sixty rounds: a
-byte-level llama of a million parameters on the Python standard library's own sources.
+byte-level llama of a million parameters on Lockstep's own sources and pages.
 """
 
 import shlex

@@ -147,7 +147,8 @@ class Cluster:
     def _arguments(self, child: Child) -> tuple[str, ...]:
         """Arguments of a start besides the process's own options."""
         if child is self.coordinator:  # a restarted one must be where nodes look for it
-            return str(self._run_file), "--listen", self.address or self.listens(child.name)
+            listen = self.address or self.listens(child.name)
+            return str(self._run_file), "--no-try-model", "--listen", listen  # the nodes try it
         return (
             (self.address, "--listen", self.listens(child.name))
             if child in self.relays

@@ -1,15 +1,20 @@
-"""`lockstep init --from` and `lockstep coordinator --check-run`: try a run's network where torch is
-installed, as every node does before it joins.
+"""`lockstep init --from`, `lockstep coordinator --check-run` and the start of a coordinator: try a
+run's network where torch is installed, as every node does before it joins; elsewhere, arithmetic.
 """
 
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-from lockstep.console import messages, output
+from lockstep.console import bytes_text, messages, output
+from lockstep.exit_codes import ExitCode
 from lockstep.run_file import read_run_file
 from protocol.codec.parameters import payload_bytes_max
 from protocol.errors import SettingsError
 from protocol.ids import PeerId
 from protocol.mixing.weights import validated
+from protocol.planner.feasibility import Footprint, remarks, require_feasible
 from protocol.runfile import ModelSpec, RunSpec, parse_run_json, run_json
 from protocol.topologies import Topology
 
@@ -94,3 +99,49 @@ def _require_room(spec: RunSpec, parameters: int) -> None:
 def check_file(path: Path) -> None:
     """Tries the network of the run file at `path`, as `check_run` does."""
     check_run(read_run_file(path))
+
+
+def require_trainable(run_file: Path, spec: RunSpec, *, tries: bool) -> None:
+    """Refuses a new run that no node can train, with the `SettingsError` that each node would have
+    met: by arithmetic and, with `tries` and where torch is installed, on one sample in a process
+    of its own. Prints the size of the network, and what to know.
+    """
+    footprint = require_feasible(spec)
+    if footprint:
+        messages.print(f"model: {size_in_words(footprint)}", soft_wrap=True)
+    notes = remarks(spec)
+    if not tries or not has_torch():
+        reason = "torch is not installed here" if tries else "--no-try-model"
+        if footprint is None:
+            notes.append(f"model.type {spec.model.type!r} is not checked here: {reason}")
+    for note in notes:
+        messages.print(f"note: {note}", soft_wrap=True, markup=False)
+    if tries and has_torch():
+        with messages.status("trying the model on one sample; --no-try-model leaves this out"):
+            _try_in_a_process(run_file)
+
+
+def size_in_words(footprint: Footprint) -> str:
+    """The size of a network for people."""
+    return (
+        f"{footprint.parameters / 1e6:.3g} M parameters, a payload of about "
+        f"{bytes_text(round(footprint.payload_bytes))} a round, "
+        f"{bytes_text(footprint.state_bytes)} of state on a node's disk"
+    )
+
+
+def has_torch() -> bool:
+    """Whether a model can be tried on this machine."""
+    return all(map(find_spec, ("torch", "transformers")))
+
+
+def _try_in_a_process(run_file: Path) -> None:
+    """`--check-run` in a process of its own: this one stays without torch."""
+    command = [sys.executable, "-m", "lockstep", "coordinator", "--check-run", str(run_file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    if done.returncode == ExitCode.SETTINGS and errors:
+        raise SettingsError(errors[-1].removeprefix("error: "))
+    if done.returncode != ExitCode.OK:
+        last = (errors or done.stderr.splitlines() or ["it said nothing"])[-1]
+        messages.print(f"note: the model could not be tried here: {last}", soft_wrap=True)

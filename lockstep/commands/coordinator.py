@@ -17,6 +17,7 @@ from coordinator.machine.events import RestartAsked
 from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
+from lockstep.commands.check_run import require_trainable
 from lockstep.commands.run.orders import OrderSocket
 from lockstep.console import messages, own_command
 from lockstep.page.routes import Page
@@ -62,9 +63,12 @@ def coordinate(
     *,
     plain_text: bool = False,
     restart: RestartWish | None = None,
+    try_model: bool = True,
 ) -> None:
     """Runs the coordinator until a signal ends it; one that follows a parent ends with its run."""
     spec = read_run_file(run_file)
+    if not (settings.directory / JOURNAL_NAME).exists():
+        require_trainable(run_file, spec, tries=try_model)
     log_versions((settings, spec))
     with claimed(settings.directory, Owner("coordinator", run=spec.name)):
         if restart and spec.algorithm.mixes:

@@ -1,4 +1,6 @@
-"""`lockstep data prepare`: turns text into shards, with a progress bar and a summary."""
+"""`lockstep data prepare` turns text into shards, with a progress bar and a summary; `publish` puts
+them at a URL.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +9,10 @@ from lockstep.console import messages, output, progress
 from lockstep.exit_codes import UsageError
 from node.data.documents import Remarks
 from node.data.prepare import prepare_builtin, prepare_from
+from node.data.publish import publish as publish_corpus
 
 BUILTIN = "builtin"
-"""Name of the source that every machine has: the Python standard library."""
+"""Name of the source that every machine has (`node.data.builtin`)."""
 
 
 def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
@@ -42,6 +45,21 @@ def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
         )
     output.print(
         f"vocabulary: {manifest.vocabulary_size:,}\nmanifest_sha256: {manifest.digest.hex()}"
+    )
+
+
+def publish(directory: Path, url: str) -> None:
+    """Copies the corpus in `directory` to `url` and prints the lines for the run file.
+
+    Errors are those of `node.data.publish`.
+    """
+    with progress("publishing", "files") as advance:
+        manifest = publish_corpus(directory, url, advance)
+    output.print(
+        f'published to {url}; in the run file:\n\n[data]\ncorpus = "NAME"\nurl = "{url}"\n'
+        f'manifest_sha256 = "{manifest.digest.hex()}"',
+        soft_wrap=True,
+        markup=False,
     )
 
 

@@ -7,6 +7,7 @@ changed, on this machine or in the run.
 
 import platform
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -35,7 +36,7 @@ from protocol.ids import PeerId
 from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import payload_bytes
 from protocol.run_info import RunInfo
-from protocol.runfile import RunSpec
+from protocol.runfile import DataSpec, RunSpec
 
 STATE_BYTES_PER_PARAMETER = 60
 """Disk of a node for each parameter: state (parameters, momentum, what is pending), two snapshots,
@@ -192,12 +193,13 @@ def _examine_run(coordinator: str) -> Iterator[Finding]:
 def _examine_work(settings: NodeSettings, info: RunInfo, home: Path) -> Iterator[Finding]:
     """What needs torch: device, model, memory, data, and the time of a round."""
     from node.model.check import check_model
-    from node.system.device import choose_device, describe, use_threads
+    from node.system.device import choose_devices, describe, use_threads
 
     try:
         use_threads(settings.threads)
-        device = choose_device(settings.device)
-        yield Finding("device", "ok", describe(device))
+        devices = choose_devices(settings.device)
+        device = devices[0]
+        yield Finding("device", "ok", describe(*devices))
         facts = check_model(info.spec, device)
     except LockstepError as error:
         yield _failed("model", error)
@@ -231,6 +233,9 @@ def _examine_data(settings: NodeSettings, info: RunInfo) -> Iterator[Finding]:
     from node.data.corpus import Corpus
 
     data = info.spec.data
+    if settings.data is None and (url := settings.data_url or data.url):
+        yield _examine_published(url, data)
+        return
     if settings.data is None:
         words = f"the run's corpus {data.corpus}"
         yield Finding("data", "ok", f"{words} is prepared at the first join, if it is built in")
@@ -246,6 +251,21 @@ def _examine_data(settings: NodeSettings, info: RunInfo) -> Iterator[Finding]:
         yield Finding("data", "bad", words, "get the operator's data", ExitCode.DATA)
         return
     yield Finding("data", "ok", f"{settings.data}: {samples:,} samples, undamaged")
+
+
+def _examine_published(url: str, data: DataSpec) -> Finding:
+    """Data at a URL: what a join would fetch first, and one sample."""
+    from node.data.remote.reader import open_published
+
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            corpus = open_published(url, data.manifest_sha256, Path(place), 10**6)
+            samples = corpus.samples(data.sequence_length)
+            corpus.validation(1, data.sequence_length)
+            corpus.close()
+        except LockstepError as error:
+            return _failed("data", error)
+    return Finding("data", "ok", f"{url}: {samples:,} samples, one fetched and undamaged")
 
 
 def _measure(settings: NodeSettings, info: RunInfo, device: Any) -> tuple[float, float]:

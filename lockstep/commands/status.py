@@ -128,10 +128,12 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "because": document.get("reason"),
         "pace": document.get("pace", {}).get("round"),
         "alarm": document.get("audit", {}).get("alarm"),
+        "demoted": _demoted_text(document.get("audit", {}).get("demoted", ())),
         "notice": _newest_notice(document),
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
         f"{steps.get('skipped')} rounds skipped",
         "loss": number(document.get("loss")),
+        "validation": _validation_text(document.get("validation") or {}),
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
         "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
@@ -151,6 +153,16 @@ def _round_text(document: Mapping[str, Any]) -> str:
     return phase if isinstance(round, int) and round < 0 else f"{round}: {phase}"
 
 
+def _validation_text(validation: Mapping[str, Any]) -> str:
+    """The newest validation loss, by whom, and how the next one stands."""
+    if validation.get("loss") is None:
+        return str(validation.get("next") or "")
+    by = validation.get("name") or short(str(validation.get("peer_id")))
+    words = f"{number(validation['loss'])} after round {validation.get('round')}, measured by {by}"
+    other = "on other data than before" if validation.get("other_data") else ""
+    return "; ".join(filter(None, (words, other, validation.get("next"))))
+
+
 def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
     """Where the newest checkpoint is, and how the next one stands."""
     made = checkpoints.get("made", ())
@@ -158,6 +170,14 @@ def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
     by = f"confirmed by {short(str(second))}" if second else "no second member confirmed it"
     where = str(checkpoints.get("where") or "")
     return "; ".join(filter(None, (where, where and made and by, checkpoints.get("next"))))
+
+
+def _demoted_text(demoted: Sequence[Mapping[str, Any]]) -> str:
+    """The key that lost its standing last, why, and the number of the others shown."""
+    if not demoted:
+        return ""
+    others = f"; {len(demoted) - 1} more" if len(demoted) > 1 else ""
+    return f"{short(str(demoted[0].get('peer_id')))}: {demoted[0].get('reason')}{others}"
 
 
 def _newest_notice(document: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ def join(
     home: options.Home = Path("~/.lockstep"),
     directory: options.NodeDirectory = None,
     data: options.Data = None,
+    data_url: options.DataUrl = "",
+    data_cache: options.DataCache = 10**9,
     corpora: options.Corpora = None,
     listen: options.NodeListen = "auto",
     advertise: options.Advertise = None,
@@ -58,6 +60,7 @@ def join(
     settings = replace(settings, micro_batch=micro_batch, save_every=save_every, publish=publish)
     settings = replace(settings, upload_limit=upload_limit, dial_private=dial_private)
     settings = replace(settings, p2pd_sha256=p2pd_sha256, restart_from=restart_from)
+    settings = replace(settings, data_url=data_url, data_cache=data_cache)
     limits = Limits(parse_hours(hours), daily_transfer, on_battery)
     wishes = command.Wishes(limits, nice, memory_bytes=memory, disk_bytes=disk, yes=yes)
     serving, known = ServeOptions(place, admin, follow_parent), directory is not None
@@ -69,6 +72,7 @@ def doctor(
     *,
     home: options.Home = Path("~/.lockstep"),
     data: options.Data = None,
+    data_url: options.DataUrl = "",
     device: options.Device = "auto",
     threads: options.Threads = 0,
     micro_batch: options.MicroBatch = 8,
@@ -84,6 +88,7 @@ def doctor(
     settings = NodeSettings(
         url, home, data=data, device=device, threads=threads, micro_batch=micro_batch
     )
+    settings = replace(settings, data_url=data_url)
     return examine(settings, home, json)
 
 

@@ -4,6 +4,7 @@
     GET /assets/NAME           its script, style sheets and charts
     GET /run.json              facts of the run that never change, and the line that joins it
     GET /rounds.json?after=N   decided rounds after N, oldest first
+    GET /validation.json       the newest validation losses, oldest first
     GET /credit.json           what every author has given to the run, the most first
 
 The page asks again every second or two (`/status.json` too), so it finds a coordinator that was
@@ -18,6 +19,7 @@ import msgspec
 from aiohttp import web
 
 from coordinator.process import CoordinatorProcess
+from coordinator.status_document import validation_points
 from protocol.border.join_link import JoinLink, is_loopback
 from protocol.errors import SettingsError
 from protocol.planner.parameters import Size, size_of
@@ -63,6 +65,7 @@ class Page:
             web.get("/assets/{name}", self._asset),
             web.get("/run.json", self._run),
             web.get("/rounds.json", self._rounds),
+            web.get("/validation.json", self._validation),
             web.get("/credit.json", self._credit),
         ]
 
@@ -107,6 +110,9 @@ class Page:
                 text=f"after: expected a round as a whole number, got {text[:20]!r}\n"
             ) from None
         return _json({"rounds": self._process.history.after(after)})
+
+    async def _validation(self, _: web.Request) -> web.Response:
+        return _json({"points": validation_points(self._process.rounds.state)})
 
     async def _credit(self, _: web.Request) -> web.Response:
         names = {member.peer: member.name for member in self._process.rounds.members}

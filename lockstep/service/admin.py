@@ -10,14 +10,16 @@ told otherwise, because it has no authentication; it answers questions and chang
 """
 
 import errno
+import platform
 from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from lockstep import __version__
 from protocol.addresses import parse_address
 from protocol.errors import AddressInUseError, SettingsError
 
@@ -44,6 +46,7 @@ class AdminServer:
         self, service: Service, listen: str = "127.0.0.1:0", page: Sequence[web.RouteDef] = ()
     ) -> None:
         self._service = service
+        self._build = build_registry()
         self._listen = listen
         self.port = 0
         """Bound port; 0 before the start."""
@@ -80,7 +83,7 @@ class AdminServer:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(
-            body=generate_latest(self._service.registry),
+            body=generate_latest(self._service.registry) + generate_latest(self._build),
             headers={"Content-Type": CONTENT_TYPE_LATEST},
         )
 
@@ -97,6 +100,15 @@ class AdminServer:
         return web.Response(
             body=msgspec.json.encode(self._service.status()), content_type="application/json"
         )
+
+
+def build_registry() -> CollectorRegistry:
+    """A registry with the release that this process runs."""
+    collectors = CollectorRegistry()
+    text = "1; the labels say which release this process runs."
+    build = Gauge("lockstep_build_info", text, ["version", "python"], registry=collectors)
+    build.labels(__version__, platform.python_version()).set(1)
+    return collectors
 
 
 def _bind_error(error: OSError, listen: str) -> AddressInUseError | SettingsError:

@@ -35,11 +35,12 @@ def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
     except SettingsError:  # a model whose size needs torch
         return [*lines, f"model: {spec.model.type}"]
     slot_s = (rounds.compute_ms + (1 - rounds.overlap) * rounds.publish_ms) / 1000
+    data = spec.data.corpus + (f", fetched from {spec.data.url}" if spec.data.url else "")
     sent = exchange_text(spec, size, DAY_S / slot_s, "a day")
     limit = f"; never more than {bytes_text(daily_transfer)}" if daily_transfer else ""
     return [
         *lines,
-        f"model: {spec.model.type}, {size.parameters:,} parameters; data: {spec.data.corpus}",
+        f"model: {spec.model.type}, {size.parameters:,} parameters; data: {data}",
         f"network: {sent}{limit}",
     ]
 

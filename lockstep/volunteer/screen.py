@@ -106,8 +106,11 @@ def _now(status: Mapping[str, Any]) -> str:
 
 
 def _loss(status: Mapping[str, Any]) -> str:
-    loss = status.get("loss")
-    return f"{loss:.4f} nats per token" if isinstance(loss, int | float) else ""
+    loss, found = status.get("loss"), status.get("validation") or {}
+    words = [f"{loss:.4f} nats per token"] if isinstance(loss, int | float) else []
+    if isinstance(measured := found.get("loss"), int | float):
+        words.append(f"validation {measured:.4f} after round {found.get('round')}")
+    return " · ".join(words)
 
 
 def _work(status: Mapping[str, Any]) -> str:

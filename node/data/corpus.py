@@ -1,161 +1,69 @@
-"""Prepared data: what a manifest says, and the samples in the shards it names.
+"""Prepared data: the samples in the shards that a manifest names.
 
-A corpus directory holds shards, files of raw little-endian tokens, and `manifest.json`, which is
-written last and says what they are. A sample is a window of sequence_length + 1 tokens; windows
-start every sequence_length tokens, so each token but a shard's first is a target once, and none
-crosses a shard. Sample numbers run through the shards in order; which sample comes when is
-`protocol.shuffle`'s business.
+A corpus directory holds shards, files of raw little-endian tokens, and a manifest, which is written
+last and says what they are (`node.data.manifest`). A sample is a window of sequence_length + 1
+tokens; windows start every sequence_length tokens, so each token but a shard's first is a target
+once, and none crosses a shard. Sample numbers run through the shards in order; which sample comes
+when is `protocol.shuffle`'s business.
 
-Shards are memory-mapped: a corpus may be far larger than memory.
+Shards of this machine are memory-mapped: a corpus may be far larger than memory. Those of a server
+are read range by range (`node.data.remote`).
 """
 
 import hashlib
-import json
-import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from node.data.guess import Span, next_spans
+from node.data.manifest import MANIFEST_NAME, SPLITS, Manifest, Shard, read_manifest, readable
 from node.data.tokenizer import Tokenizer, tokenizer_from_json
-from protocol.errors import DataError, VersionError
-from protocol.ids import Digest, sha256
+from protocol.errors import DataError
 from protocol.shuffle import samples_of
 
-MANIFEST_NAME = "manifest.json"
-MANIFEST_VERSION = 1
-
-MANIFEST_BYTES_MAX = 256 * 1024**2
-"""A vocabulary of 2**22 tokens and a hundred thousand shards still fit."""
-
-SPLITS = ("train", "validation")
-
-_DTYPES = ("<u2", "<u4")
 _READ_BYTES = 1 << 20
 
+Int64s = npt.NDArray[np.int64]
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """One file of tokens."""
-
-    file: str
-    """Name inside the corpus directory."""
-
-    tokens: int
-    """Tokens in it, at least one."""
-
-    sha256: str
-    """SHA-256 of its bytes, hexadecimal."""
+Places = tuple[Int64s, Int64s]
+"""Shards and first tokens, one of each for every place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """The contents of a corpus directory."""
+class TokenReader(Protocol):
+    """Reads tokens of a corpus, wherever its shards lie. Its methods block."""
 
-    source: str
-    """Origin of the text, in words."""
-
-    tokenizer: dict[str, Any]
-    """The tokenizer, as `to_json` gave it."""
-
-    vocabulary_size: int
-    """Every token is in [0, vocabulary_size)."""
-
-    dtype: str
-    """Type of a token in the shards as NumPy writes it: "<u2" or "<u4"."""
-
-    documents: dict[str, int]
-    """Documents of each split."""
-
-    splits: dict[str, tuple[Shard, ...]]
-    """Shards of each split, in order."""
-
-    def to_json(self) -> bytes:
-        """Canonical JSON: sorted keys, no spaces, ASCII."""
-        value = {"version": MANIFEST_VERSION, **asdict(self)}
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-    @property
-    def digest(self) -> Digest:
-        """SHA-256 of the canonical JSON without the source, which may be a path on somebody's
-        machine: two corpora have one digest exactly if they hold the same tokens in the same
-        shards.
+    def read(self, split: str, shards: Int64s, starts: Int64s, tokens: int) -> Int64s:
+        """`tokens` tokens of each place, [places, tokens]; a place is a shard of the split and its
+        first token there.
         """
-        return sha256(replace(self, source="").to_json())
 
-    def tokens(self, split: str) -> int:
-        """Tokens in all shards of a split."""
-        return sum(shard.tokens for shard in self.splits[split])
-
-    @classmethod
-    def from_json(cls, blob: bytes, origin: str) -> Self:
-        """The manifest in `blob`; `DataError` (or `VersionError`) naming `origin`, expected and
-        got.
+    def expect(self, now: Places, later: Places, tokens: int, limit_s: float) -> None:
+        """Places of the training split that will be read within `limit_s` seconds, in order, and
+        those that may be read after that.
         """
-        try:
-            value = json.loads(blob)
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise DataError(f"{origin}: expected JSON: {error}; prepare the data again") from error
-        if not isinstance(value, dict):
-            raise DataError(f"{origin}: expected an object, got {type(value).__name__}")
-        if value.get("version") != MANIFEST_VERSION:
-            raise VersionError(
-                f"{origin}: expected version {MANIFEST_VERSION}, got {value.get('version')!r}"
-            )
-        match value:
-            case {
-                "source": str(source),
-                "tokenizer": dict(tokenizer),
-                "vocabulary_size": int(vocabulary_size),
-                "dtype": str(dtype),
-                "documents": dict(documents),
-                "splits": dict(splits),
-            } if dtype in _DTYPES and vocabulary_size > 0 and sorted(splits) == sorted(SPLITS):
-                shards = {
-                    name: tuple(_shard(entry, origin) for entry in splits[name] or ())
-                    for name in SPLITS
-                }
-                if not all(shards.values()):
-                    raise DataError(
-                        f"{origin}: expected at least one shard in each split; prepare the data "
-                        "again"
-                    )
-                return cls(source, tokenizer, vocabulary_size, dtype, documents, shards)
-        raise DataError(
-            f"{origin}: expected the fields of a manifest, got {str(value)[:160]}; prepare the "
-            "data again"
-        )
 
+    def document(self) -> dict[str, Any]:
+        """Where the shards lie, and what reading them has taken, for people."""
 
-def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a prepared directory; `DataError` when there is none or it is damaged."""
-    path = directory / MANIFEST_NAME
-    if not path.exists():
-        raise DataError(
-            f"{directory}: expected a prepared corpus with a {MANIFEST_NAME}, found none; "
-            "prepare it with `lockstep data prepare`"
-        )
-    with _readable(path):
-        size = path.stat().st_size
-        if size > MANIFEST_BYTES_MAX:
-            raise DataError(f"{path}: expected at most {MANIFEST_BYTES_MAX:,} bytes, got {size:,}")
-        return Manifest.from_json(path.read_bytes(), str(path))
+    def close(self) -> None:
+        """End what runs in the background. A `read` that waits ends with `UnavailableError`."""
 
 
 class Corpus:
-    """Samples of a prepared directory, read only. Made by `Corpus.open`."""
+    """Samples of prepared data, read only. `Corpus.open` makes one of a directory.
 
-    def __init__(self, directory: Path, manifest: Manifest) -> None:
-        self.directory = directory
+    `origin` is the directory or URL of the data, for messages.
+    """
+
+    def __init__(self, origin: str, manifest: Manifest, reader: TokenReader) -> None:
+        self.origin = origin
         self.manifest = manifest
-        self._shards = {
-            split: [_mapped(directory, manifest, shard) for shard in manifest.splits[split]]
-            for split in SPLITS
-        }
+        self._reader = reader
+        self._spans: Sequence[Span] = ()
+        """Those of the newest round."""
 
     @classmethod
     def open(
@@ -171,7 +79,7 @@ class Corpus:
         what was expected and what was found.
         """
         manifest = read_manifest(directory)
-        corpus = cls(directory, manifest)
+        corpus = cls(str(directory), manifest, MappedShards(directory, manifest))
         if verify:
             _verify(directory, manifest, progress or (lambda done, total: None))
         return corpus
@@ -179,7 +87,7 @@ class Corpus:
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the tokens."""
-        return tokenizer_from_json(self.manifest.tokenizer, str(self.directory / MANIFEST_NAME))
+        return tokenizer_from_json(self.manifest.tokenizer, f"{self.origin}/{MANIFEST_NAME}")
 
     def samples(self, sequence_length: int, split: str = "train") -> int:
         """Windows of sequence_length + 1 tokens in a split; `DataError` when there is none."""
@@ -187,7 +95,7 @@ class Corpus:
         if samples == 0:
             longest = max(shard.tokens for shard in self.manifest.splits[split])
             raise DataError(
-                f"{self.directory}: expected a shard of at least {sequence_length + 1} tokens in "
+                f"{self.origin}: expected a shard of at least {sequence_length + 1} tokens in "
                 f"the {split} split "
                 f"for sequence_length {sequence_length}, the longest has {longest}; prepare more "
                 "text"
@@ -200,10 +108,18 @@ class Corpus:
         """Training samples at positions first .. first + count - 1 of the run's endless data order.
 
         Returns int64 [count, sequence_length + 1]. Raises `DataError` for a token outside the
-        vocabulary.
+        vocabulary or damaged data, `UnavailableError` when a server does not give the data in time.
         """
-        numbers = samples_of(first, count, self.samples(sequence_length), seed)
-        return self._gather(numbers, sequence_length, "train")
+        return self._gather(self._places([(first, count)], sequence_length, seed), sequence_length)
+
+    def expect(self, spans: Sequence[Span], length: int, seed: int, *, limit_s: float) -> None:
+        """Tell which samples a round will read within `limit_s` seconds, in order: a corpus on a
+        server fetches them beforehand, and after them those of the round after it by a guess.
+        """
+        later = next_spans(self._spans, spans)
+        self._spans = spans
+        places = self._places(spans, length, seed), self._places(later, length, seed)
+        self._reader.expect(*places, length + 1, limit_s)
 
     def validation(self, count: int, sequence_length: int) -> npt.NDArray[np.int64]:
         """At most `count` windows of the validation split, evenly spaced and always the same.
@@ -212,26 +128,42 @@ class Corpus:
         """
         windows = self.samples(sequence_length, "validation")
         chosen = min(count, windows)
-        return self._gather(
-            np.arange(chosen, dtype=np.int64) * windows // chosen, sequence_length, "validation"
+        numbers = np.arange(chosen, dtype=np.int64) * windows // chosen
+        places = self._placed(numbers, sequence_length, "validation")
+        return self._gather(places, sequence_length, "validation")
+
+    def document(self) -> dict[str, Any]:
+        """Where the data lie, and what reading them has taken, for people."""
+        return self._reader.document()
+
+    def close(self) -> None:
+        """End what runs in the background, and every wait for data."""
+        self._reader.close()
+
+    def _places(self, spans: Iterable[Span], sequence_length: int, seed: int) -> Places:
+        """Places of the training samples in spans of the data order."""
+        samples = self.samples(sequence_length)
+        numbers = [samples_of(first, count, samples, seed) for first, count in spans]
+        return self._placed(
+            np.concatenate([np.empty(0, np.int64), *numbers]), sequence_length, "train"
         )
 
-    def _ends(self, sequence_length: int, split: str) -> npt.NDArray[np.int64]:
+    def _placed(self, numbers: Int64s, sequence_length: int, split: str) -> Places:
+        """Places of samples by their numbers."""
+        ends = self._ends(sequence_length, split)
+        shards = np.searchsorted(ends, numbers, side="right")
+        return shards, (numbers - np.concatenate([[0], ends])[shards]) * sequence_length
+
+    def _ends(self, sequence_length: int, split: str) -> Int64s:
         """Samples in all shards up to and including each: int64 [shards]."""
         windows = [(shard.tokens - 1) // sequence_length for shard in self.manifest.splits[split]]
         return np.cumsum(windows, dtype=np.int64)
 
-    def _gather(
-        self, numbers: npt.NDArray[np.int64], sequence_length: int, split: str
-    ) -> npt.NDArray[np.int64]:
-        """Windows by sample number: int64 [len(numbers), sequence_length + 1]."""
-        ends = self._ends(sequence_length, split)
-        shards = np.searchsorted(ends, numbers, side="right")
-        starts = (numbers - np.concatenate([[0], ends])[shards]) * sequence_length
-        windows = np.empty((len(numbers), sequence_length + 1), dtype=np.int64)
-        for row, (shard, start) in enumerate(zip(shards.tolist(), starts.tolist(), strict=True)):
-            windows[row] = self._shards[split][shard][start : start + sequence_length + 1]
-            self._require_known_tokens(windows[row], split, shard)
+    def _gather(self, places: Places, sequence_length: int, split: str = "train") -> Int64s:
+        """Windows at places: int64 [places, sequence_length + 1]."""
+        windows = self._reader.read(split, *places, sequence_length + 1)
+        for shard, window in zip(places[0].tolist(), windows, strict=True):
+            self._require_known_tokens(window, split, shard)
         return windows
 
     def _require_known_tokens(self, window: npt.NDArray[np.int64], split: str, shard: int) -> None:
@@ -240,32 +172,43 @@ class Corpus:
         """
         if (largest := int(window.max())) >= self.manifest.vocabulary_size:
             raise DataError(
-                f"{self.directory / self.manifest.splits[split][shard].file}: expected tokens "
-                "below "
+                f"{self.origin}/{self.manifest.splits[split][shard].file}: expected tokens below "
                 f"{self.manifest.vocabulary_size}, got {largest}; the file is damaged, prepare the "
                 "data again"
             )
 
 
-def _shard(entry: Any, origin: str) -> Shard:
-    """A shard from JSON. Its name stays inside the directory: a manifest may come from a
-    stranger.
-    """
-    match entry:
-        case {"file": str(file), "tokens": int(tokens), "sha256": str(digest)} if (
-            tokens > 0 and len(digest) == 64 and re.fullmatch(r"[a-z]+-[0-9]+\.bin", file)
-        ):
-            return Shard(file, tokens, digest)
-    raise DataError(
-        f"{origin}: expected a shard's file name, tokens and sha256, got {str(entry)[:160]}"
-    )
+class MappedShards:
+    """Reads the shards of a directory of this machine."""
+
+    def __init__(self, directory: Path, manifest: Manifest) -> None:
+        self._directory = directory
+        self._shards = {
+            split: [_mapped(directory, manifest, shard) for shard in manifest.splits[split]]
+            for split in SPLITS
+        }
+
+    def read(self, split: str, shards: Int64s, starts: Int64s, tokens: int) -> Int64s:
+        windows = np.empty((len(starts), tokens), dtype=np.int64)
+        for row, (shard, start) in enumerate(zip(shards.tolist(), starts.tolist(), strict=True)):
+            windows[row] = self._shards[split][shard][start : start + tokens]
+        return windows
+
+    def expect(self, now: Places, later: Places, tokens: int, limit_s: float) -> None:
+        """Nothing to do: the operating system reads ahead."""
+
+    def document(self) -> dict[str, Any]:
+        return {"from": str(self._directory), "waits": ""}
+
+    def close(self) -> None:
+        """Nothing runs in the background."""
 
 
 def _mapped(directory: Path, manifest: Manifest, shard: Shard) -> npt.NDArray[Any]:
     """Tokens of a shard, memory-mapped, once its size is right."""
     path, dtype = directory / shard.file, np.dtype(manifest.dtype)
     expected = shard.tokens * dtype.itemsize
-    with _readable(path):
+    with readable(path):
         found = path.stat().st_size
         if found != expected:
             raise DataError(
@@ -280,7 +223,7 @@ def _verify(directory: Path, manifest: Manifest, progress: Callable[[int, int], 
     done = 0
     for shard in shards:
         path, hasher = directory / shard.file, hashlib.sha256()
-        with _readable(path), path.open("rb") as file:
+        with readable(path), path.open("rb") as file:
             while piece := file.read(_READ_BYTES):
                 hasher.update(piece)
                 done += len(piece)
@@ -290,14 +233,3 @@ def _verify(directory: Path, manifest: Manifest, progress: Callable[[int, int], 
                 f"{path}: expected SHA-256 {shard.sha256}, got {hasher.hexdigest()}; "
                 "the file is damaged, prepare the data again"
             )
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Translates `OSError` into a `DataError` that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"cannot read {path}: {error.strerror or error}; prepare the data again"
-        ) from error

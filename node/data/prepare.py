@@ -21,8 +21,16 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from node.data.corpus import MANIFEST_NAME, Manifest, Shard, read_manifest
+from node.data.builtin import builtin_documents
 from node.data.documents import documents, library_documents
+from node.data.manifest import (
+    MANIFEST_NAME,
+    RANGE_TOKENS,
+    Manifest,
+    Shard,
+    range_digests,
+    read_manifest,
+)
 from node.data.reading import Document, Report
 from node.data.tokenizer import ByteTokenizer, Learning, Tokenizer, tokenizer_for
 from node.system.files import replacing_file, storage_errors
@@ -105,6 +113,23 @@ def prepare_from(
 def prepare_builtin(
     out_dir: Path, *, byte_limit: int | None = None, progress: Progress | None = None
 ) -> Manifest:
+    """Lockstep's own text (`node.data.builtin`) as bytes: the same on every machine.
+
+    byte_limit: only the first documents that fit into this many bytes.
+    """
+    part = "" if byte_limit is None else f", the first {byte_limit:,} bytes"
+    return prepare(
+        builtin_documents(byte_limit),
+        out_dir,
+        ByteTokenizer(),
+        source=f"Lockstep's own text{part}",
+        progress=progress,
+    )
+
+
+def prepare_library(
+    out_dir: Path, *, byte_limit: int | None = None, progress: Progress | None = None
+) -> Manifest:
     """The Python standard library's own sources as bytes: about 12 MB of good text on every
     machine.
 
@@ -176,8 +201,9 @@ class _Writer:
         """Shards of a preparer that died."""
         with storage_errors(self._out_dir):
             for name in self._splits:
-                for stale in self._out_dir.glob(f"{name}-[0-9][0-9][0-9][0-9][0-9].bin*"):
-                    stale.unlink()
+                for kind in ("bin", "sha"):
+                    for stale in self._out_dir.glob(f"{name}-[0-9][0-9][0-9][0-9][0-9].{kind}*"):
+                        stale.unlink()
 
     def _tokens(self, text: str) -> npt.NDArray[Any]:
         return np.append(self._tokenizer.encode(text), self._tokenizer.document_end).astype(
@@ -201,10 +227,17 @@ class _Writer:
         """Writes the waiting tokens of a split as its next shard."""
         split = self._splits[name]
         tokens = np.concatenate(split.waiting).data.cast("B")
-        file = f"{name}-{len(split.shards):05d}.bin"
-        with replacing_file(self._out_dir / file, tokens.nbytes) as temporary:
-            temporary.write_bytes(tokens)
-        split.shards.append(Shard(file, split.waiting_tokens, hashlib.sha256(tokens).hexdigest()))
+        digests = range_digests(tokens, RANGE_TOKENS * np.dtype(self._dtype).itemsize)
+        shard = Shard(
+            f"{name}-{len(split.shards):05d}.bin",
+            split.waiting_tokens,
+            hashlib.sha256(tokens).hexdigest(),
+            hashlib.sha256(digests).hexdigest(),
+        )
+        for file, blob in ((shard.file, tokens), (shard.digests_file, digests)):
+            with replacing_file(self._out_dir / file, len(blob)) as temporary:
+                temporary.write_bytes(blob)
+        split.shards.append(shard)
         split.waiting.clear()
         split.waiting_tokens = 0
 
@@ -216,6 +249,7 @@ class _Writer:
             dtype=self._dtype,
             documents={name: split.documents for name, split in self._splits.items()},
             splits={name: tuple(split.shards) for name, split in self._splits.items()},
+            range_tokens=RANGE_TOKENS,
         )
         blob = manifest.to_json()
         with replacing_file(self._out_dir / MANIFEST_NAME, len(blob)) as temporary:

@@ -29,17 +29,19 @@ class CardFacts:
     contributors_in_all: int
     validation_loss: float | None = None
     """In nats per token; None: not measured."""
+    validation_round: int = -1
+    """The round after which it was measured."""
 
 
 def model_card(info: RunInfo, facts: CardFacts) -> str:
     """The card in Markdown, with the head that the Hugging Face hub reads."""
     spec = info.spec
     tokens = facts.samples * spec.data.sequence_length
-    loss = (
-        f"| validation loss | {facts.validation_loss:.4f} nats per token |\n"
-        if facts.validation_loss is not None
-        else ""
-    )
+    loss = ""
+    if facts.validation_loss is not None:
+        own = facts.validation_round == facts.round
+        when = "" if own else f" after round {facts.validation_round}"
+        loss = f"| validation loss{when} | {facts.validation_loss:.4f} nats per token |\n"
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation

@@ -1,12 +1,14 @@
-"""The loss of a published checkpoint on held-out text."""
+"""The loss of a published checkpoint, or of parameters beside a model, on held-out text."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from node.data.corpus import Corpus
 from node.model.checkpoint import load_checkpoint
-from node.model.training import TrainingModel
+from node.model.training import Tokens, TrainingModel
 from protocol.errors import DataError
 
 
@@ -25,8 +27,23 @@ def evaluate_checkpoint(
     checkpoint = load_checkpoint(directory, device)
     if checkpoint.tokenizer.to_json() != corpus.manifest.tokenizer:
         raise DataError(
-            f"{corpus.directory}: expected the tokenizer of {directory}, got another; "
+            f"{corpus.origin}: expected the tokenizer of {directory}, got another; "
             "prepare the data with that tokenizer"
         )
     model = TrainingModel(checkpoint.model, device)
     return model.evaluate(corpus.validation(samples, sequence_length))
+
+
+def nats_at(trainee: TrainingModel, parameters: Mapping[str, Tensor], samples: Tokens) -> float:
+    """Cross-entropy summed over all targets of int64 [samples, length + 1], with `parameters` in
+    the place of the model's own. Those come back, whatever happens; meanwhile nobody else may use
+    the model.
+    """
+    own = {name: parameter.data for name, parameter in trainee.parameters.items()}
+    try:
+        for name, parameter in trainee.parameters.items():
+            parameter.data = parameters[name]
+        return trainee.evaluate(samples) * len(samples) * (samples.shape[1] - 1)
+    finally:
+        for name, parameter in trainee.parameters.items():
+            parameter.data = own[name]

@@ -6,14 +6,24 @@ samples into `.grad`, the mean over the samples managed before the bell. Gradien
 business: autocast, thread counts and the size of a micro-batch may differ between nodes, for
 nothing here changes a parameter.
 
+Several devices of one machine are one node: each has a twin of the model, a pass is a micro-batch
+on every device at once, and the gradients of all are summed on the first, which alone is applied
+to:
+
+    first device    pass pass ... | its sum + twins' sums, in order | .grad
+    second device   pass pass ... | its sum -^
+                    ^- parameters copied before a pass, if the first's have moved
+
 transformers takes seconds to import, so it is imported when the first model is built.
 """
 
 import contextlib
+import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -130,8 +140,8 @@ def asks_for_balance(model: nn.Module) -> bool:
 class TrainingModel:
     """A model on its device that does the work of a round.
 
-    `micro_batch_max` (samples per pass) is halved for good when a pass does not fit the device's
-    memory.
+    `micro_batch_max` (samples per pass and device) is halved for good when a pass does not fit a
+    device's memory.
     """
 
     def __init__(
@@ -147,10 +157,28 @@ class TrainingModel:
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
         self._is_balanced, self._balance_weight = asks_for_balance(model), _balance_weight(model)
+        self.twins: tuple[TrainingModel, ...] = ()
+        """The same model on this machine's other devices, for gradients alone."""
+        self._threads: ThreadPoolExecutor | None = None
+        self._has_moved = True
+
+    def spread(self, others: Sequence[torch.device]) -> None:
+        """Train on these devices too; one may be named twice."""
+        self.twins = tuple(
+            TrainingModel(copy.deepcopy(self.model), device, self.micro_batch_max)
+            for device in others
+        )
+        if self.twins:
+            self._threads = ThreadPoolExecutor(len(self.twins), thread_name_prefix="device")
+
+    def moved(self) -> None:
+        """The parameters have changed since the last pass: twins copy them before the next one."""
+        self._has_moved = True
 
     def passes(self, batches: Iterable[Tokens]) -> "GradientAccumulation":
         """The passes of a round over micro-batches, none of them made yet."""
         self.model.train()
+        self.moved()
         return GradientAccumulation(self, batches)
 
     @torch.no_grad()
@@ -167,6 +195,60 @@ class TrainingModel:
             return nats / (len(samples) * (samples.shape[1] - 1))
         finally:
             self.model.train(was_training)
+
+    def gradients(self, pieces: Sequence[Tensor]) -> float:
+        """Add the gradients of pieces to `.grad`, each on a device of its own: the first one here,
+        the others on the twins. Returns the cross-entropy summed over all targets.
+        """
+        if self._threads is None:
+            return self.gradient(pieces[0])
+        if self._has_moved:
+            self._lead_twins()
+        pairs = zip(self.twins, pieces[1:], strict=False)  # the last pieces may be fewer
+        made = [self._threads.submit(twin.gradient, piece) for twin, piece in pairs]
+        try:
+            nats = self.gradient(pieces[0])
+        finally:
+            errors = [each.exception() for each in made]  # no pass is under way any more
+        for error in filter(None, errors):
+            raise error
+        return nats + sum(each.result() for each in made)
+
+    def gradient(self, piece: Tensor) -> float:
+        """Add the gradients of one piece to `.grad`, on this device."""
+        # Both are sums, so that micro-batches of unlike sizes weigh by their samples.
+        nats, objective = self.losses(piece.to(self.device))
+        objective.backward()  # type: ignore[no-untyped-call]
+        found = float(nats.item())
+        if self.device.type == "cuda":  # CUDA only queues work, and a queue would overrun the bell
+            torch.cuda.synchronize(self.device)
+        return found
+
+    def zero_gradients(self) -> None:
+        """Zeros, not None: a parameter that no sample touched has a gradient too."""
+        for parameter in self.parameters.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            else:
+                parameter.grad.zero_()
+        for twin in self.twins:
+            twin.zero_gradients()
+
+    def sum_gradients(self) -> None:
+        """Add the twins' gradients to this device's, in the order of the devices."""
+        for twin in self.twins:
+            for name, parameter in self.parameters.items():
+                gradient = twin.parameters[name].grad
+                if parameter.grad is not None and gradient is not None:
+                    parameter.grad += gradient.to(self.device)
+
+    @torch.no_grad()
+    def _lead_twins(self) -> None:
+        for twin in self.twins:
+            twin.model.train()
+            for name, parameter in twin.parameters.items():
+                parameter.copy_(self.parameters[name])
+        self._has_moved = False
 
     def nats(self, piece: Tensor) -> Tensor:
         """Cross-entropy summed over all targets, float32 scalar. piece: int64 [samples, length +
@@ -280,18 +362,14 @@ class GradientAccumulation:
         """
         if self.samples == 0:
             raise LocalProtocolError("expected at least one sample to train on, got none")
+        self._trainee.sum_gradients()
         for parameter in self._trainee.parameters.values():
             if parameter.grad is not None:
                 parameter.grad /= self.samples
         return RoundWork(self.samples, self._nats / self._tokens, self._tokens)
 
     def _begin(self) -> None:
-        """Zeros, not None: a parameter that no sample touched has a gradient too."""
-        for parameter in self._trainee.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            else:
-                parameter.grad.zero_()
+        self._trainee.zero_gradients()
         self.samples, self._tokens, self._nats, self._failed = 0, 0, 0.0, False
         self._pieces = self._trainee.pieces(chain(list(self._drawn), self._recorded()))
 
@@ -300,18 +378,13 @@ class GradientAccumulation:
             self._failed
         ):  # it ran out of memory and has left part of its gradients behind: all starts again
             self._begin()
-        piece = next(self._pieces, None)
-        if piece is None:
+        pieces = list(islice(self._pieces, 1 + len(self._trainee.twins)))
+        if not pieces:
             return False
         self._failed = True
-        # Both are sums, so that micro-batches of unlike sizes weigh by their samples.
-        nats, objective = self._trainee.losses(piece)
-        objective.backward()  # type: ignore[no-untyped-call]
-        self._nats += nats.item()
-        if piece.is_cuda:  # CUDA only queues work, and a queue would overrun the bell
-            torch.cuda.synchronize(piece.device)
-        self.samples += len(piece)
-        self._tokens += len(piece) * (piece.shape[1] - 1)
+        self._nats += self._trainee.gradients(pieces)
+        self.samples += sum(map(len, pieces))
+        self._tokens += sum(len(piece) * (piece.shape[1] - 1) for piece in pieces)
         self._failed = False
         return True
 

@@ -24,6 +24,11 @@ class _RelayCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         status = self._status()
+        info = GaugeMetricFamily(
+            "lockstep_relay_info", "1; the label says which relay it is.", labels=["peer"]
+        )
+        info.add_metric([status["peer_id"]], 1)
+        yield info
         yield _gauge("links", "Open links.", len(status["links"].get("open", ())))
         yield _gauge("round", "Newest round that was decided.", status["round"])
         yield _gauge("payload_log_bytes", "Payloads on disk.", status["payloads"]["bytes"])
@@ -38,12 +43,12 @@ class _RelayCollector(Collector):
             archive.get("rounds_dropped", 0),
         )
         traffic = CounterMetricFamily(
-            "lockstep_relay_traffic_bytes", "Bytes on links.", labels=["owner", "direction"]
+            "lockstep_relay_traffic_bytes", "Bytes on links.", labels=["kind", "direction"]
         )
         for name, count in self._traffic.update(status["traffic"]).items():
-            owner, _, direction = name.removesuffix("_bytes").rpartition("_")
+            kind, _, direction = name.removesuffix("_bytes").rpartition("_")
             if direction in ("up", "down"):
-                traffic.add_metric([owner, direction], count)
+                traffic.add_metric([kind, direction], count)
         yield traffic
 
 

@@ -116,6 +116,7 @@ class GossipAdamReplica(Replica):
 
     def stand_at(self, pending: Pending | None) -> None:
         """The model's tensors are this node's parameters: it stands there already."""
+        self.trainee.moved()
 
     def accumulate(self) -> None:
         """The gradients of the work just done make a step, before the payload or the next round.

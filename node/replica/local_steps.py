@@ -68,6 +68,7 @@ class LocalStepsReplica(Replica):
         """Between two passes, when the round in front was settled: go on from the new committed
         parameters with what was moved since the round began.
         """
+        self.trainee.moved()
         if self._start is self.committed:
             return  # nothing is settled within a round
         with torch.no_grad():

@@ -149,6 +149,7 @@ class Replica:
         """Put the model where the next gradients are taken: at the committed parameters or, with
         overlap, ahead of them by a guess at the update of the round that is pending.
         """
+        self.trainee.moved()
         if not self._spec.rounds.overlap:
             return  # the model's tensors are the committed ones
         with torch.no_grad():

@@ -194,7 +194,7 @@ class Agenda:
                 self._readiness = Readiness.OWED
             case events.Opened():
                 self._opened = event.round
-            case events.Decided() | events.CheckpointAsked():
+            case events.Decided() | events.StateAsked():
                 pass  # known by its log position; not the agenda's
             case events.ResyncOrdered():
                 self._ordered = event.order

@@ -23,7 +23,9 @@ from node.demo.engine import GradientError
 from node.model.training import RoundWork
 from node.replica.position import Pending
 from node.round.context import Passes, RoundContext
+from node.status import NodeStatus
 from protocol import wire_pb2 as wire
+from protocol.errors import UnavailableError
 
 log = logging.getLogger("lockstep.node")
 
@@ -48,15 +50,21 @@ async def train_round(
     rate_bits = opened.learning_rate_bits, opened.decay_bits
     batches = _batches(context, opened)
     passes = await asyncio.to_thread(replica.begin, batches, pending, rate_bits)
-    leased, late = sum(share.count for share in opened.shares), 0
-    while await asyncio.to_thread(passes.next):
+    leased, late, cut = sum(share.count for share in opened.shares), 0, False
+    began_ms, made = context.client.now_ms(), 0
+    while await asyncio.to_thread(_next, passes, context.status):
+        made += 1
         if context.ledger.next_round < opened.round:
             late = passes.samples
         left_ms = opened.bell_ms - context.client.now_ms()
         if left_ms <= 0 or passes.samples == leased:
+            cut = passes.samples < leased
             break
         if await settle(left_ms):
             await asyncio.to_thread(replica.stand_at, None)
+    if passes.samples == 0:
+        return None  # the data have not come before the bell
+    context.turns.worked((context.client.now_ms() - began_ms) / max(1, made), cut=cut)
     work = await asyncio.to_thread(_accumulate, context, opened.round, passes)
     status = context.status
     status.rounds_trained += 1
@@ -73,12 +81,24 @@ def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:
     sequence_length + 1].
     """
     spec, size = context.info.spec, context.replica.trainee.micro_batch_max
+    spans = [(share.first, share.count) for share in opened.shares]
+    limit_s = (opened.bell_ms - context.client.now_ms()) / 1000
+    context.corpus.expect(spans, spec.data.sequence_length, spec.seed, limit_s=limit_s)
     if spec.algorithm.moves:
         size = spec.algorithm.local_samples
     for share in opened.shares:
         for first in range(share.first, share.first + share.count, size):
             count = min(size, share.first + share.count - first)
             yield context.corpus.batch(first, count, spec.data.sequence_length, spec.seed)
+
+
+def _next(passes: Passes, status: NodeStatus) -> bool:
+    """Make one pass; False when no sample is left, or none has come from the data's server."""
+    try:
+        return passes.next()
+    except UnavailableError as error:
+        status.note = str(error)
+        return False
 
 
 def _accumulate(context: RoundContext, round: int, passes: Passes) -> RoundWork | None:

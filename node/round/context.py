@@ -17,7 +17,7 @@ from node.demo.engine import Extraction
 from node.model.training import RoundWork
 from node.replica.position import Pending, Position
 from node.round.catch_up import CatchUp
-from node.round.publisher import CheckpointLine, NoCheckpoints
+from node.round.turns.line import NoTurns, StateTurns
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
@@ -31,7 +31,14 @@ class Samples(Protocol):
     """The training data."""
 
     def batch(self, first: int, count: int, sequence_length: int, seed: int) -> Any:
-        """`count` samples from position `first` of the data order on."""
+        """`count` samples from position `first` of the data order on. Blocks."""
+
+    def expect(
+        self, spans: Sequence[tuple[int, int]], length: int, seed: int, *, limit_s: float
+    ) -> None:
+        """Tell which spans of the data order, first position and count, a round will read within
+        `limit_s` seconds.
+        """
 
 
 class Passes(Protocol):
@@ -179,6 +186,6 @@ class RoundContext:
     save: Callable[[Position], None]
     """Saves the state on disk; called every `save_every` rounds from a worker thread."""
     save_every: int
-    publisher: CheckpointLine = field(default_factory=NoCheckpoints)
+    turns: StateTurns = field(default_factory=NoTurns)
     restored: Position | None = None
     """Where the loaded state stands; None at genesis."""

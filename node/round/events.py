@@ -52,8 +52,10 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointAsked:
-    """The coordinator asks for a checkpoint; the trainer looks whether its state is the one."""
+class StateAsked:
+    """The coordinator asks for a checkpoint or a validation loss; the trainer looks whether its
+    state is the one.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ Event = (
     Welcomed
     | Opened
     | Decided
-    | CheckpointAsked
+    | StateAsked
     | ResyncOrdered
     | StateOutdated
     | Finished

@@ -5,7 +5,8 @@
     finished             -> agenda        (through `tell`)
     committed, skipped,
     chained              -> decision log, and agenda
-    checkpoint           -> publisher, which the trainer shows its state
+    checkpoint,
+    evaluation           -> turns, which the trainer shows its state
     heartbeat, evicted   -> status page
 
 A message changes nothing at once: the trainer looks at its agenda when it is done with its step.
@@ -62,12 +63,13 @@ class Inbox:
                 self._tell(events.ResyncOrdered(message.resync))
             case "heartbeat":
                 context.status.standing.told = message.heartbeat.state, message.heartbeat.reason
+                context.status.heard(message.heartbeat)
             case "evicted":
                 reason = message.evicted.reason
                 context.status.note = f"removed by the coordinator: {reason}; joining again"
-            case "checkpoint":
-                context.publisher.asked(message.checkpoint)
-                self._tell(events.CheckpointAsked())
+            case "checkpoint" | "evaluation":
+                context.turns.asked(message)
+                self._tell(events.StateAsked())
             case "finished":
                 self._tell(events.Finished(message.finished.reason))
             case _:

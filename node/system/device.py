@@ -2,10 +2,27 @@
 
 import os
 import platform
+from collections import Counter
 
 import torch
 
 from protocol.errors import SettingsError
+
+
+def choose_devices(wanted: str) -> tuple[torch.device, ...]:
+    """The devices of a list with commas, the first for the parameters; "all" takes every CUDA
+    device, else the CPU.
+
+    Raises `SettingsError` for one that is not there, or a GPU that is named twice.
+    """
+    if wanted == "all":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return tuple(torch.device("cuda", each) for each in range(count)) or (torch.device("cpu"),)
+    found = tuple(choose_device(each) for each in wanted.split(","))
+    cards = [device.index or 0 for device in found if device.type == "cuda"]
+    if len(cards) > len(set(cards)):
+        raise SettingsError(f"device: expected every GPU once, found {wanted!r}")
+    return found
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -36,8 +53,13 @@ def use_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def describe(device: torch.device) -> str:
-    """The device in words, for tables."""
+def describe(device: torch.device, *others: torch.device) -> str:
+    """Devices in words, for tables."""
+    if others:
+        counts = Counter(describe(each) for each in (device, *others))
+        return " + ".join(
+            f"{count} x {name}" if count > 1 else name for name, count in counts.items()
+        )
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} of {os.cpu_count()} threads"

@@ -54,6 +54,13 @@ def has_layout(model: ModelSpec) -> bool:
     return model.type in _LAYOUTS
 
 
+def fields_of(model: ModelSpec) -> set[str]:
+    """The fields of the configuration that the size depends on, of a type that `has_layout`."""
+    asked = _Config(model.config)
+    _LAYOUTS[model.type](asked)
+    return asked.names
+
+
 def require_buildable(config: Mapping[str, Any]) -> None:
     """Raise `SettingsError` for a configuration with more layers and experts than a network has."""
     whole = {name: value for name, value in config.items() if isinstance(value, int)}
@@ -94,8 +101,11 @@ class _Config:
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self._fields = fields
+        self.names: set[str] = set()
+        """Fields that were asked for."""
 
     def count(self, name: str, default: int) -> int:
+        self.names.add(name)
         value = self._fields.get(name)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**32:
@@ -105,6 +115,7 @@ class _Config:
         return value
 
     def flag(self, name: str, default: bool) -> bool:
+        self.names.add(name)
         value = self._fields.get(name, default)
         if not isinstance(value, bool):
             raise SettingsError(f"model.config.{name}: expected true or false, got {value!r}")

@@ -82,3 +82,15 @@ def test_neither_rounds_nor_answers_grow_without_bound() -> None:
         found.take([opened(round, 0, ONE)], 0)
     found.take([SkipRound(10_000, "forgotten"), SkipRound(10_127, "known")], 9)
     assert [each["seconds"] for each in found.after(9_999)] == [None, 0.009]
+
+
+def test_times_are_counted_in_classes_and_a_journal_s_rounds_have_none() -> None:
+    found = History()
+    found.restore([(commit(0, ONE), 2.0)])
+    found.take([opened(1, 10_000, ONE), opened(2, 20_000, ONE), opened(3, 0, ONE)], 20_000)
+    found.take([CommitRound(commit(1, ONE), ((),), 5.5)], 12_000)
+    found.take([SkipRound(2, "late")], 27_500)
+    found.take([SkipRound(3, "very late")], 2_000_000)
+    counts = dict(zip((*history.SECONDS_BOUNDS, None), found.times.counts, strict=True))
+    assert {bound: count for bound, count in counts.items() if count} == {2: 1, 10: 1, None: 1}
+    assert found.times.total_s == 2 + 7.5 + 2000

@@ -16,6 +16,7 @@ from coordinator.machine.checkpoints.events import (
     CheckpointStored,
     RoomGiven,
 )
+from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (
     Announced,
     Applied,
@@ -87,6 +88,8 @@ EVENTS: list[Event] = [
     CheckpointSaid(A, 3, 2**64 - 1, sha256(b"a"), 4000, "hf://a/b", ""),
     CheckpointStored(A, 3, 2**64 - 1, sha256(b"a"), 4000),
     CheckpointFailed(A, 3, "its disk is full"),
+    Evaluated(A, 3, 1.5, 8, sha256(b"a"), ""),
+    Evaluated(A, 3, 0.0, 0, b"", "it is too busy"),
 ]
 
 

@@ -6,6 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.history import RoundTimes
+from coordinator.machine.evaluation.state import Point
 from coordinator.machine.rounds import Rounds
 from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
@@ -22,7 +24,7 @@ from tests.coordinator.client import (
     running,
     train,
 )
-from tests.coordinator.machine.driver import PHASES, A, B, C, D, Driver, driver_in
+from tests.coordinator.machine.driver import PHASES, RUN, A, B, C, D, Driver, driver_in
 
 
 def counters(metrics: CollectorRegistry) -> dict[tuple[str, str], float]:
@@ -135,7 +137,7 @@ def test_the_gauge_of_the_phase_is_1_and_those_of_the_others_are_0(phase: str) -
 def test_counters_end_in_total_and_gauges_do_not() -> None:
     text = generate_latest(registry(Driver(A, B).machine)).decode()
     families = list(text_string_to_metric_families(text))
-    assert {family.type for family in families} == {"counter", "gauge"}
+    assert {family.type for family in families} == {"counter", "gauge", "histogram"}
     for family in families:
         assert family.name.startswith("lockstep_coordinator_")
         assert family.documentation.endswith(".")
@@ -201,3 +203,26 @@ def test_a_state_that_nobody_holds_is_a_metric() -> None:
     driver.hello(B)
     driver.now_ms += 60_000
     assert "lockstep_coordinator_state_lost 1.0" in generate_latest(metrics).decode()
+
+
+def test_the_run_and_the_times_of_its_rounds_are_metrics() -> None:
+    times = RoundTimes()
+    for seconds in (0.3, 4, 4, 1000):
+        times.add(seconds)
+    text = generate_latest(registry(Driver(A, B).machine, times=times)).decode()
+    assert 'lockstep_coordinator_round_seconds_bucket{le="5.0"} 3.0' in text
+    assert 'lockstep_coordinator_round_seconds_bucket{le="+Inf"} 4.0' in text
+    assert "lockstep_coordinator_round_seconds_count 4.0" in text
+    assert "lockstep_coordinator_round_seconds_sum 1008.3" in text
+    [line] = [line for line in text.splitlines() if line.startswith("lockstep_coordinator_run_in")]
+    assert 'algorithm="demo"' in line
+    assert f'run="{RUN}"' in line
+
+
+def test_the_validation_loss_is_a_metric_once_it_is_measured() -> None:
+    driver = Driver(A, B)
+    assert not any("validation" in name for name, _ in samples_of(driver))
+    driver.machine.state.evaluation.points.append(Point(9, 9, 2.5, 8, b"", A, ""))
+    samples = samples_of(driver)
+    assert samples["lockstep_coordinator_validation_loss", ()] == 2.5
+    assert samples["lockstep_coordinator_validation_round", ()] == 9

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from coordinator.machine.checkpoints.state import Checkpoints
+from coordinator.machine.evaluation.state import Evaluation
 from coordinator.machine.mixing import Consensus
 from coordinator.machine.operator.acts import Admit, Allow, Announce, Ban, Token, ordered
 from coordinator.machine.rounds import Rounds
@@ -92,6 +93,7 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.end.conclude_by_ms",
         "state.unready_since_ms",
         *(f"state.checkpoints.{field.name}" for field in fields(Checkpoints)),
+        *(f"state.evaluation.{field.name}" for field in fields(Evaluation)),
         "state.operator.paused",
         "state.operator.finishing",
         "state.operator.away",

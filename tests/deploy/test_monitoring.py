@@ -13,12 +13,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics
+from coordinator.machine.evaluation.state import Point
 from coordinator.machine.rounds import Rounds
+from coordinator.traffic import Traffic
 from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
+from lockstep.service.admin import build_registry
 from node import status
 from node.relay.process import RelayProcess
 from node.relay.settings import RelaySettings
-from protocol.ids import RunId
+from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +60,8 @@ async def exported(tmp_path: Path) -> dict[str, set[str]]:
     """
     rounds = Rounds(RunSpec(), RunId("ab" * 16))
     rounds.state.loss = 1.0
+    point = Point(0, 0, 1.0, 8, b"", PeerId("ab" * 16), "")
+    rounds.state.evaluation.points.append(point)
     relay = RelayProcess(
         RelaySettings("127.0.0.1:1", tmp_path), Ed25519PrivateKey.generate(), "test"
     )
@@ -64,21 +69,24 @@ async def exported(tmp_path: Path) -> dict[str, set[str]]:
     auditor.register(AuditCollector(lambda: dict.fromkeys((*GAUGES, *COUNTERS), 0)))
     found = {"up": {"job"}}
     for registry in (
-        metrics.registry(rounds),
-        status.registry(status.NodeStatus("a peer", "a name", loss=1.0)),
+        metrics.registry(rounds, Traffic()),
+        status.registry(status.NodeStatus("a peer", "a name", loss=1.0, validation_loss=1.0)),
         relay.registry,
         auditor,
+        build_registry(),
     ):
         found |= samples(registry)
     await relay.stop()
     # Only a relay that has started has counters with labels.
-    found["lockstep_relay_traffic_bytes_total"] |= {"owner", "direction"}
+    found["lockstep_relay_traffic_bytes_total"] |= {"kind", "direction"}
     return found
 
 
 def panels(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text())["panels"]
-    return found
+    """Panels that show something, also those that a row folds away."""
+    shown: list[dict[str, Any]] = json.loads(path.read_text())["panels"]
+    folded = [panel for row in shown for panel in row.get("panels", ())]
+    return [panel for panel in (*shown, *folded) if panel["type"] != "row"]
 
 
 def expressions(path: Path) -> list[str]:
@@ -125,17 +133,44 @@ def test_a_metric_that_nobody_exports_would_be_found(exported: dict[str, set[str
 
 @every_dashboard
 def test_a_dashboard_is_whole(path: Path) -> None:
-    document = json.loads(path.read_text())
-    numbers = [panel["id"] for panel in document["panels"]]
+    document, shown = json.loads(path.read_text()), panels(path)
+    numbers = [panel["id"] for panel in shown]
     assert len(numbers) == len(set(numbers))
     source = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())[
         "datasources"
     ][0]
-    assert {panel["datasource"]["uid"] for panel in document["panels"]} == {source["uid"]}
-    assert all(
-        panel["title"] and panel["description"].endswith(".") for panel in document["panels"]
-    )
-    assert len({panel["title"] for panel in document["panels"]}) == len(numbers)
+    variables = document["templating"]["list"]
+    assert {each["datasource"]["uid"] for each in (*shown, *variables)} == {source["uid"]}
+    assert all(panel["title"] and panel["description"].endswith(".") for panel in shown)
+    assert len({panel["title"] for panel in shown}) == len(numbers)
+
+
+@every_dashboard
+def test_every_variable_is_of_an_exported_metric_and_chooses_something(
+    path: Path, exported: dict[str, set[str]]
+) -> None:
+    for variable in json.loads(path.read_text())["templating"]["list"]:
+        assert not unknown(variable["definition"], exported)
+        chosen = [each for each in expressions(path) if f"${variable['name']}" in each]
+        assert len(chosen) >= len(expressions(path)) // 2
+
+
+def test_one_notion_has_one_label_in_all_processes(exported: dict[str, set[str]]) -> None:
+    traffic = {name: labels for name, labels in exported.items() if "traffic_bytes" in name}
+    assert len(traffic) >= 3
+    assert {frozenset(labels - {"le"}) for labels in traffic.values()} == {
+        frozenset({"kind", "direction"})
+    }
+
+
+def test_every_process_says_what_it_is(exported: dict[str, set[str]]) -> None:
+    infos = {name for name in exported if name.endswith("_info")}
+    assert infos == {
+        "lockstep_build_info",
+        "lockstep_coordinator_run_info",
+        "lockstep_node_info",
+        "lockstep_relay_info",
+    }
 
 
 @every_dashboard
@@ -208,6 +243,38 @@ def test_promtool_finds_nothing_wrong(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def quiet(phase: str, committed: str) -> dict[str, Any]:
+    """A test of Prometheus: in this phase, with these commits, nothing fires, although its node has
+    gone and nothing is committed any more.
+    """
+    labels = 'instance="coordinator",phase'
+    return {
+        "interval": "1m",
+        "input_series": [
+            {
+                "series": 'lockstep_coordinator_rounds_committed_total{instance="coordinator"}',
+                "values": committed,
+            },
+            *(
+                {
+                    "series": f'lockstep_coordinator_phase{{{labels}="{each}"}}',
+                    "values": f"{int(each == phase)}x60",
+                }
+                for each in metrics.PHASES
+            ),
+            *(
+                [{"series": 'up{job="node",instance="node-dsl"}', "values": "1x10 0x50"}]
+                if phase == "finished"
+                else []
+            ),
+        ],
+        "alert_rule_test": [
+            {"eval_time": "40m", "alertname": alert, "exp_alerts": []}
+            for alert in ("NothingCommitted", "ProcessGone")
+        ],
+    }
+
+
 def test_alerts_fire_on_the_conditions_that_they_name(tmp_path: Path) -> None:
     if not shutil.which("promtool"):
         pytest.skip("no promtool here (Debian: package prometheus)")
@@ -252,6 +319,13 @@ def test_alerts_fire_on_the_conditions_that_they_name(tmp_path: Path) -> None:
             }
         ],
     }
+    document["tests"] += [  # type: ignore[operator]
+        quiet("finished", "0+3x10 30+0x50"),
+        quiet("waiting", "0x60"),
+        quiet("waiting", "0+3x10 30+0x50"),
+        quiet("paused", "0+3x10 30+0x50"),
+        quiet("computing", "0x60"),
+    ]
     for test in document["tests"][0]["alert_rule_test"]:  # type: ignore[index]
         for expected in test["exp_alerts"]:
             expected["exp_annotations"] = {"summary": summary(test["alertname"])}

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from node.control.client import CoordinatorClient
+from node.data.publish import publish
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
 from node.process import NodeProcess
@@ -22,7 +23,8 @@ from node.replica.digest import state_digest
 from node.settings import NodeSettings
 from protocol.border.join_link import parse_link
 from protocol.errors import DataError, SettingsError, UnavailableError
-from protocol.runfile import RunSpec
+from protocol.runfile import DataSpec, RunSpec
+from tests.support.data_server import serving
 from tests.support.tiny import tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS, until
 
@@ -41,11 +43,16 @@ async def coordinator_of(spec: RunSpec, directory: Path) -> AsyncIterator[Coordi
 
 
 class NodeTask:
-    """One node with its run in the background."""
+    """One node with its run in the background. The second one trains on two devices."""
 
-    def __init__(self, address: str, directory: Path, data: Path, number: int) -> None:
+    def __init__(self, address: str, directory: Path, data: Path | None, number: int) -> None:
         settings = NodeSettings(
-            address, directory / f"node-{number}", data=data, device="cpu", micro_batch=2, threads=1
+            address,
+            directory / f"node-{number}",
+            data=data,
+            device="cpu,cpu" if number == 1 else "cpu",
+            micro_batch=2,
+            threads=1,
         )
         self.process = NodeProcess(
             settings, Ed25519PrivateKey.from_private_bytes(bytes([number + 1] * 32)), "test"
@@ -95,6 +102,27 @@ async def test_nodes_train_to_the_end_and_hold_the_same_parameters(
     digest = state_digest(named_parameters_once(loaded.model))
     assert f"{digest:016x}" == status["digests"]["last"]
     assert loaded.metadata["round"] == 7
+
+
+async def test_nodes_train_on_published_data_until_they_are_damaged(tmp_path: Path) -> None:
+    manifest = publish(tiny_corpus(tmp_path / "data"), str(tmp_path / "published"))
+    with serving(tmp_path / "published") as server:
+        data = DataSpec(url=server.url, manifest_sha256=manifest.digest.hex(), sequence_length=32)
+        spec = tiny_spec(steps=4).model_copy(update={"data": data})
+        async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
+            nodes = [NodeTask(coordinator.address, tmp_path, None, number) for number in range(2)]
+            async with nodes[0], nodes[1]:
+                for node in nodes:
+                    assert await node.ended() == "all 4 steps are done"
+                    status = node.process.status()["data"]
+                    assert status["from"] == server.url
+                    assert status["fetched_bytes"] > 0
+        server.damaged = {shard.file: 10**6 for shard in manifest.splits["train"]}
+        async with coordinator_of(spec, tmp_path / "another") as coordinator:
+            nodes = [NodeTask(coordinator.address, tmp_path, None, number) for number in (2, 3)]
+            async with nodes[0], nodes[1]:
+                with pytest.raises(DataError, match="the data there are damaged"):
+                    await nodes[0].ended()
 
 
 async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replays_the_log(

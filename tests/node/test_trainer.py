@@ -41,6 +41,7 @@ from protocol.codec.commits import (
     open_commit,
     sign_commit,
 )
+from protocol.errors import UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.run_info import RunInfo
@@ -242,6 +243,49 @@ async def test_a_round_is_trained_announced_applied_and_reported(corpus: Path) -
         0,
         [announced.digest],
     )
+
+
+class LateData:
+    """Data whose server has given `batches` micro-batches, and then does not answer."""
+
+    def __init__(self, corpus: Corpus, batches: int) -> None:
+        self._corpus, self.batches = corpus, batches
+        self.expected: list[tuple[int, int]] = []
+
+    def batch(self, first: int, count: int, sequence_length: int, seed: int) -> Any:
+        if self.batches == 0:
+            raise UnavailableError("no data to train on: the server is away")
+        self.batches -= 1
+        return self._corpus.batch(first, count, sequence_length, seed)
+
+    def expect(
+        self, spans: Sequence[tuple[int, int]], length: int, seed: int, *, limit_s: float
+    ) -> None:
+        self.expected += spans
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+async def test_a_round_without_all_of_its_data_is_announced_with_what_was_trained(
+    corpus: Path, batches: int
+) -> None:
+    stage = Stage(corpus, overlap=0)
+    late = LateData(Corpus.open(corpus), batches)
+    stage.change(corpus=late)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        assert announced.samples == 2 * batches
+        assert bool(announced.digest) == bool(batches)
+        assert stage.status.note == "no data to train on: the server is away"
+        stage.skip(0)
+        late.batches = 9
+        stage.open(1)
+        announced = await stage.announced(2)
+        assert announced.samples == 4
+        stage.skip(1)
+        await ended(stage, task)
+    assert late.expected == [(0, 4), (4, 4)]
 
 
 async def test_ready_comes_before_the_first_round_with_the_genesis_digest(corpus: Path) -> None:

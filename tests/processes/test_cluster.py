@@ -118,6 +118,22 @@ def test_a_coordinator_killed_in_the_middle_goes_on_from_its_journal(finished: C
     assert finished.coordinator.status["digests"]["rounds_disputed"] == 0
 
 
+def test_members_have_measured_the_validation_loss_and_the_card_says_that_of_the_last_state(
+    finished: Cluster,
+) -> None:
+    status = finished.coordinator.status
+    measured, head = status["validation"], status["last_commits"][0]["round"]
+    assert measured["measured"] >= 2, "snapshots, and the end"
+    assert measured["round"] == head
+    assert 0 < measured["loss"] < 4, "a byte drawn evenly costs 5.5 nats"
+    assert abs(measured["loss"] - status["loss"]) < 1, "the text is like that of the training"
+    knows = [node.status["validation"]["loss"] for node in finished.nodes]
+    assert measured["loss"] in knows, "the one that has measured it"
+    newest = status["checkpoint"]["made"][0]["name"]
+    card = finished.coordinator.directory / "checkpoints" / newest / "README.md"
+    assert f"| validation loss | {measured['loss']:.4f} nats per token |" in card.read_text()
+
+
 def test_journal_and_payloads_replay_to_the_same_digest_with_other_threads_and_order(
     finished: Cluster,
 ) -> None:

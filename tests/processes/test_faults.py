@@ -284,6 +284,7 @@ def log(child: Child) -> str:
     return child.log.read_text(errors="replace")
 
 
+@pytest.mark.slow
 def test_a_node_cut_off_from_the_coordinator_waits_and_never_goes_on_alone(
     cluster: FaultyCluster,
 ) -> None:

@@ -120,6 +120,17 @@ def test_what_is_written_is_read() -> None:
             "seed: expected less than 9223372036854775808, found 9223372036854775808",
         ),
         ("[data]\nmanifest_sha256 = 'XYZ'", "data.manifest_sha256: expected"),
+        ("[data]\nurl = 'file:///etc'", "data.url: expected"),
+        ("[data]\nurl = 'https://a/b?c=d'", "data.url: expected"),
+        ("[data]\nurl = 'https://a/b'", "url needs manifest_sha256"),
+        (
+            f"[data]\nurl = 'https://me:secret@a/b'\nmanifest_sha256 = '{'0' * 64}'",
+            "expected one URL without a name and password",
+        ),
+        (
+            f"[data]\nurl = 'https://a/b::file:///c'\nmanifest_sha256 = '{'0' * 64}'",
+            "expected one URL without a name and password",
+        ),
     ],
 )
 def test_a_mistake_names_field_expected_and_found(text: str, words: str) -> None:
@@ -324,7 +335,7 @@ def test_json_and_name_are_pinned() -> None:
     assert (
         run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
     )
-    assert run_id(RunSpec(), KEY) == "b252be9ff7a6b407ac60bddc48a569ba"
+    assert run_id(RunSpec(), KEY) == "27382b2e6b2f29e8e2e53fe2ed256d33"
 
 
 def test_a_run_file_is_frozen() -> None:

@@ -8,7 +8,7 @@ the journal exactly the state before it. The machine's invariants are checked af
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,9 @@ from protocol.errors import LocalProtocolError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec, run_id
+from protocol.shuffle import Share
 from tests.simulation.checkers import Referee, Violation, require
+from tests.simulation.measuring import LossJudge
 from tests.simulation.session import COORDINATOR, Switchboard
 from tests.simulation.world import Killed, Process, World
 
@@ -128,6 +130,8 @@ class MemoryJournal:
         digests: Sequence[RecordDigest],
         state: bytes | None = None,
         entries: Sequence[RecordedEntry] = (),
+        *,
+        trained: Mapping[int, tuple[tuple[Share, ...], ...]],
     ) -> None:
         """One transaction; the process may die before it or after it."""
         self._step()
@@ -256,6 +260,7 @@ class SimulatedCoordinator:
         """Of the present life, once it takes events."""
         self.trust: list[Event] = []
         """The operator's word, given at each start."""
+        self.loss_judge = LossJudge()
         self._emitted = 0
         self._lost: object = None
 
@@ -349,6 +354,7 @@ class SimulatedCoordinator:
                     "another commit is told",
                     effect,
                 )
+        self.loss_judge.saw(outcome.effects)
         self._service.emit(outcome)
 
 

@@ -37,6 +37,7 @@ from protocol.wire_pb2 import Offers
 from tests.simulation.auditor import Auditor
 from tests.simulation.disk import Disk
 from tests.simulation.link import SimulatedLink
+from tests.simulation.measuring import measuring_turns
 from tests.simulation.network import Network
 from tests.simulation.session import Stub, Switchboard
 from tests.simulation.stand_in import (
@@ -365,6 +366,7 @@ class SimulatedNode:
         )
         addresses = await swarm.start()
         status = NodeStatus(self.peer, self.peer[:8])
+        turns = measuring_turns(replica, process, client.send, status)
         context = RoundContext(
             info=info,
             own=self.peer,
@@ -378,12 +380,14 @@ class SimulatedNode:
             catch_up=CatchUp(info, replica, snapshots, swarm, client.fetch_commits, status=status),
             save=lambda position: replica.save(self.disk, position),
             save_every=self.place.save_every,
+            turns=turns,
             restored=position,
         )
         trainer = Trainer(context)
         self.trainer, self.ledger, self.status, self.swarm = trainer, ledger, status, swarm
         try:
             reason = await self._run(client, info, wire.Hello(addresses=addresses), swarm)
+            await turns.evaluator.finish()
             await asyncio.to_thread(replica.save, self.disk, trainer.position)
             client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
             await client.flush(2)

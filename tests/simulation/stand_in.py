@@ -87,6 +87,11 @@ class Corpus:
         """Positions from `first` on."""
         return range(first, first + count)
 
+    def expect(
+        self, spans: Sequence[tuple[int, int]], length: int, seed: int, *, limit_s: float
+    ) -> None:
+        """Nothing to fetch."""
+
 
 class TrainingModel:
     """Trains at `sample_ms` milliseconds per sample."""

@@ -116,7 +116,7 @@ class Membership:
 
     def decides(self, peer: PeerId) -> bool:
         """Whether the key counts where members are counted."""
-        return not self.public or self.standing.has(peer)
+        return self.standing.has(peer) if self.public else peer not in self.standing.demoted
 
     def rank(self, peer: PeerId) -> int:
         """The weight of the key's word against that of others; equal among people that know each
@@ -155,6 +155,8 @@ class Membership:
 
     def muted_reason(self, member: Member) -> str:
         """The reason why the member's payloads do not count at present; empty when they do."""
+        if demoted := self.standing.demoted.get(member.peer):
+            return demoted.reason
         if member.warmup_left:
             return f"building momentum: counted after {member.warmup_left} more rounds"
         if member.strikes >= self._spec.strikes_to_mute:

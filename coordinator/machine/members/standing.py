@@ -6,9 +6,12 @@ decides; whatever is decided by counting free keys belongs to whoever makes the 
       '---------> vouched <------------'
                    the operator's word
 
+    fresh, counted, vouched --an auditor's evidence--> demoted --the operator vouches--> vouched
+
 Standing belongs to the key, outlives its sessions and is part of the run's state. A fresh key works
 and its payloads are applied, in bounded number (`coordinator.machine.opening`); nobody waits for
-it, and it gives no receipt, no vote on a state, no quorum and no pace.
+it, and it gives no receipt, no vote on a state, no quorum and no pace. A demoted key, in a run
+among known people too, is given no work at all (`coordinator.machine.operator.demotion`).
 
 A payload is committed only when most of its witnesses hold it, decoded and with the right header.
 They are drawn among the assigned members with standing by a hash that contains a secret of the
@@ -46,6 +49,17 @@ AUDITOR_RANK = 3
 """Rank of an auditor's word: above all others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Demoted:
+    """Why a key has lost its standing."""
+
+    auditor: PeerId
+    reason: str
+    """The evidence in words."""
+    evidence: bytes
+    """Its canonical bytes; see `protocol.codec.evidence`."""
+
+
 @dataclass(slots=True)
 class Standing:
     """The standing of all keys of a run, and the secret that draws witnesses."""
@@ -54,9 +68,16 @@ class Standing:
     payloads: dict[PeerId, int] = field(default_factory=dict)
     """Committed payloads by author, up to `COUNTED_ROUNDS`."""
     salt: bytes = b""
+    demoted: dict[PeerId, Demoted] = field(default_factory=dict)
+    """Keys that have lost their standing by an auditor's evidence, oldest first."""
+    restored: dict[PeerId, int] = field(default_factory=dict)
+    """Keys that the operator has given their standing back, with the newest round then: evidence of
+    rounds up to it counts no more."""
 
     def word(self, peer: PeerId) -> Word:
         """The standing of a key."""
+        if peer in self.demoted:
+            return "fresh"
         if peer in self.vouched:
             return "vouched"
         return "counted" if self.payloads.get(peer, 0) >= COUNTED_ROUNDS else "fresh"
@@ -65,10 +86,27 @@ class Standing:
         """Whether the key is counted or vouched."""
         return self.word(peer) != "fresh"
 
+    def demote(self, peer: PeerId, demoted: Demoted) -> None:
+        """The key has no standing any more. Beyond `KEYS_MAX` the oldest is forgotten."""
+        self.payloads.pop(peer, None)
+        self.demoted[peer] = demoted
+        if len(self.demoted) > KEYS_MAX:
+            del self.demoted[next(iter(self.demoted))]
+
+    def restore(self, peer: PeerId, round: int) -> None:
+        """The operator lets a demoted key decide again, after a round; nothing for another one."""
+        if self.demoted.pop(peer, None):
+            self.restored.pop(peer, None)
+            self.restored[peer] = round
+            if len(self.restored) > KEYS_MAX:
+                del self.restored[next(iter(self.restored))]
+
     def credit(self, author: PeerId) -> None:
         """A payload of this author was committed. Beyond `KEYS_MAX` the oldest fresh key is
-        forgotten; when there is none, the author is.
+        forgotten; when there is none, the author is. A demoted key earns nothing.
         """
+        if author in self.demoted:
+            return
         if author not in self.payloads and len(self.payloads) >= KEYS_MAX:
             oldest = next((peer for peer in self.payloads if not self.has(peer)), None)
             if oldest is None:

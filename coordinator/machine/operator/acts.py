@@ -14,7 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from protocol.codec.chain import STEPS_MAX
-from protocol.ids import Digest, PeerId, RunId, sha256
+from protocol.codec.evidence import EVIDENCE_BYTES_MAX, read_evidence
+from protocol.codec.evidence import words as found
+from protocol.handshake import KEY_BYTES, SIGNATURE_BYTES
+from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
 
 REASON_MAX = 200
 """Characters of a reason: it is sent to nodes, whose own bound is 256 bytes of UTF-8."""
@@ -98,6 +101,18 @@ class Vouch(_Act, frozen=True):
     peer: Key
 
 
+class Demote(_Act, frozen=True):
+    """A key loses its standing by an auditor's evidence, which its coordinator puts into the chain;
+    see `coordinator.machine.operator.demotion`.
+    """
+
+    body: Annotated[bytes, Meta(max_length=EVIDENCE_BYTES_MAX)]
+    """Canonical bytes of the evidence."""
+    public_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    """The auditor's."""
+    signature: Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+
+
 class Appoint(_Act, frozen=True):
     """The word of a key on states is final from now on; see `coordinator.machine.auditing`."""
 
@@ -163,6 +178,7 @@ Act: TypeAlias = (
     | Ban
     | Unban
     | Vouch
+    | Demote
     | Appoint
     | Dismiss
     | Announce
@@ -264,6 +280,8 @@ def words(act: Act) -> str:
             return f"lift the ban of {target}"
         case Vouch(peer):
             return f"vouch for {peer}"
+        case Demote(body, public_key):
+            return _demotion(body, public_key)
         case Appoint(peer):
             return f"name {peer} an auditor, whose word is final"
         case Dismiss(peer):
@@ -281,6 +299,11 @@ def words(act: Act) -> str:
             return f"create the token {name} for {keys}" + (", vouching" if vouches else "")
         case Revoke(name):
             return f"revoke the token {name}"
+
+
+def _demotion(body: bytes, public_key: bytes) -> str:
+    evidence = read_evidence(body)
+    return f"demote {evidence.author} by auditor {peer_id(public_key)}: {found(evidence)}"
 
 
 def _because(words: str, reason: str) -> str:

@@ -10,6 +10,7 @@
     ban, unban         a key or host is refused; a key that is banned is neither vouched for nor an
                        auditor any more
     vouch              the key decides, in a run that is open to the public
+    demote             an auditor's evidence: the key has no standing any more
     appoint, dismiss   the key's word on states is final, or counts no more
     announce           every node is told
     admit, allow,
@@ -27,7 +28,7 @@ from coordinator.machine.auditing import AUDITORS_MAX
 from coordinator.machine.checkpoints import publishing
 from coordinator.machine.events import Chained, Effect, Notify, Refuse, TellMembers
 from coordinator.machine.members.membership import Membership
-from coordinator.machine.operator import acts
+from coordinator.machine.operator import acts, demotion
 from coordinator.machine.operator.acts import Act, Ordered, Salted, TokenShown, Vouched
 from coordinator.machine.operator.admission import ALLOWED_MAX, TOKENS_MAX, UsedToken
 from coordinator.machine.operator.state import NOTICES_KEPT, Away, Notice
@@ -72,6 +73,9 @@ def take(
             state.operator.head = event.digest
             if isinstance(act, acts.Extend | acts.Rate):
                 return _reschedule(act, state, *run)
+            if isinstance(act, acts.Demote):
+                demotion.take(act, state, members, run[0])
+                return []
             return _obey(act, given_s, state, members, now_ms=now_ms)
         case _:
             assert_never(event)
@@ -137,7 +141,11 @@ def objection(act: Act, state: RunState, members: Membership) -> str:
             return f"expected at most {BANS_MAX} bans; lift some, or use a firewall"
         case acts.Unban(target) if target not in operator.bans:
             return f"expected a banned key or host, found no ban of {target}"
-        case acts.Vouch(peer) if peer in members.standing.vouched:
+        case acts.Demote():
+            return demotion.objection(act, state, members)
+        case acts.Vouch(peer) if (
+            peer in members.standing.vouched and peer not in members.standing.demoted
+        ):
             return f"{peer} is vouched for already"
         case acts.Appoint(peer) if peer in state.verdicts.auditors:
             return f"{peer} is an auditor already"
@@ -190,6 +198,7 @@ def _obey(
             operator.bans.pop(target, None)
         case acts.Vouch(peer):
             members.standing.vouched.add(acts.key_of(peer))
+            members.standing.restore(acts.key_of(peer), state.head_round)
         case acts.Appoint(peer):
             auditing.appoint(acts.key_of(peer), state.verdicts)
         case acts.Dismiss(peer):
@@ -208,8 +217,8 @@ def _obey(
             admission.tokens[name] = UsedToken(act)
         case acts.Revoke(name):
             admission.tokens.pop(name, None)
-        case acts.Extend() | acts.Rate():
-            pass  # `_reschedule` takes them
+        case acts.Extend() | acts.Rate() | acts.Demote():
+            pass  # `take` has taken them
         case _:
             assert_never(act)
     return []

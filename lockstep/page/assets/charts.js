@@ -1,6 +1,6 @@
 "use strict";
 /* Line charts over rounds. `lineChart(element, series)` returns {draw(columns)}; `series` is a list
-   of {label, color, dash}, colours being names of the page's custom properties; `columns` is
+   of {label, color, dash, points}, colours being names of the page's custom properties; `columns` is
    [rounds, values of series 1, ...], gaps are null. */
 
 const WHOLE = [1, 2, 5].flatMap((each) => [1, 10, 100, 1000, 10000].map((ten) => each * ten))
@@ -25,7 +25,7 @@ function lineChart(element, series) {
       cursor: { drag: { x: true, y: false } },
       series: [{ label: "round" }, ...series.map((each) => ({
         label: each.label, stroke: color(each.color), width: 1.6, dash: each.dash,
-        points: { show: false }, spanGaps: true,
+        points: { show: each.points === true, size: 6, fill: color(each.color) }, spanGaps: true,
         value: (_, value) => (value === null || value === undefined ? "–" : value.toPrecision(4)),
       }))],
     };

@@ -3,14 +3,17 @@
    text nodes only. */
 
 const EVERY_MS = 1000;
-const CREDIT_EVERY = 5;
+const SELDOM = 5;
 const ROUNDS_KEPT = 5000;
 const BARS = 120;
 const SKIPS = 5;
 
-const state = { run: null, rounds: [], newest: -1, asked: 0 };
+const state = { run: null, rounds: [], newest: -1, asked: 0, validation: [] };
 const charts = {
-  loss: lineChart(document.getElementById("loss-chart"), [{ label: "loss", color: "--accent" }]),
+  loss: lineChart(document.getElementById("loss-chart"), [
+    { label: "training", color: "--accent" },
+    { label: "validation", color: "--wait", points: true },
+  ]),
   time: lineChart(document.getElementById("time-chart"), [
     { label: "measured s", color: "--accent" },
     { label: "slot s", color: "--wait", dash: [4, 4] },
@@ -100,6 +103,11 @@ function showStatus(status) {
   put("steps", `${count(steps.committed)} of ${count(steps.total)}, ${count(steps.skipped)} skipped`);
   document.getElementById("progress").value = steps.total ? steps.committed / steps.total : 0;
   put("loss", number(status.loss));
+  const measured = status.validation;
+  put("validation", measured.loss === null
+    ? "not measured yet"
+    : `${number(measured.loss)} after round ${count(measured.round)}`);
+  put("validation-next", measured.next);
   put("members-count", count(status.members.length));
   const digests = status.digests;
   const own = status.consensus;
@@ -158,8 +166,7 @@ function showMembers(members) {
 
 function showRounds(status) {
   const rounds = state.rounds;
-  const losses = rounds.filter((round) => round.loss !== null);
-  charts.loss.draw([losses.map((each) => each.round), losses.map((each) => each.loss)]);
+  showLosses(rounds);
   const timed = rounds.filter((round) => round.seconds !== null);
   charts.time.draw([timed.map((each) => each.round), timed.map((each) => each.seconds),
     timed.map((each) => each.slot_seconds)]);
@@ -169,6 +176,17 @@ function showRounds(status) {
   put("round-time", measured === null ? "–" : `${number(measured, 1)} s of ${number(slot, 1)} s`);
   showEta(status, recent);
   showTimeline(rounds.slice(-BARS));
+}
+
+function showLosses(rounds) {
+  const training = new Map(rounds.filter((each) => each.loss !== null)
+    .map((each) => [each.round, each.loss]));
+  const first = rounds.length ? rounds[0].round : 0;
+  const validation = new Map(state.validation.filter((each) => each.round >= first)
+    .map((each) => [each.round, each.loss]));
+  const all = [...new Set([...training.keys(), ...validation.keys()])].sort((a, b) => a - b);
+  const column = (losses) => all.map((round) => losses.get(round) ?? null);
+  charts.loss.draw([all, column(training), column(validation)]);
 }
 
 function showEta(status, recent) {
@@ -229,12 +247,17 @@ async function update() {
     state.run = await ask("run.json");
     state.rounds = [];
     state.newest = -1;
+    state.validation = [];
     showRun(state.run);
   }
   await fetchRounds();
+  const known = state.validation.at(-1);
+  if (status.validation.round !== (known ? known.round : null)) {
+    state.validation = (await ask("validation.json")).points;
+  }
   showStatus(status);
   showRounds(status);
-  if (state.asked % CREDIT_EVERY === 0) showCredit(await ask("credit.json"));
+  if (state.asked % SELDOM === 0) showCredit(await ask("credit.json"));
   state.asked += 1;
 }
 

@@ -19,8 +19,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from node.data.corpus import MANIFEST_NAME, Corpus, Manifest, Shard
+from node.data.corpus import Corpus
 from node.data.documents import library_documents
+from node.data.manifest import MANIFEST_NAME, Manifest, Shard
 from node.data.reading import Document
 from node.data.tokenizer import ByteTokenizer, SubwordTokenizer, Tokenizer
 from node.system.files import replacing_file

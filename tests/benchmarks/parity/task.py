@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from node.data.corpus import Corpus
-from node.data.prepare import prepare_builtin
+from node.data.prepare import prepare_library
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import require_finite
 from node.model.training import TrainingModel, build_model
@@ -28,7 +28,7 @@ from tests.support.passes import do_work
 
 def open_corpus(directory: Path) -> Corpus:
     """The whole built-in corpus, prepared there if it is not yet."""
-    prepare_builtin(directory)
+    prepare_library(directory)
     return Corpus.open(directory)
 
 

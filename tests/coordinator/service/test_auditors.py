@@ -38,6 +38,7 @@ async def test_the_word_of_a_named_auditor_decides_against_all_members(tmp_path:
         assert audit(process) == {
             "auditors": [{"peer_id": auditor.peer, "round": None, "connected": False}],
             "alarm": "",
+            "demoted": [],
         }
         await relaying(auditor)
         await one.join()

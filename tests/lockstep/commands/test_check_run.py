@@ -1,12 +1,15 @@
 """An operator learns before the run whether its model can be trained."""
 
 import json
+import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lockstep.cli import main
+from lockstep.commands import check_run
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import run_file_text
 from protocol.runfile import ModelSpec, RunSpec, parse_run_file
@@ -113,3 +116,77 @@ def test_a_published_model_gets_payloads_that_hold_it_or_is_refused(
     huge = _config(tmp_path, hidden_size=65536, num_hidden_layers=400)
     assert main([*chosen, huge, "--force", str(path)]) == ExitCode.SETTINGS
     assert "rounds.payload_bytes_max" in capsys.readouterr().err
+
+
+def start(path: Path, *options: str) -> int:
+    """Begins a coordinator that ends once it has begun: its port is taken."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = ("--listen", f"127.0.0.1:{taken.getsockname()[1]}", "--admin", "127.0.0.1:0")
+        return main(["coordinator", *options, *place, str(path)])
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ('[model]\ntype = "llama"\n[model.config]\nnum_hiden_layers = 4', "close: num_hidden_lay"),
+        ("[model.config]\nhidden_size = 127\nnum_attention_heads = 4", "expected a multiple of"),
+        ("[model.config]\nvocab_size = 100", "model.config.vocab_size: expected at least 257"),
+        (
+            "[model.config]\nmax_position_embeddings = 256\n[data]\nsequence_length = 4096",
+            "expected at least data.sequence_length",
+        ),
+        ("[rounds]\npayload_bytes_max = 1024", "payloads of this model reach"),
+        ("[model.config]\nhidden_size = 0", "expected a whole number from 1"),
+    ],
+)
+def test_what_arithmetic_can_tell_is_refused_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, expected: str
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(lines)
+    assert start(path, "--no-try-model") == ExitCode.SETTINGS
+    assert expected in capsys.readouterr().err
+    assert not path.with_suffix(".coordinator").exists(), "nothing was begun"
+
+
+def test_a_start_tells_the_size_and_what_nothing_forbids(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[schedule]\nwarmup_steps = 5000\n[data]\ncorpus = "nonsense"')
+    start(path, "--no-try-model")
+    told = " ".join(capsys.readouterr().err.split())
+    assert "0.825 M parameters, a payload of about" in told
+    assert "never reaches its largest value" in told
+    assert "'nonsense' is not built in: every node must bring it" in told
+    path.write_text('[model]\ntype = "lama"')
+    start(path, "--no-try-model")
+    assert "model.type 'lama' is not checked here: --no-try-model" in capsys.readouterr().err
+
+
+def test_a_start_tries_the_model_in_a_process_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\ntype = "lama"')
+    assert start(path, "--try-model") == ExitCode.SETTINGS
+    assert "expected a model type of transformers" in capsys.readouterr().err
+    assert not path.with_suffix(".coordinator").exists()
+
+
+def test_without_torch_or_for_a_run_that_has_begun_nothing_is_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "run", never)
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\ntype = "lama"')
+    with monkeypatch.context() as patch:
+        patch.setattr(check_run, "has_torch", lambda: False)
+        start(path, "--try-model")
+        assert "is not checked here: torch is not installed here" in capsys.readouterr().err
+    assert (tmp_path / "run.coordinator" / "journal.sqlite").exists()
+    start(path, "--try-model")
+    assert "model.type" not in capsys.readouterr().err

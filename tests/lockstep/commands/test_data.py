@@ -34,3 +34,17 @@ def test_a_named_file_without_text_is_a_documented_error(
     assert main(["data", "prepare", str(noise), "--out", str(tmp_path / "out")]) == ExitCode.DATA
     assert "noise.bin: expected text: it is binary" in capsys.readouterr().err
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_published_data_come_with_the_lines_of_the_run_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text(f"text {number}\n" * 30)
+    out, url = str(tmp_path / "out"), f"file://{tmp_path}/published"
+    assert main(["data", "prepare", str(tmp_path / "*.txt"), "--out", out]) == ExitCode.OK
+    digest = capsys.readouterr().out.rpartition("manifest_sha256: ")[2].strip()
+    assert main(["data", "publish", out, url]) == ExitCode.OK
+    told = capsys.readouterr().out
+    assert f'url = "{url}"\nmanifest_sha256 = "{digest}"' in told
+    assert (tmp_path / "published" / "manifest.json").is_file()

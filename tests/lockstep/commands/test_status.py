@@ -14,6 +14,7 @@ from lockstep.commands.status import ask, render, status
 from lockstep.console import output
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.errors import RemoteProtocolError, SettingsError, UnavailableError, VersionError
+from tests.lockstep.shared import printed
 
 DOCUMENT: dict[str, Any] = {
     "run_id": "0123456789abcdef" * 2,
@@ -189,3 +190,16 @@ def test_the_newest_checkpoint_and_its_confirmation_are_shown() -> None:
     text = shown({**DOCUMENT, "checkpoint": {"where": where, "made": [made], "next": ""}})
     assert "checkpoints/7-ab" in text
     assert "confirmed by cdcdcdcd" in text
+
+
+def test_the_validation_loss_is_shown_with_its_round_and_its_member() -> None:
+    measured = {"loss": 2.5, "round": 39, "peer_id": "ab" * 16, "name": "attic", "next": ""}
+
+    def shown(**changes: object) -> str:
+        document = DOCUMENT | {"validation": measured | changes}
+        return " ".join(" ".join(map(printed, render(document))).split())
+
+    assert "validation 2.5000 after round 39, measured by attic" in shown()
+    assert "measured by abababab; on other data than before" in shown(name="", other_data=True)
+    waiting = "abababab measures the state after round 0"
+    assert f"validation {waiting}" in shown(loss=None, round=None, next=waiting)

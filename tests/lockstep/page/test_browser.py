@@ -12,6 +12,7 @@ import pytest
 
 from lockstep.page.routes import Page
 from lockstep.service.admin import AdminServer
+from protocol import wire_pb2 as wire
 from tests.coordinator.client import node_of, quiet_spec, running, train
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -50,7 +51,7 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 async def test_the_page_shows_a_live_run_and_finds_it_again_after_a_restart(
     tmp_path: Path, browser: Any
 ) -> None:
-    spec = quiet_spec()
+    spec = quiet_spec(retention={"snapshot_every": 1})
 
     def text(name: str) -> str:
         return str(browser.find_element("id", name).text)
@@ -75,6 +76,15 @@ async def test_the_page_shows_a_live_run_and_finds_it_again_after_a_restart(
         assert text("members-count") == "2"
         assert text("loss") == f"{process.status()['loss']:.3f}"
         assert text("replicas").startswith("equal in")
+        turn = process.rounds.state.evaluation.turn
+        assert turn is not None
+        said = wire.Evaluated(round=turn.round, loss=1.2345, samples=8)
+        await (one if turn.peer == one.peer else two).say(wire.NodeMessage(evaluated=said))
+        await until(
+            lambda: text("validation") == f"1.234 after round {turn.round}", "a validation loss"
+        )
+        points = "return state.validation.length"
+        await until(lambda: browser.execute_script(points) == 1, "its point in the chart")
         await train([one, two], 1)
         await until(lambda: text("steps").startswith("3 of"), "a further step, without a reload")
         bars = "return document.querySelectorAll('#timeline .bar.committed').length"

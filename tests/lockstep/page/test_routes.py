@@ -10,6 +10,7 @@ import pytest
 from coordinator.process import CoordinatorProcess
 from lockstep.page.routes import Page
 from lockstep.service.admin import AdminServer
+from protocol import wire_pb2 as wire
 from tests.coordinator.client import node_of, quiet_spec, running, train
 
 
@@ -71,6 +72,39 @@ async def test_rounds_and_credit_are_those_that_were_committed(
             two.peer: 3,
         }
         assert {each["name"] for each in credit["authors"]} == {"scripted"}
+
+
+async def test_validation_losses_are_those_that_members_measured(tmp_path: Path) -> None:
+    spec = quiet_spec(retention={"snapshot_every": 1, "checkpoint_every": 0})
+    async with (
+        running(tmp_path, spec) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
+        server = AdminServer(process, page=Page(process).routes())
+        url = await server.start()
+        await one.join()
+        await two.join()
+        assert (await get(f"{url}/validation.json"))[1] == {"points": []}
+        await train([one, two], 1)
+        turn = process.rounds.state.evaluation.turn
+        assert turn is not None
+        node = one if turn.peer == one.peer else two
+        said = wire.Evaluated(round=turn.round, loss=1.25, samples=8)
+        await node.say(wire.NodeMessage(evaluated=said))
+        reply = await node.ping()
+        assert (reply.validation_loss, reply.validation_round) == (1.25, turn.round)
+        _, found, _ = await get(f"{url}/validation.json")
+        point = {"round": turn.round, "step": 0, "loss": 1.25, "peer_id": turn.peer}
+        assert found == {"points": [point]}
+        _, status, _ = await get(f"{url}/status.json")
+        assert (status["validation"]["loss"], status["validation"]["name"]) == (1.25, "scripted")
+        assert "evaluation" in {message.WhichOneof("kind") for message in node.heard}
+        await server.stop()
+    async with running(tmp_path, spec) as again:
+        newest = again.rounds.state.evaluation.newest
+        assert newest is not None
+        assert newest.loss == 1.25, "it is in the journal"
 
 
 @pytest.mark.parametrize("after", ["x", "1.5", "", "9" * 5000])

@@ -26,7 +26,7 @@ def test_the_terms_name_run_model_network_and_device() -> None:
     text = "\n".join(terms(INFO, "auto", 5_000_000))
     for words in (
         "run: winter (12121212), 2,000 steps",
-        "parameters; data: python-stdlib",
+        "parameters; data: lockstep-2026",
         "a day up to each other member, and as much down from each",
         "never more than 5 MB",
         "device: the first GPU, else the CPU",

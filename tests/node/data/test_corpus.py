@@ -1,12 +1,14 @@
 """Samples of prepared data."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from node.data.corpus import Corpus, Manifest, read_manifest
+from node.data.corpus import Corpus
+from node.data.manifest import Manifest, read_manifest
 from node.data.prepare import prepare
 from node.data.tokenizer import ByteTokenizer
 from protocol.errors import DataError, VersionError
@@ -152,8 +154,30 @@ def test_a_manifest_with_a_wrong_field_is_bad_data(directory: Path, field: str) 
 
 
 def test_a_manifest_of_another_version_says_so(directory: Path) -> None:
-    _rewrite_manifest(directory, version=2)
-    with pytest.raises(VersionError, match=r"expected version 1, got 2"):
+    _rewrite_manifest(directory, version=3)
+    with pytest.raises(VersionError, match=r"expected version 1 or 2, got 3"):
+        Corpus.open(directory)
+
+
+def test_data_of_an_earlier_release_are_read_and_keep_their_digest(directory: Path) -> None:
+    batch = Corpus.open(directory).batch(0, 4, 64, seed=0)
+    path = directory / "manifest.json"
+    value = json.loads(path.read_text())
+    del value["range_tokens"]
+    for shard in value["splits"]["train"] + value["splits"]["validation"]:
+        del shard["ranges_sha256"]
+    path.write_text(json.dumps(value | {"version": 1}))
+    corpus = Corpus.open(directory)
+    assert np.array_equal(corpus.batch(0, 4, 64, seed=0), batch)
+    without_source = {**value, "version": 1, "source": ""}
+    canonical = json.dumps(without_source, sort_keys=True, separators=(",", ":")).encode()
+    assert corpus.manifest.digest == hashlib.sha256(canonical).digest()
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**21, "8192", None, True])
+def test_ranges_of_a_wrong_length_are_bad_data(directory: Path, value: object) -> None:
+    _rewrite_manifest(directory, range_tokens=value)
+    with pytest.raises(DataError, match=r"expected the fields of a manifest"):
         Corpus.open(directory)
 
 
@@ -172,6 +196,6 @@ def test_an_empty_split_is_bad_data(directory: Path) -> None:
 
 
 def test_an_enormous_manifest_is_not_read(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.data.corpus.MANIFEST_BYTES_MAX", 10)
+    monkeypatch.setattr("node.data.manifest.MANIFEST_BYTES_MAX", 10)
     with pytest.raises(DataError, match="expected at most 10 bytes"):
         Corpus.open(directory)

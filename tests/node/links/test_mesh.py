@@ -355,7 +355,7 @@ async def fetch_others_blob(
 
 
 @pytest.mark.parametrize("who_dials", ["they", "we"])
-@pytest.mark.parametrize("busy", [True, False])
+@pytest.mark.parametrize("busy", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_a_killed_peer_is_noticed_well_within_five_seconds_and_its_successor_is_linked(
     who_dials: str, busy: bool
 ) -> None:

@@ -33,8 +33,11 @@ def test_the_card_tells_run_length_people_and_digests_and_leaves_the_licence_ope
 
 def test_the_validation_loss_is_there_when_it_was_measured() -> None:
     assert "validation loss" not in model_card(INFO, FACTS)
-    measured = replace(FACTS, validation_loss=2.34567)
+    measured = replace(FACTS, validation_loss=2.34567, validation_round=1205)
     assert "| validation loss | 2.3457 nats per token |" in model_card(INFO, measured)
+    earlier = replace(measured, validation_round=1199)
+    expected = "| validation loss after round 1199 | 2.3457 nats per token |"
+    assert expected in model_card(INFO, earlier)
 
 
 def test_a_name_cannot_bring_links_pictures_or_tables_into_the_card() -> None:

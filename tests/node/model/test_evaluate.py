@@ -8,10 +8,11 @@ import torch
 from node.data.corpus import Corpus
 from node.data.prepare import prepare
 from node.data.tokenizer import ByteTokenizer, SubwordTokenizer
-from node.model.evaluate import evaluate_checkpoint
-from node.model.training import TrainingModel
+from node.model.evaluate import evaluate_checkpoint, nats_at
+from node.model.training import TrainingModel, build_model
 from protocol.errors import DataError
 from tests.support.checkpoints import saved_checkpoint
+from tests.support.tiny import CONFIG
 
 torch.set_num_threads(1)
 
@@ -29,3 +30,23 @@ def test_a_checkpoint_is_evaluated_on_fixed_validation_windows(tmp_path: Path) -
         evaluate_checkpoint(
             tmp_path / "checkpoint", Corpus.open(tmp_path / "other"), samples=5, sequence_length=16
         )
+
+
+def test_parameters_beside_the_model_are_measured_and_its_own_come_back() -> None:
+    own, other = (TrainingModel(build_model("llama", CONFIG)) for _ in range(2))
+    samples = torch.arange(3 * 9).reshape(3, 9) % 200
+    with torch.no_grad():
+        for parameter in other.parameters.values():
+            parameter.mul_(1.5)
+    before = {name: parameter.detach().clone() for name, parameter in own.parameters.items()}
+    storage = {name: parameter.data_ptr() for name, parameter in own.parameters.items()}
+    parameters = {name: parameter.data for name, parameter in other.parameters.items()}
+    expected = other.evaluate(samples) * 3 * 8
+    assert nats_at(own, parameters, samples) == pytest.approx(expected, rel=1e-6)
+    assert expected != pytest.approx(own.evaluate(samples) * 3 * 8, rel=1e-3)
+    for name, parameter in own.parameters.items():
+        assert torch.equal(parameter, before[name])
+        assert parameter.data_ptr() == storage[name], "the replica holds on to these tensors"
+    with pytest.raises(KeyError):
+        nats_at(own, {}, samples)
+    assert all(own.parameters[name].data_ptr() == storage[name] for name in storage)

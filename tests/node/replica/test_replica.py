@@ -101,6 +101,15 @@ def test_the_first_rounds_have_a_k_of_their_own_in_all_that_knows_of_payloads(
     assert max(sizes) <= replica.payload_bytes_max
 
 
+def test_a_node_of_several_devices_has_the_bits_of_the_others(corpus: Corpus) -> None:
+    one, several = replica_of(), replica_of()
+    several.trainee.spread([torch.device("cpu")] * 2)
+    for round in range(3):
+        train(several, corpus, round)
+        commit, payload = sent_in(several, round)
+        assert several.apply(commit, [payload]) == one.apply(commit, [payload])
+
+
 def test_a_payload_with_the_k_of_another_round_counts_for_nothing(corpus: Corpus) -> None:
     replica, other = replica_of(early_rounds=2, early_top_k=40), replica_of()
     train(other, corpus, 0)

@@ -42,7 +42,7 @@ ALL_EVENTS: list[events.Event] = [
     events.Announced(),
     events.Settled(),
     events.DeadlinePassed(),
-    events.CheckpointAsked(),
+    events.StateAsked(),
 ]
 
 

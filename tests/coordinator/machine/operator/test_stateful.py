@@ -10,6 +10,7 @@ from coordinator.machine.operator import acts, levers
 from coordinator.machine.operator.acts import TokenShown
 from protocol.ids import Digest, PeerId, sha256
 from tests.coordinator.machine.driver import PEERS
+from tests.coordinator.machine.operator.test_demotion import AUDITOR, demote
 from tests.coordinator.machine.test_rounds_stateful import AnyOrder, peers
 
 WALL_S = 1_700_000_000
@@ -23,6 +24,8 @@ reversible = st.one_of(
     st.builds(acts.Unban, st.one_of(peers, st.just("192.0.2.7"))),
     st.builds(acts.Vouch, peers),
     st.builds(acts.Appoint, peers),
+    st.just(acts.Appoint(AUDITOR)),
+    st.builds(demote, peers, st.integers(0, 3)),
     st.builds(acts.Dismiss, peers),
     st.builds(acts.Announce, st.just("text")),
     st.builds(acts.Admit, st.sampled_from(["open", "token", "list"])),
@@ -53,7 +56,8 @@ class UnderAnOperator(AnyOrder):
     @rule()
     def operator_lets_go(self) -> None:
         """So that a run is not paused and closed for the rest of its life."""
-        for act in (acts.Resume(), acts.Admit("open"), *map(acts.Unban, PEERS)):
+        allowed = (*map(acts.Unban, PEERS), *map(acts.Vouch, PEERS))
+        for act in (acts.Resume(), acts.Admit("open"), *allowed):
             self.operator_orders(act)
 
     @rule(steps=st.integers(0, 8))

@@ -191,7 +191,7 @@ async def test_an_address_that_cannot_be_listened_on_is_refused(listen: str) -> 
         await transport.start(echo)
 
 
-@pytest.mark.parametrize("killed", ["own", "remote"])
+@pytest.mark.parametrize("killed", ["own", pytest.param("remote", marks=pytest.mark.slow)])
 async def test_a_daemon_that_is_killed_breaks_its_pipes_and_is_replaced_at_the_same_address(
     killed: str,
 ) -> None:
@@ -220,6 +220,7 @@ async def test_while_there_is_no_daemon_a_dial_says_so(monkeypatch: pytest.Monke
             await transport.dial(addresses[0])
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started() as (transport, _), started() as (dialler, _):
         monkeypatch.setattr(supervisor, "HEALTH_INTERVAL_S", 0.05)

@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from torch import Tensor
 
@@ -47,25 +46,14 @@ TRIES = 5
 RETRY_S = 3.0
 """Pause between two of them."""
 
-
-class CheckpointLine(Protocol):
-    """The trainer's view of what publishes checkpoints."""
-
-    def asked(self, message: wire.CheckpointAsked) -> None:
-        """The coordinator asks for the state after a round."""
-
-    async def look(self, round: int) -> None:
-        """The replica's state is the one after `round`, and stays it until this returns."""
+LOSS_PATIENCE_S = 60.0
+"""Longest wait of a checkpoint for the validation loss of its state, which its writer measures
+beside the rounds."""
 
 
-class NoCheckpoints:
-    """Publishes nothing."""
-
-    def asked(self, message: wire.CheckpointAsked) -> None:
-        """Nothing follows."""
-
-    async def look(self, round: int) -> None:
-        """Nothing is asked for."""
+async def no_loss(round: int, patience_s: float) -> float | None:
+    """The validation loss of a node that measures none."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +72,8 @@ class Outlet:
 
 class Publisher:
     """The publisher of one node. `write(directory, about)` writes the files of the replica's state,
-    without the card; `committed()` gives its parameters. Both block.
+    without the card; `committed()` gives its parameters. Both block. `loss_of(round, patience_s)`
+    waits for the validation loss of a state, if this node measures it.
     """
 
     def __init__(
@@ -93,7 +82,9 @@ class Publisher:
         outlet: Outlet,
         committed: Callable[[], Mapping[str, Tensor]],
         write: Callable[[Path, Mapping[str, object]], None],
+        loss_of: Callable[[int, float], Awaitable[float | None]] = no_loss,
     ) -> None:
+        self._loss_of = loss_of
         self._info, self._outlet, self._committed, self._write = info, outlet, committed, write
         self._asked: wire.CheckpointAsked | None = None
         self._going: asyncio.Task[None] | None = None
@@ -180,8 +171,19 @@ class Publisher:
         return said
 
     def _write_files(self, asked: wire.CheckpointAsked, digest: int, sha256: Digest) -> None:
+        self._write(self._outlet.directory, self._about(asked.round, digest, sha256))
+        known = asked.validation_loss if asked.HasField("validation_loss") else None
+        self._write_card(asked, digest, sha256, (known, asked.validation_round))
+
+    def _write_card(
+        self,
+        asked: wire.CheckpointAsked,
+        digest: int,
+        sha256: Digest,
+        validation: tuple[float | None, int],
+    ) -> None:
+        """`validation`: a loss, and the round after which it was measured."""
         directory = self._outlet.directory
-        self._write(directory, self._about(asked.round, digest, sha256))
         contributors = [
             (each.peer_id, clean(each.name), each.samples) for each in asked.contributors
         ]
@@ -193,6 +195,8 @@ class Publisher:
             sha256=sha256.hex(),
             contributors=contributors,
             contributors_in_all=asked.contributors_in_all,
+            validation_loss=validation[0],
+            validation_round=validation[1],
         )
         with storage_errors(directory):
             (directory / CARD_NAME).write_text(model_card(self._info, facts), encoding="utf-8")
@@ -208,6 +212,11 @@ class Publisher:
     async def _go(self, asked: wire.CheckpointAsked, said: wire.CheckpointSaid) -> None:
         directory, url = self._outlet.directory, self._outlet.url
         try:
+            loss = await self._loss_of(asked.round, LOSS_PATIENCE_S)
+            if loss is not None:
+                digests = said.state_digest, Digest(said.sha256)
+                measured = loss, asked.round
+                await asyncio.to_thread(self._write_card, asked, *digests, measured)
             if url:
                 await self._publish(said, url)
             if asked.write:
@@ -280,6 +289,8 @@ def publisher_of(
     replica: Replica,
     tokenizer: Tokenizer,
     client: CoordinatorClient,
+    *,
+    loss_of: Callable[[int, float], Awaitable[float | None]] = no_loss,
 ) -> Publisher:
     """The publisher of a node with these settings. Raises `SettingsError` for an address that
     fsspec cannot write here.
@@ -298,4 +309,4 @@ def publisher_of(
         settings.publish,
         settings.upload_limit,
     )
-    return Publisher(info, outlet, lambda: replica.committed, write)
+    return Publisher(info, outlet, lambda: replica.committed, write, loss_of)

@@ -1,0 +1,1 @@
+"""The validation loss of a run, measured by members in turn. Pure."""

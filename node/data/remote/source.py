@@ -1,0 +1,149 @@
+"""Bytes of the files of a published corpus, at any URL that fsspec knows.
+
+Nothing that a server says is believed, and no more is read than was asked for. So http has a path
+of its own here, on fsspec's session: its file objects read an answer of any length.
+"""
+
+from typing import Any, Protocol
+
+from protocol.border.text import clean
+from protocol.errors import DataError, SettingsError, UnavailableError
+
+ANSWER_S = 30
+"""Longest wait for a range, and for the next bytes of a longer file."""
+
+FILE_S = 1800
+"""Longest time that a whole file may take: a manifest over a slow link."""
+
+_RETRIED = {408, 425, 429}
+"""Statuses below 500 that say "later"."""
+
+NO_RANGES = (
+    "it answers a request for a range with the whole file; serve the data from a server that knows "
+    "ranges, such as nginx, Caddy or a bucket (python -m http.server does not)"
+)
+
+
+class AwayError(UnavailableError):
+    """The server of the data does not answer; later it may."""
+
+
+class MissingError(DataError):
+    """The server answers, and says that the file is not there or not for us."""
+
+
+class Source(Protocol):
+    """Files at a URL. The methods block; they raise `AwayError`, `MissingError`, and `DataError`
+    for a server that cannot be used.
+    """
+
+    url: str
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop` of a file: what the server gave for them, one byte too many at
+        most.
+        """
+
+    def whole(self, name: str, bytes_max: int) -> bytes:
+        """A whole file; `DataError` if it is longer than `bytes_max`."""
+
+
+def source_of(url: str) -> Source:
+    """The source of a URL; `SettingsError` for one that no installed backend of fsspec knows."""
+    import fsspec.implementations.http
+    from fsspec.core import url_to_fs
+
+    try:
+        system, root = url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise SettingsError(
+            f"data: expected a URL that fsspec can read here, found {url[:200]!r}: "
+            f"{clean(str(error))}"
+        ) from None
+    if isinstance(system, fsspec.implementations.http.HTTPFileSystem):
+        return HttpSource(url.rstrip("/"), system)
+    return FileSource(url.rstrip("/"), system, root.rstrip("/"))
+
+
+class HttpSource:
+    """Files of a web server."""
+
+    def __init__(self, url: str, system: Any) -> None:
+        self.url, self._system = url, system
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        headers = {"Range": f"bytes={start}-{stop - 1}"}
+        status, body = self._get(name, headers, stop - start, ANSWER_S)
+        if status == 200 and (start > 0 or len(body) != stop):
+            raise DataError(f"{self.url}: expected a server of ranges: {NO_RANGES}")
+        return body
+
+    def whole(self, name: str, bytes_max: int) -> bytes:
+        _, body = self._get(name, {}, bytes_max, FILE_S)
+        return _bounded(body, bytes_max, f"{self.url}/{name}")
+
+    def _get(
+        self, name: str, headers: dict[str, str], bytes_max: int, limit_s: float
+    ) -> tuple[int, bytes]:
+        """Status and body, of which at most one byte more than `bytes_max` is read."""
+        import aiohttp
+        from fsspec.asyn import sync
+
+        async def get() -> tuple[int, bytes]:
+            session, body = await self._system.set_session(), bytearray()
+            timeout = aiohttp.ClientTimeout(total=limit_s, sock_read=ANSWER_S)
+            wanted = {"Accept-Encoding": "identity", **headers}
+            async with session.get(url, headers=wanted, timeout=timeout) as answer:
+                while answer.status < 300 and len(body) <= bytes_max:
+                    piece = await answer.content.read(bytes_max + 1 - len(body))
+                    if not piece:
+                        break
+                    body += piece
+                return answer.status, bytes(body)
+
+        url = f"{self.url}/{name}"
+        try:
+            status, body = sync(self._system.loop, get, timeout=limit_s + ANSWER_S)
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError: timeouts, too
+            reason = clean(str(error)) or type(error).__name__
+            raise AwayError(f"{url} does not answer: {reason}") from None
+        if status >= 500 or status in _RETRIED:
+            raise AwayError(f"{url} answers with status {status}")
+        if status == 416:  # the file ends before the range
+            return status, b""
+        if status not in (200, 206):
+            raise MissingError(f"{url}: expected the data of the run, got status {status}")
+        return status, body
+
+
+class FileSource:
+    """Files of any other file system of fsspec, this machine's too."""
+
+    def __init__(self, url: str, system: Any, root: str) -> None:
+        self.url, self._system, self._root = url, system, root
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        return self._read(name, start, stop - start)
+
+    def whole(self, name: str, bytes_max: int) -> bytes:
+        return _bounded(self._read(name, 0, bytes_max + 1), bytes_max, f"{self.url}/{name}")
+
+    def _read(self, name: str, start: int, count: int) -> bytes:
+        path = f"{self._root}/{name}"
+        try:
+            with self._system.open(path, "rb", cache_type="none") as file:
+                file.seek(start)
+                return bytes(file.read(count))
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+            raise MissingError(
+                f"{self.url}/{name}: expected the data of the run: {clean(str(error))}"
+            ) from None
+        except Exception as error:  # each backend raises errors of its own
+            reason = f"{type(error).__name__}: {clean(str(error))}"
+            raise AwayError(f"{self.url}/{name} cannot be read: {reason}") from None
+
+
+def _bounded(body: bytes, bytes_max: int, place: str) -> bytes:
+    if len(body) > bytes_max:
+        raise DataError(f"{place}: expected at most {bytes_max:,} bytes, got more")
+    return body

@@ -1,0 +1,44 @@
+"""The replica of a node at genesis, on the devices of its machine."""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from node.data.corpus import Corpus
+from node.model.check import check_model
+from node.model.training import require_fits
+from node.own_genesis import genesis_of
+from node.replica.factory import replica_for
+from node.replica.replica import Replica
+from node.settings import NodeSettings
+from protocol.ids import PeerId
+from protocol.run_info import RunInfo
+
+log = logging.getLogger("lockstep.node")
+
+
+def build_replica(
+    settings: NodeSettings,
+    info: RunInfo,
+    devices: Sequence[torch.device],
+    corpus: Corpus,
+    own: PeerId,
+) -> Replica:
+    """The replica of node `own` at genesis, on the first device; the others compute gradients too.
+    `SettingsError` when the run file cannot be trained here.
+    """
+    device, *others = devices
+    try_model(info, device)
+    genesis, batch = genesis_of(info.spec, settings.directory / "genesis"), settings.micro_batch
+    replica = replica_for(info.spec, info.run_id, device, batch, own, genesis=genesis)
+    vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
+    require_fits(replica.trainee.model, vocabulary, length)
+    replica.trainee.spread(others)
+    return replica
+
+
+def try_model(info: RunInfo, device: torch.device) -> None:
+    """Try the run's model on one sample; `SettingsError` when it cannot be trained here."""
+    for note in check_model(info.spec, device).notes:
+        log.warning("model configuration", extra={"note": note})

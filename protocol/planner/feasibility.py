@@ -1,0 +1,133 @@
+"""What arithmetic can tell of a run file before anybody joins: whether a node can build and train
+its network, and how large it is. No torch; where torch is, `node.model.check` knows more.
+"""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from protocol.codec.parameters import payload_bytes_max
+from protocol.codec.payload import PayloadShape
+from protocol.errors import SettingsError
+from protocol.limits import CHUNK_ENTRIES
+from protocol.planner.needs import FLOAT_BYTES
+from protocol.planner.parameters import (
+    Size,
+    fields_of,
+    has_layout,
+    require_buildable,
+    size_of,
+)
+from protocol.planner.payload_bytes import payload_bytes
+from protocol.runfile import DataSpec, ModelSpec, RunSpec
+
+BYTE_VOCABULARY = 257
+"""Tokens of the built-in corpus: the bytes, and the end of a document."""
+
+CLOSE = 0.9
+"""Likeness of names, from 0 to 1, from which on one is a slip for the other."""
+
+_MULTIPLES = (
+    ("hidden_size", "num_attention_heads"),
+    ("num_attention_heads", "num_key_value_heads"),
+    ("n_embd", "n_head"),
+)
+"""Fields of which the first must be a multiple of the second."""
+
+_POSITIONS = ("max_position_embeddings", "n_positions")
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What a run's network takes."""
+
+    parameters: int
+    payload_bytes: float
+    """Bytes of one node's payload in one round, about."""
+    state_bytes: int
+    """Parameters and momentum, as a node saves them."""
+
+
+def require_feasible(spec: RunSpec) -> Footprint | None:
+    """The footprint of the run's network; None for a type whose layout is not known here, of which
+    little can be told. Raises `SettingsError` that names the field for a run that no node can
+    train.
+    """
+    config = spec.model.config
+    require_buildable(config)
+    for field in _POSITIONS:
+        positions = _number(spec.model, field)
+        if positions is not None and 0 < positions < spec.data.sequence_length:
+            raise SettingsError(
+                f"model.config.{field}: expected at least data.sequence_length = "
+                f"{spec.data.sequence_length} positions, got {positions}"
+            )
+    vocabulary = _number(spec.model, "vocab_size")
+    builtin = spec.data.corpus == DataSpec().corpus
+    if builtin and vocabulary is not None and vocabulary < BYTE_VOCABULARY:
+        raise SettingsError(
+            f"model.config.vocab_size: expected at least {BYTE_VOCABULARY}, the tokens of the "
+            f"built-in corpus, got {vocabulary}"
+        )
+    if not has_layout(spec.model):
+        return None
+    _require_known_fields(spec.model)
+    _require_multiples(spec.model)
+    return _footprint(spec, size_of(spec.model))
+
+
+def remarks(spec: RunSpec) -> list[str]:
+    """What an operator should know of a run file that nothing forbids, in sentences."""
+    schedule, data = spec.schedule, spec.data
+    found = []
+    if schedule.warmup_steps >= schedule.steps:
+        found.append(
+            f"schedule.warmup_steps {schedule.warmup_steps} is not below schedule.steps "
+            f"{schedule.steps}: the learning rate never reaches its largest value"
+        )
+    if data.corpus != DataSpec().corpus:
+        equal = "" if data.manifest_sha256 else ", and without data.manifest_sha256 nobody compares"
+        found.append(
+            f"data.corpus {data.corpus!r} is not built in: every node must bring it with --data"
+            + equal
+        )
+    return found
+
+
+def _footprint(spec: RunSpec, size: Size) -> Footprint:
+    algorithm, accepted = spec.algorithm, spec.rounds.payload_bytes_max
+    momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES
+    state_bytes = FLOAT_BYTES * size.parameters + momentum
+    if algorithm.mixes:
+        largest = payload_bytes_max(size.parameters)
+    else:
+        fields = algorithm.value_bits, algorithm.moves
+        largest = PayloadShape(size.chunks, algorithm.top_k_max, *fields).bytes_max
+    if largest > accepted:
+        raise SettingsError(
+            f"rounds.payload_bytes_max: payloads of this model reach {largest} bytes, the run "
+            f"accepts {accepted}; raise it"
+        )
+    return Footprint(size.parameters, payload_bytes(algorithm, size), state_bytes)
+
+
+def _require_known_fields(model: ModelSpec) -> None:
+    known = fields_of(model)
+    for name in model.config:
+        if name not in known and (close := get_close_matches(name, known, 1, CLOSE)):
+            raise SettingsError(f"model.config.{name}: no such field (close: {close[0]})")
+
+
+def _require_multiples(model: ModelSpec) -> None:
+    for larger, smaller in _MULTIPLES:
+        if larger == "hidden_size" and "head_dim" in model.config:
+            continue
+        whole, part = _number(model, larger), _number(model, smaller)
+        if whole is not None and part and whole % part:
+            raise SettingsError(
+                f"model.config.{larger}: expected a multiple of {smaller} = {part}, got {whole}"
+            )
+
+
+def _number(model: ModelSpec, field: str) -> int | None:
+    found = model.config.get(field)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None

@@ -1,0 +1,131 @@
+"""An auditor's evidence over real gRPC: it demotes the author whose payloads the log has, stands in
+the operator's log, and comes with what anybody needs to compute it again.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.act_log import read_acts
+from coordinator.journal import JOURNAL_NAME
+from coordinator.machine.operator import acts
+from coordinator.process import CoordinatorProcess
+from protocol import wire_pb2 as wire
+from protocol.codec.evidence import Evidence, WorkAudit, sign_evidence
+from protocol.ids import Digest, PeerId, sha256
+from tests.coordinator.client import ScriptedNode, node_of, quiet_spec, running, train, until_after
+from tests.coordinator.machine.driver import payload_digest
+from tests.coordinator.service.test_auditors import relaying
+
+
+async def accuse(
+    auditor: ScriptedNode, author: PeerId, digest: Digest, signer: ScriptedNode | None = None
+) -> None:
+    audit = WorkAudit(0, digest, 5000, 9000)
+    evidence = Evidence(auditor.run_id, author, "other work", (audit,))
+    signed = sign_evidence(evidence, (signer or auditor).key)
+    said = wire.Evidence(body=signed.body, public_key=signed.public_key, signature=signed.signature)
+    await auditor.say(wire.NodeMessage(evidence=said))
+
+
+def demoted(process: CoordinatorProcess) -> list[PeerId]:
+    return list(process.rounds.members.standing.demoted)
+
+
+async def test_evidence_of_a_named_auditor_demotes_and_is_an_act_of_the_chain(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+        node_of(process, 3) as auditor,
+    ):
+        await process.desk.order(acts.Appoint(auditor.peer))
+        await relaying(auditor)
+        await one.join()
+        await two.join()
+        await train([one, two], 1)
+        await until_after(lambda: process.rounds.state.head_round >= 0, one.ping)
+        for _ in range(2):  # it is repeated, and changes nothing the second time
+            await accuse(auditor, two.peer, payload_digest(two.peer, 0))
+        await until_after(lambda: demoted(process) == [two.peer], auditor.ping)
+        reply = await two.ping()
+        assert reply.state == "muted"
+        assert "agreed in 50 % of signs where honest work agrees in 90 %" in reply.reason
+        (shown,) = process.status()["audit"]["demoted"]
+        assert (shown["peer_id"], shown["auditor"]) == (two.peer, auditor.peer)
+        assert shown["audits"] == [
+            {
+                "round": 0,
+                "payload": payload_digest(two.peer, 0).hex(),
+                "agreement": 0.5,
+                "expected": 0.9,
+            }
+        ]
+        members = {each["peer_id"]: each["standing"] for each in process.status()["members"]}
+        assert members == {one.peer: "", two.peer: "demoted"}
+        log = read_acts(tmp_path / JOURNAL_NAME)
+        assert [type(each.act) for each in log.acts] == [acts.Appoint, acts.Demote]
+    async with running(tmp_path, quiet_spec()) as process:
+        assert demoted(process) == [two.peer]
+
+
+async def test_the_log_tells_the_samples_behind_each_payload(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
+        await one.join()
+        await two.join()
+        (commit,) = await train([one, two], 1)
+        rows = (await one.commits_after(-1))[0].commits
+        trained = [[(share.first, share.count) for share in row.shares] for row in rows[0].trained]
+        assert len(trained) == len(commit.entries) == 2
+        opened = next(each.opened for each in one.heard if each.WhichOneof("kind") == "opened")
+        own = trained[[entry.author for entry in commit.entries].index(one.peer)]
+        assert own == [(opened.shares[0].first, 1)], "one sample was announced"
+
+
+@pytest.mark.parametrize("named", [False, True])
+async def test_evidence_that_does_not_hold_ends_an_auditors_session_and_changes_nothing(
+    named: bool, tmp_path: Path
+) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+        node_of(process, 3) as auditor,
+    ):
+        if named:
+            await process.desk.order(acts.Appoint(auditor.peer))
+        await relaying(auditor)
+        await one.join()
+        await two.join()
+        await train([one, two], 1)
+        await until_after(lambda: process.rounds.state.head_round >= 0, one.ping)
+        await accuse(auditor, two.peer, sha256(b"a payload that no commit names"))
+        if named:
+            assert "that no commit names" in (await auditor.hear("refused")).refused.reason
+        else:
+            await auditor.ping()
+        assert not demoted(process)
+
+
+async def test_an_auditor_speaks_with_its_own_signature_alone(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+        node_of(process, 3) as auditor,
+    ):
+        await process.desk.order(acts.Appoint(auditor.peer))
+        await relaying(auditor)
+        await one.join()
+        await two.join()
+        await train([one, two], 1)
+        await until_after(lambda: process.rounds.state.head_round >= 0, one.ping)
+        await accuse(auditor, two.peer, payload_digest(two.peer, 0), signer=one)
+        assert "expected evidence of" in (await auditor.hear("refused")).refused.reason
+        assert not demoted(process)

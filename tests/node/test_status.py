@@ -1,0 +1,40 @@
+"""What a node's status page knows of the run, from the replies to its heartbeats."""
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from prometheus_client import generate_latest
+
+from node.control.client import CoordinatorClient
+from node.owner_view import owner_view
+from node.status import NodeStatus, registry
+from protocol import wire_pb2 as wire
+from protocol.border.join_link import parse_link
+from protocol.ids import RunId
+from protocol.run_info import RunInfo
+from protocol.runfile import RunSpec
+
+INFO = RunInfo(RunSpec(), RunId("12" * 16), b"k" * 32)
+
+
+def test_the_newest_validation_loss_is_kept_whoever_measured_it() -> None:
+    status = NodeStatus("peer", "name")
+    assert status.document()["validation"] == {"loss": None, "round": None}
+    assert b"validation" not in generate_latest(registry(status))
+    status.heard(wire.HeartbeatReply(validation_loss=2.5, validation_round=9))
+    status.heard(wire.HeartbeatReply())
+    status.heard_validation(1.5, 4)
+    assert status.document()["validation"] == {"loss": 2.5, "round": 9}
+    assert b"lockstep_node_validation_loss 2.5" in generate_latest(registry(status))
+
+
+def test_the_length_of_a_run_follows_what_the_operator_has_changed() -> None:
+    status = NodeStatus("peer", "name")
+    client = CoordinatorClient(parse_link("127.0.0.1:1"), Ed25519PrivateKey.generate())
+
+    def steps() -> int:
+        return int(owner_view(client, status, INFO, "")["run"]["steps"])
+
+    assert steps() == INFO.spec.schedule.steps
+    status.heard(wire.HeartbeatReply(steps=3000))
+    assert steps() == 3000
+    status.heard(wire.HeartbeatReply())  # of a coordinator that does not say it
+    assert steps() == 3000

@@ -1,0 +1,102 @@
+"""The validation loss of a simulated run: the real evaluator of a node, whose loss says which state
+it has measured, and the judge of what the coordinator takes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
+from coordinator.machine.events import Effect
+from node.model.training import Tokens
+from node.round.turns.evaluator import Evaluator, Instruments
+from node.round.turns.line import NoTurns
+from node.status import NodeStatus
+from node.system.clock import own_clock_ms
+from protocol import wire_pb2 as wire
+from tests.simulation.checkers import require
+from tests.simulation.stand_in import Replica
+from tests.simulation.world import Process
+
+SAMPLES, LENGTH = 6, 8
+
+ROUNDS_PER_NAT = 1_000
+"""A state's loss is its round, in thousandths of a nat per token."""
+
+
+class MeasuringTurns(NoTurns):
+    """The turns of a node that measures and publishes nothing."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+
+    def asked(self, message: wire.CoordinatorMessage) -> None:
+        """Hand on what is the evaluator's."""
+        if message.WhichOneof("kind") == "evaluation":
+            self.evaluator.asked(message.evaluation)
+
+    async def look(self, round: int) -> None:
+        """Show it the state."""
+        await self.evaluator.look(round)
+
+    async def pass_time(self, busy: Callable[[], bool]) -> None:
+        """Measure meanwhile."""
+        await self.evaluator.pass_time(busy)
+
+    async def borrow(self, left_ms: float) -> None:
+        """Measure a little."""
+        await self.evaluator.borrow(left_ms)
+
+    def worked(self, pass_ms: float, *, cut: bool) -> None:
+        """Tell what a round's time was spent on."""
+        self.evaluator.worked(pass_ms, cut=cut)
+
+
+def measuring_turns(
+    replica: Replica,
+    process: Process,
+    send: Callable[[wire.NodeMessage], None],
+    status: NodeStatus,
+) -> MeasuringTurns:
+    """The turns of a simulated node; a sample takes a third of the time that training takes."""
+
+    def nats(parameters: Mapping[str, Tensor], samples: Tokens) -> float:
+        process.busy(len(samples) * replica.trainee.sample_ms / 3)
+        return parameters["round"].item() * len(samples) * LENGTH / ROUNDS_PER_NAT
+
+    instruments = Instruments(
+        copied=lambda: {"round": torch.tensor(float(replica.head_round))},
+        held_out=lambda count: np.zeros((min(count, SAMPLES), LENGTH + 1), np.int64),
+        nats=nats,
+        at_once=lambda: replica.trainee.micro_batch_max,
+        send=send,
+        clock_ms=own_clock_ms,
+    )
+    return MeasuringTurns(Evaluator(instruments, status))
+
+
+class LossJudge:
+    """Follows the effects of one coordinator, also over its restarts: one member is asked at a
+    time, and only its word on that state is taken.
+    """
+
+    def __init__(self) -> None:
+        self.asked: AskEvaluation | None = None
+        self.measured = 0
+
+    def saw(self, effects: Iterable[Effect]) -> None:
+        """The machine returned these effects."""
+        for effect in effects:
+            if isinstance(effect, AskEvaluation):
+                self.asked = effect
+            elif isinstance(effect, LossMeasured):
+                asked, point = self.asked, effect.point
+                require(asked is not None, "a loss that nobody was asked for:", point)
+                assert asked is not None
+                told = (point.peer, point.round)
+                require((asked.peer, asked.round) == told, "asked", asked, "took", point)
+                state = round(point.loss * ROUNDS_PER_NAT)
+                require(state == point.round, "measured the state of", state, "as", point)
+                self.measured += 1
