@@ -178,7 +178,7 @@ def coordinator(
     checkpoints_kept: coordinator_options.CheckpointsKept = 2,
     check: coordinator_options.CheckDirectory = None,
     check_run: coordinator_options.CheckRun = False,
-    try_model: coordinator_options.TryModel = True,
+    no_try_model: coordinator_options.NoTryModel = False,
     follow_parent: options.FollowParent = False,
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
@@ -212,8 +212,9 @@ def coordinator(
     )
     serving = ServeOptions(place, admin, follow_parent)
     restart = RestartWish(restart_from, force) if restart_from else None
+    trying = not no_try_model
     coordinate(
-        run_file, settings, serving, plain_text=plain_text, restart=restart, try_model=try_model
+        run_file, settings, serving, plain_text=plain_text, restart=restart, try_model=trying
     )
 
 

@@ -86,12 +86,12 @@ CheckRun = Annotated[
     typer.Option("--check-run", help="Try the run's model on one sample, then exit. Needs torch."),
 ]
 
-TryModel = Annotated[
+NoTryModel = Annotated[
     bool,
     typer.Option(
-        "--try-model/--no-try-model",
-        envvar="LOCKSTEP_TRY_MODEL",
-        help="Before a new run is served, try its model on one sample, in a process of its own; "
-        "without torch only arithmetic is checked.",
+        "--no-try-model",
+        envvar="LOCKSTEP_NO_TRY_MODEL",
+        help="Serve a new run without trying its model on one sample first, in a process of its "
+        "own; arithmetic is checked all the same. Without torch nothing is tried.",
     ),
 ]

@@ -1,6 +1,7 @@
 """The data that a node trains on: its owner's, the run's published ones, or a built-in corpus."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from node.data.builtin import BUILTIN_CORPUS, BUILTIN_SHA256
@@ -11,6 +12,7 @@ from node.data.remote.source import AwayError
 from node.settings import NodeSettings
 from node.system.backoff import Backoff
 from protocol.errors import DataError
+from protocol.limits import VALIDATION_TOKENS, VALIDATION_WINDOWS_MAX
 from protocol.run_info import RunInfo
 from protocol.runfile import DataSpec
 
@@ -48,14 +50,23 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
     if settings.data is not None:
         corpus = Corpus.open(settings.data, verify=True)
     elif url:
-        place = settings.directory / "ranges"
-        corpus = open_published(url, spec.manifest_sha256, place, settings.data_cache)
+        corpus = _published(url, settings, spec)
     else:
         corpus = _built_in(settings, spec)
     expected, found = spec.manifest_sha256, corpus.manifest.digest.hex()
     if expected and found != expected:
         raise DataError(f"{corpus.origin}: expected the data with manifest {expected}, got {found}")
     corpus.samples(spec.sequence_length)
+    return corpus
+
+
+def _published(url: str, settings: NodeSettings, spec: DataSpec) -> Corpus:
+    """The data at a URL, with the held-out samples at hand: no round waits for them later."""
+    place = settings.directory / "ranges"
+    corpus = open_published(url, spec.manifest_sha256, place, settings.data_cache)
+    fitting = max(1, VALIDATION_TOKENS // spec.sequence_length)
+    with contextlib.suppress(AwayError):
+        corpus.validation(min(VALIDATION_WINDOWS_MAX, fitting), spec.sequence_length)
     return corpus
 
 

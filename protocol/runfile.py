@@ -39,6 +39,9 @@ __all__ = [
 
 RUN_FILE_VERSION = 1
 
+DATA_URL = r"""^((https?|hf|s3|gs)://[!"$->@-~]+)?$"""
+"""Addresses that a run file may name for data: printable ASCII without ? and #."""
+
 Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 
 
@@ -76,7 +79,7 @@ class DataSpec(Section):
     between its versions. With any other name nodes fetch the data from `url`, or each points to its
     own prepared directory (`lockstep join --data DIR`)."""
 
-    url: str = Field(default="", max_length=1024, pattern=r"^((https?|hf|s3|gs)://[^\s?#]+)?$")
+    url: str = Field(default="", max_length=1024, pattern=DATA_URL)
     """URL at which `lockstep data publish` has put the data, of kind http, https, hf, s3 or gs:
     nodes fetch only the ranges of their samples; empty: nowhere. Needs `manifest_sha256`."""
 

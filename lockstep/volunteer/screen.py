@@ -70,6 +70,7 @@ def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
         "me": Text(_own(status)),
         "state": state,
         "now": Text(_now(status)),
+        "data": Text(_data(status)),
         "loss": Text(_loss(status)),
         "work": Text(_work(status)),
         "traffic": Text(_traffic(status)),
@@ -103,6 +104,12 @@ def _now(status: Mapping[str, Any]) -> str:
     if bell is not None:
         return f"{phase} · bell in {bell:.0f} s"
     return "" if phase == status.get("standing", {}).get("reason") else phase
+
+
+def _data(status: Mapping[str, Any]) -> str:
+    """Why the server of the training data gives none; empty if it does."""
+    waits = status.get("data", {}).get("waits")
+    return f"waits for its server: {waits}" if waits else ""
 
 
 def _loss(status: Mapping[str, Any]) -> str:

@@ -3,10 +3,14 @@
 import os
 import platform
 from collections import Counter
+from pathlib import Path
 
 import torch
 
 from protocol.errors import SettingsError
+
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
 
 
 def choose_devices(wanted: str) -> tuple[torch.device, ...]:
@@ -63,3 +67,32 @@ def describe(device: torch.device, *others: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} of {os.cpu_count()} threads"
+
+
+def free_memory_bytes(device: torch.device) -> int | None:
+    """Memory of the device that nobody uses, in bytes; for a CPU, what the machine and the
+    container can still give. None where that cannot be told.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = [count for count in (_available_bytes(), _container_bytes()) if count is not None]
+    return min(found, default=None)
+
+
+def _available_bytes() -> int | None:
+    try:
+        lines = MEMINFO.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    fields = (line.split() for line in lines)
+    return next((1024 * int(row[1]) for row in fields if row[0] == "MemAvailable:"), None)
+
+
+def _container_bytes() -> int | None:
+    try:
+        most, used = (
+            (CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current")
+        )
+    except OSError:
+        return None
+    return max(0, int(most) - int(used)) if most.isdecimal() else None

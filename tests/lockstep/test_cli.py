@@ -48,8 +48,9 @@ def taken_address() -> Iterator[str]:
 
 
 def error_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on standard error that is not a log record."""
-    lines = [line for line in capsys.readouterr().err.splitlines() if " INFO " not in line]
+    """The one line on standard error that is neither a log record nor about the run's model."""
+    told = capsys.readouterr().err.splitlines()
+    lines = [line for line in told if " INFO " not in line and not line.startswith("model: ")]
     assert len(lines) == 1, lines
     assert lines[0].startswith("error: ")
     return lines[0]

@@ -122,6 +122,7 @@ def test_what_is_written_is_read() -> None:
         ("[data]\nmanifest_sha256 = 'XYZ'", "data.manifest_sha256: expected"),
         ("[data]\nurl = 'file:///etc'", "data.url: expected"),
         ("[data]\nurl = 'https://a/b?c=d'", "data.url: expected"),
+        ('[data]\nurl = "https://a/\\u001b"', "data.url: expected"),
         ("[data]\nurl = 'https://a/b'", "url needs manifest_sha256"),
         (
             f"[data]\nurl = 'https://me:secret@a/b'\nmanifest_sha256 = '{'0' * 64}'",

@@ -36,8 +36,12 @@ from protocol.errors import DataError, UnavailableError
 
 log = logging.getLogger("lockstep.node")
 
-PATIENCE_S = 60
-"""Longest wait for samples that no round's bell limits, such as those of a validation."""
+PATIENCE_S = 10
+"""Longest wait for samples that no round's bell limits: a node that measures the validation loss
+waits in front of a round."""
+
+LISTS_S = 60
+"""Longest wait for lists of digests for what is fetched beforehand."""
 
 LISTS_BYTES_MAX = 64 * 1024**2
 """Bytes of lists of digests in memory, and of one list."""
@@ -154,7 +158,7 @@ class FetchedShards:
         while expected := self._expected.get():
             now, later, tokens = expected
             try:
-                until_s = time.monotonic() + PATIENCE_S
+                until_s = time.monotonic() + LISTS_S
                 rows = [
                     piece
                     for places in (now, later)

@@ -24,13 +24,17 @@ from node.model.training import Tokens
 from node.replica.replica import Replica
 from node.round.turns.measurement import ROUNDS_MAX, Measurement, borrowed_ms
 from node.status import NodeStatus
+from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire
 from protocol.border.text import clean
-from protocol.errors import LockstepError
+from protocol.errors import LockstepError, UnavailableError
 from protocol.ids import sha256
 from protocol.limits import LOSS_NATS_MAX, VALIDATION_WINDOWS_MAX
 
 log = logging.getLogger("lockstep.node")
+
+FREE_PART = 2
+"""A copy takes at most this part of the free memory: training comes first."""
 
 FINISH_MS = 60_000
 """Longest wait of a finished run's node for its measurement."""
@@ -234,6 +238,13 @@ def evaluator_of(
     """The evaluator of a node with this replica."""
 
     def copied() -> Mapping[str, Tensor]:
+        needed = sum(tensor.nbytes for tensor in replica.committed.values())
+        free = free_memory_bytes(replica.trainee.device)
+        if free is not None and needed > free // FREE_PART:
+            raise UnavailableError(
+                f"a copy of the parameters needs {needed:,} bytes, and {free:,} are free: "
+                f"expected {FREE_PART} times as many"
+            )
         return {name: tensor.clone() for name, tensor in replica.committed.items()}
 
     def nats(parameters: Mapping[str, Tensor], samples: Tokens) -> float:

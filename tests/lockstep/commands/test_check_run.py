@@ -118,6 +118,12 @@ def test_a_published_model_gets_payloads_that_hold_it_or_is_refused(
     assert "rounds.payload_bytes_max" in capsys.readouterr().err
 
 
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without the test suite's own setting: a new run's model is tried."""
+    monkeypatch.delenv("LOCKSTEP_NO_TRY_MODEL")
+
+
 def start(path: Path, *options: str) -> int:
     """Begins a coordinator that ends once it has begun: its port is taken."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -159,21 +165,24 @@ def test_a_start_tells_the_size_and_what_nothing_forbids(
     assert "0.825 M parameters, a payload of about" in told
     assert "never reaches its largest value" in told
     assert "'nonsense' is not built in: every node must bring it" in told
+    path = tmp_path / "other.toml"
     path.write_text('[model]\ntype = "lama"')
     start(path, "--no-try-model")
     assert "model.type 'lama' is not checked here: --no-try-model" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("tries")
 def test_a_start_tries_the_model_in_a_process_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.toml"
     path.write_text('[model]\ntype = "lama"')
-    assert start(path, "--try-model") == ExitCode.SETTINGS
+    assert start(path) == ExitCode.SETTINGS
     assert "expected a model type of transformers" in capsys.readouterr().err
     assert not path.with_suffix(".coordinator").exists()
 
 
+@pytest.mark.usefixtures("tries")
 def test_without_torch_or_for_a_run_that_has_begun_nothing_is_tried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,8 +194,8 @@ def test_without_torch_or_for_a_run_that_has_begun_nothing_is_tried(
     path.write_text('[model]\ntype = "lama"')
     with monkeypatch.context() as patch:
         patch.setattr(check_run, "has_torch", lambda: False)
-        start(path, "--try-model")
+        start(path)
         assert "is not checked here: torch is not installed here" in capsys.readouterr().err
     assert (tmp_path / "run.coordinator" / "journal.sqlite").exists()
-    start(path, "--try-model")
+    start(path)
     assert "model.type" not in capsys.readouterr().err

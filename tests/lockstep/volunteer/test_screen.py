@@ -50,6 +50,12 @@ def test_the_screen_tells_everything_in_80_columns() -> None:
         assert words in text
 
 
+def test_data_that_do_not_come_are_said_with_the_reason() -> None:
+    away = {"from": "https://a/b", "waits": "https://a/b/train-00000.bin answers with status 503"}
+    assert "waits for its server" in printed(render(STATUS | {"data": away}))
+    assert "waits for" not in printed(render(STATUS | {"data": {**away, "waits": ""}}))
+
+
 def test_a_long_reason_is_folded_and_not_cut() -> None:
     reason = "cannot go on yet: " + "word " * 40 + "end"
     text = printed(render(STATUS | {"standing": {"state": "held", "reason": reason}}))

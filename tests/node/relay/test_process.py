@@ -265,13 +265,13 @@ async def test_the_numbers_for_prometheus_are_those_of_the_status(
             name: [sample.value for sample in family.samples] for name, family in families.items()
         }
         traffic = {
-            (sample.labels["owner"], sample.labels["direction"]): sample.value
+            (sample.labels["kind"], sample.labels["direction"]): sample.value
             for sample in families.pop("lockstep_relay_traffic_bytes").samples
         }
         assert values["lockstep_relay_round"] == [-1]
         assert values["lockstep_relay_links"] == values["lockstep_relay_payload_log_bytes"] == [0]
         assert traffic["catch_up", "up"] == self_check.TEST_BYTES
-        assert {owner for owner, _ in traffic} == {"payload", "catch_up", "control"}
+        assert {kind for kind, _ in traffic} == {"payload", "catch_up", "control"}
         assert relay.unready() == ""
 
 

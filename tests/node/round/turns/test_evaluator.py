@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -147,6 +149,30 @@ async def test_data_that_cannot_be_read_and_memory_that_is_full_end_the_turn_onl
         await stage.begin(9)
         await stage.evaluator.pass_time(lambda: False)
         assert stage.said[1].loss == 2.5
+
+
+@pytest.mark.parametrize(("free", "measures"), [(24, True), (23, False), (None, True)])
+async def test_a_copy_takes_no_memory_that_training_may_need(
+    monkeypatch: pytest.MonkeyPatch, free: int | None, measures: bool
+) -> None:
+    said: list[wire.Evaluated] = []
+    monkeypatch.setattr(module, "free_memory_bytes", lambda device: free)
+    monkeypatch.setattr(module, "nats_at", lambda trainee, parameters, samples: 1.0)
+    replica: Any = SimpleNamespace(
+        committed={"a": torch.zeros(3)}, trainee=SimpleNamespace(device="cpu", micro_batch_max=4)
+    )
+    evaluator = module.evaluator_of(
+        replica,
+        lambda count: SAMPLES,
+        lambda message: said.append(message.evaluated),
+        lambda: 0,
+        NodeStatus("me", "me"),
+    )
+    evaluator.asked(wire.EvaluationAsked(round=7, samples=64))
+    await evaluator.look(7)
+    await evaluator.pass_time(lambda: False)
+    failure = "" if measures else "a copy of the parameters needs 12 bytes, and 23 are free"
+    assert said[0].failure.partition(":")[0] == failure
 
 
 async def test_a_node_that_leaves_passes_the_turn_on_and_one_that_ends_completes_it(
