@@ -87,7 +87,10 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         *(f"state.consensus.{field.name}" for field in fields(Consensus)),
         "state.schedules",
         "state.closed_early",
-        *(f"state.members.standing.{name}" for name in ("vouched", "payloads", "salt")),
+        *(
+            f"state.members.standing.{name}"
+            for name in ("vouched", "payloads", "salt", "demoted", "restored")
+        ),
         "state.end.finished",
         "state.end.concluded",
         "state.end.conclude_by_ms",
