@@ -25,6 +25,7 @@ PAGES: dict[str, Blocks] = {
         "rates": headline.rates,
         "looks": headline.looks,
     },
+    "step-length.md": {"lengths": tables.step_lengths},
     "wan.md": {"results": wan.results},
     "gossip.md": {
         "simulated": partial(tables.gossip_simulated, "1 MB", keep=tables.on_page),
