@@ -106,9 +106,11 @@ class ScheduleSpec(Section):
     """Length of the run, in steps (committed rounds)."""
 
     learning_rate: float = Field(default=0.003, gt=0, le=10)
-    """Largest learning rate: the distance that one step moves each parameter. With the default a
-    small model ended 2000 steps no worse than with AdamW (docs/results/parity.md); a run of some
-    hundred steps wants more, and updates by sign want a third of it."""
+    """Largest learning rate: the distance that one step moves each parameter; a matrix equally far
+    in every direction that its votes have, and so with few votes less on the whole
+    (docs/results/step-length.md). With the default a small model ended 2000 steps no worse than
+    with AdamW (docs/results/parity.md); a run of some hundred steps wants more, and updates by sign
+    want a third of it."""
 
     warmup_steps: int = Field(default=50, ge=0, le=10_000_000)
     """Steps over which the learning rate rises linearly from zero."""

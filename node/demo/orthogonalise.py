@@ -12,12 +12,17 @@ X <- a X + X (b A + c A^2) with A = X^T X, in fixed point:
     B  = b A + c A2                           |306 A + 130 A2| < 2^18
     X' = X B + a X                            64 * 500 * 511 + 441 * 511 < 2^24
     Y  = T^T X3,  Y' = Y >> t,  Z = Y' T      as for the sign: dct.py; |Y| <= 5243 * 511 < 2^24
-    U  = Z * 2^(t - 24)                       8 times orthogonal: the root mean square is about 1
+    U  = Z * 2^(t - 24)                       8 times orthogonal: the root mean square is about 1,
+                                              if S has all 64 directions
 
 X and A count in 1/256, B in 1/128. They are rounded to nearest-even after every product and bounded
 by 511 (B by 500). Every product and partial sum is a whole number below 2^24, exact in float32 in
 any order; operands have nine bits. U is a whole number times a power of two, so it is exact too.
 Zero chunks stay zero. In the code everything is transposed.
+
+A step is equally long in each direction, and not on the whole: few votes have few directions, so
+that the root mean square of U is 0.26 with 8 random votes, 0.46 with 32, 0.82 with 128. It is left
+so. Steps that were all made as long as the rate trained worse: docs/results/step-length.md.
 """
 
 from functools import cache

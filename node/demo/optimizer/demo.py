@@ -102,8 +102,8 @@ class DeMo(Optimizer):
         """`ValueError` for settings outside their bounds, and for parameters that are sharded or
         of dtypes that cannot be trained.
 
-        lr: root mean square of the change that one step makes to each parameter; weight_decay:
-        decoupled, as in AdamW; update: see `vote_sum.Rule`; gradients: see
+        lr: change of each entry, or of a matrix in each direction (docs/guide/optimizer.md);
+        weight_decay: decoupled, as in AdamW; update: see `vote_sum.Rule`; gradients: see
         `gradient_scaling.Scale`; the others as in `DemoSettings`. The algorithm as published is
         update="sign", gradients="plain", recency=0, and wants a lower lr. local_steps: 0, or H: the
         steps from one exchange to the next. Of the settings only lr, top_k and weight_decay count

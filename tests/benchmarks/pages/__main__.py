@@ -30,6 +30,7 @@ PAGES: dict[str, Blocks] = {
         "others": attack.others,
         "beside": attack.beside,
     },
+    "step-length.md": {"lengths": tables.step_lengths},
     "wan.md": {"results": wan.results},
     "gossip.md": {
         "simulated": partial(tables.gossip_simulated, "1 MB", keep=tables.on_page),

@@ -9,6 +9,7 @@ from tests.benchmarks.engine.steps import PARTS
 from tests.benchmarks.gossip import shaped, simulated
 from tests.benchmarks.links.measure import BASELINE
 from tests.benchmarks.pages.blocks import table
+from tests.benchmarks.records import read_records
 
 DATA = Path("docs/results/data")
 
@@ -250,3 +251,35 @@ def _lines(columns: Sequence[str], lines: Iterable[str]) -> str:
     return "\n".join(
         [f"| {' | '.join(columns)} |", "| --- |" + " ---: |" * (len(columns) - 1), *lines]
     )
+
+
+# ---- step length
+
+
+def step_lengths() -> str:
+    """Bits per byte at each rate, for every scale of a step and number of authors."""
+    rows: list[dict[str, Any]] = read_records(DATA / "step-length.jsonl")
+    found: dict[tuple[str, float, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["scale"], row["wanted"], row["authors"]), []).append(row)
+    lines = []
+    for (scale, wanted, authors), cells in sorted(found.items(), key=_as_now_first):
+        rates: dict[float, list[str]] = {}
+        for row in sorted(cells, key=lambda row: (row["rate"], row["seed"])):
+            rates.setdefault(row["rate"], []).append(f"{row['bits_per_byte']:.3f}")
+        label = "as it is" if scale == "now" else f"each {scale}'s {wanted:g}"
+        lines.append(
+            (
+                label.replace("each model's", "the model's"),
+                f"{authors}",
+                f"{cells[0]['step_length']:.2f}" if scale == "now" else f"{wanted:.2f}",
+                "; ".join(f"{rate:g}: {', '.join(ends)}" for rate, ends in rates.items()),
+            )
+        )
+    head = ("length", "R", "over the rate", "rate: bits per byte of seeds 0, 1, 2")
+    return table(head, lines)
+
+
+def _as_now_first(item: tuple[tuple[str, float, int], Any]) -> tuple[bool, str, float, int]:
+    (scale, wanted, authors), _ = item
+    return scale != "now", scale, wanted, authors

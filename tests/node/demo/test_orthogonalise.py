@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from node.demo.dct import dct_matrix, exact_products
@@ -43,6 +44,23 @@ def test_the_update_is_eight_times_what_the_coefficients_stand_for() -> None:
     expected = 8 * (matrix.T @ coefficients.mT @ matrix)
     assert (found - expected).abs().max() < 0.05 * expected.abs().max()
     assert 0.5 < found.square().mean().sqrt() < 1.1
+
+
+@pytest.mark.parametrize(
+    ("authors", "top_k", "expected"),
+    [(1, 8, 0.26), (1, 32, 0.46), (4, 16, 0.63), (4, 32, 0.82), (8, 32, 0.87)],
+)
+def test_few_votes_have_fewer_directions_and_each_is_as_long(
+    authors: int, top_k: int, expected: float
+) -> None:
+    """So the rate is the length of a step in a direction, and its root mean square is smaller."""
+    sums = votes(4, authors, top_k)
+    directions = torch.linalg.matrix_rank(sums).double()
+    with exact_products(CPU):
+        found = inverse_orthogonal_(sums.clone())
+    assert found.square().mean().sqrt() == pytest.approx(expected, abs=0.02)
+    of_one = (found.double().square().sum((1, 2)) / directions).sqrt() / 8
+    assert of_one.mean() == pytest.approx(0.82, abs=0.12)
 
 
 def test_the_number_of_voters_changes_nothing_but_rounding() -> None:
