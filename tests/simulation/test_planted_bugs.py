@@ -193,11 +193,7 @@ def undecided_payloads_are_not_saved(patch: pytest.MonkeyPatch) -> None:
     right = stand_in.Replica.save
 
     def save(replica: stand_in.Replica, disk: Any, position: Any) -> None:
-        right(
-            replica,
-            disk,
-            type(position)(position.next_round, position.head, position.head_round, ()),
-        )
+        right(replica, disk, dataclasses.replace(position, pending=(), unsaved_rounds=0))
 
     patch.setattr(stand_in.Replica, "save", save)
 
