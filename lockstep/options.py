@@ -203,6 +203,15 @@ Data = Annotated[
         help="Directory of prepared data (`lockstep data prepare` fills one).",
     ),
 ]
+WorkShare = Annotated[
+    float,
+    typer.Option(
+        metavar="PERCENT",
+        min=0,
+        max=100,
+        help="Part of the run's compute that the audit of work may take; 0: none.",
+    ),
+]
 Corpora = Annotated[
     Path | None,
     typer.Option(
