@@ -115,6 +115,7 @@ def test_a_node_that_sends_noise_is_found_and_demoted_and_honest_nodes_are_not(
         assert f"demote {found['peer_id']} by auditor {key()}: work audit" in operate(
             tmp_path, "audit"
         )
+        operate(tmp_path, "pause")  # a replay beside a run that goes on is slower
         command = [sys.executable, "-m", "lockstep", "verify", cluster.address, "--work", str(data)]
         checked = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment

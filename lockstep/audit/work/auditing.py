@@ -113,7 +113,9 @@ class WorkAudit:
         early = commit.round < EARLY_ROUNDS
         if busy or early or self._overlaps or not self._budget.allows:
             return
-        shares = trained(commit, recorded, voids)
+        said = trained(commit, recorded, voids)
+        due = [author for author in said if self._book.is_due(author, commit.round)]
+        shares = {author: said[author] for author in due}
         drawn = panel(self._secret, commit.round, shares, self._book.suspects, self._are_alike)
         if len(drawn) < 2:
             return  # nobody to compare with

@@ -46,16 +46,30 @@ EARLY_ROUNDS = 32
 LIKE_AGE, LIKE_ROUNDS = 1.25, 8
 """Ages of momentum, in payloads, count as alike up to this factor and these many rounds."""
 
-FAR_RATIO = 0.6
-"""Ratio below which an audit is far below: nine standard deviations of honest work."""
+FAR_RATIO = 0.5
+"""Ratio below which an audit is far below: twelve standard deviations of the measured honest work.
+In a network of thirty thousand parameters an honest author came to 0.60 for some rounds."""
 
 FAR_AUDITS = 3
 """Audits far below, among the last `FAR_AMONG`, that make a verdict."""
 
 FAR_AMONG = 4
 
+SPACING_ROUNDS = 8
+"""Rounds from one audit of an author to the next, at least, as measured: the momentum of a few
+rounds is much the same, and its dips are one dip."""
+
 SPREAD = 0.05
-"""Standard deviation of the ratio of honest work, counting apart."""
+"""Standard deviation of the ratio of honest work, counting apart, where a run shows no larger one:
+small networks do."""
+
+LEARNED, RECENT_KEPT = 40, 256
+"""Audits of all authors from which the spread of a run is known, and the newest that count for it:
+half the work is looked for from then on."""
+
+MEDIAN_TO_SPREAD = 1.4826
+"""Standard deviation of a normal distribution, in medians of distances from its mean: the median is
+not moved by a few that cheat."""
 
 LESS = 0.2
 """What an author lacks in ratio that does somewhat more than half its work."""
@@ -120,13 +134,14 @@ class Row(msgspec.Struct, frozen=True):
         """Whether it is far below what is expected."""
         return self.ratio < FAR_RATIO
 
-    @property
-    def step(self) -> float:
-        """The logarithm of how much likelier half the work is than all of it, bounded."""
+    def step(self, spread: float) -> float:
+        """The logarithm of how much likelier half the work is than all of it, bounded, where ratios
+        of honest work have this standard deviation.
+        """
         if not self.settled:
             return 0.0
         counted = 2 * self.agreement * (1 - self.agreement) / max(1, self.compared)
-        spread = math.hypot(SPREAD, math.sqrt(counted) / (self.expected - 0.5))
+        spread = max(spread, math.hypot(SPREAD, math.sqrt(counted) / (self.expected - 0.5)))
         shift = LESS / spread
         step = shift * ((1 - self.ratio) / spread - shift / 2)
         return max(-STEP_MAX, min(STEP_MAX, step))
@@ -143,6 +158,8 @@ class Book(msgspec.Struct):
     """Audits of panels that were too near to chance, since the last that was not."""
     found: list[Evidence] = []
     """The newest evidence, oldest first."""
+    recent: list[float] = []
+    """How far the ratios of the newest audits lie from one, in either direction."""
 
     def take(self, round: int, looks: Sequence[Look], run_id: RunId) -> list[Evidence]:
         """The audits of one panel; returns what they prove."""
@@ -167,8 +184,22 @@ class Book(msgspec.Struct):
         return {
             author
             for author, rows in self.rows.items()
-            if rows and (rows[-1].is_far or less_sum(rows) >= SUSPECT)
+            if rows and (rows[-1].is_far or less_sum(rows, self.spread) >= SUSPECT)
         }
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation of honest ratios in this run, from the median of all; infinite
+        until it is known.
+        """
+        if len(self.recent) < LEARNED:
+            return math.inf
+        return max(SPREAD, MEDIAN_TO_SPREAD * statistics.median(self.recent))
+
+    def is_due(self, author: PeerId, round: int) -> bool:
+        """Whether the author's last audit is long enough ago."""
+        rows = self.rows.get(author)
+        return not rows or round - rows[-1].round >= SPACING_ROUNDS
 
     @property
     def words(self) -> str:
@@ -182,6 +213,7 @@ class Book(msgspec.Struct):
 
     def _add(self, author: PeerId, row: Row) -> None:
         self.audits += 1
+        self.recent = [*self.recent, abs(1 - row.ratio)][-RECENT_KEPT:]
         # a replay that goes back comes to some rounds again
         earlier = [each for each in self.rows.pop(author, []) if each.round < row.round]
         self.rows[author] = [*earlier, row][-ROWS_KEPT:]
@@ -190,7 +222,7 @@ class Book(msgspec.Struct):
 
     def _judged(self, author: PeerId, run_id: RunId) -> Evidence | None:
         rows = self.rows.get(author, [])
-        verdict = judged(rows)
+        verdict = judged(rows, self.spread)
         if verdict is None:
             return None
         finding, proof = verdict
@@ -204,23 +236,26 @@ class Book(msgspec.Struct):
         return Evidence(run_id, author, finding, tuple(audits))
 
 
-def judged(rows: Sequence[Row]) -> tuple[Finding, list[Row]] | None:
-    """What the audits of one author prove, with those that prove it; None when they do not."""
+def judged(rows: Sequence[Row], spread: float) -> tuple[Finding, list[Row]] | None:
+    """What the audits of one author prove, with those that prove it; None when they do not.
+    `spread` is that of honest ratios.
+    """
     last = [row for row in rows[-FAR_AMONG:] if row.is_far]
     if len(last) >= FAR_AUDITS and rows[-1].is_far:
         return "other work", last
-    if less_sum(rows) >= LIMIT:
+    if less_sum(rows, spread) >= LIMIT:
         return "less work", list(rows[-LESS_AUDITS:])
     return None
 
 
-def less_sum(rows: Sequence[Row]) -> float:
+def less_sum(rows: Sequence[Row], spread: float) -> float:
     """The sum of the sequential test (CUSUM): how much likelier it is that the author has begun to
     do half the work, at the audit since which it is likeliest.
     """
     total = 0.0
-    for row in rows[-LESS_AUDITS:]:
-        total = max(0.0, total + row.step)
+    if math.isfinite(spread):
+        for row in rows[-LESS_AUDITS:]:
+            total = max(0.0, total + row.step(spread))
     return total
 
 

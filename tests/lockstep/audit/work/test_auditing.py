@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lockstep.audit.work import auditing
+from lockstep.audit.work import auditing, judge
 from lockstep.audit.work.auditing import WorkAudit
 from lockstep.audit.work.check import WorkCheck
 from lockstep.audit.work.judge import FAR_AUDITS
@@ -27,6 +27,7 @@ PATIENCE_S = 60.0
 @pytest.fixture(autouse=True)
 def no_early_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditing, "EARLY_ROUNDS", 0)
+    monkeypatch.setattr(judge, "SPACING_ROUNDS", 1)
 
 
 def audit_of(crowd: Crowd, path: Path, found: list[Evidence], share: float = 1e6) -> WorkAudit:
