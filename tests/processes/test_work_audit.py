@@ -79,6 +79,7 @@ def test_a_node_that_sends_noise_is_found_and_demoted_and_honest_nodes_are_not(
     ):
         cluster.start()
         noise = noisy(tmp_path, data, cluster.address)
+        stack.callback(noise.wait)
         stack.callback(noise.kill)
         auditor.start(cluster.address)
         stack.callback(lambda: auditor.wait(time.monotonic() + GOODBYE_S))
