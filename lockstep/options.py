@@ -221,6 +221,15 @@ DataCache = Annotated[
         help="Limit on the ranges of published data that are kept on disk, in bytes.",
     ),
 ]
+WorkShare = Annotated[
+    float,
+    typer.Option(
+        metavar="PERCENT",
+        min=0,
+        max=100,
+        help="Part of the run's compute that the audit of work may take; 0: none.",
+    ),
+]
 Corpora = Annotated[
     Path | None,
     typer.Option(

@@ -3,10 +3,11 @@
     relay with an archive --commits, payloads--> follower --differences--> log, status, metrics
          '--------- the same payloads, for everybody who audits the run later
 
-It trains nothing. It tells the coordinator every state that it has replayed to and every payload
-that it holds; where the operator has named it (`lockstep run auditor add KEY`), its word on a state
-is final (`coordinator.machine.auditing`). Its two halves live side by side: the archive goes on
-when the replay is slow, waits, or has found a difference.
+It trains nothing, but computes a few payloads again (`lockstep.audit.work`). It tells the
+coordinator every state that it has replayed to, every payload that it holds, and whose work was not
+done; where the operator has named it (`lockstep run auditor add KEY`), its word on a state is final
+(`coordinator.machine.auditing`), and so is its evidence. Its two halves live side by side: the
+archive goes on when the replay is slow, waits, or has found a difference.
 """
 
 import asyncio
@@ -21,6 +22,7 @@ from lockstep import __version__
 from lockstep.audit.follower import Follower
 from lockstep.audit.metrics import AuditCollector
 from lockstep.audit.words import REPEAT_S, Words
+from lockstep.audit.work.start import begin
 from lockstep.console import messages
 from lockstep.service.contact import first_word
 from lockstep.service.directory import Owner, claimed
@@ -33,11 +35,13 @@ from node.control.first_contact import remember
 from node.relay.archive import Archive
 from node.relay.process import RelayProcess
 from node.relay.settings import RelaySettings
+from node.settings import NodeSettings
 from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
 from protocol.codec.commits import Entry
+from protocol.codec.evidence import Evidence, sign_evidence
 from protocol.codec.payload_header import Blob, Header
 from protocol.errors import DivergedError, UnavailableError
 from protocol.run_info import RunInfo
@@ -67,6 +71,12 @@ class AuditorSettings:
 
     save_every: int = 50
     """Rounds between two saved states: a kill costs the replay of no more than these."""
+
+    data: Path | None = None
+    """A prepared corpus, for the audit of work; None takes the run's built-in corpus."""
+
+    work_share: float = 0.02
+    """Part of the run's compute that the audit of work may take; 0: none."""
 
 
 class RelayRecord:
@@ -114,7 +124,9 @@ class AuditorProcess:
         self._settings = settings
         relaying = replace(settings.relay, archive=True, name="auditor")
         self._relay = RelayProcess(relaying, key, software, overhead, judge=self._header_of)
-        self._words = Words(self._relay.client.send)
+        self._words, self._key = Words(self._relay.client.send), key
+        self._unaudited = ""
+        """Why work is not audited; empty when it is."""
         self._follower: Follower | None = None
         self.registry = self._relay.registry
         self.registry.register(AuditCollector(self._audit))
@@ -127,14 +139,22 @@ class AuditorProcess:
         parts = self._relay.started
         assert parts.archive is not None, "an auditor's relay has an archive"
         record = RelayRecord(parts.info, self._relay, parts.archive)
-        settings = self._settings
+        settings, directory = self._settings, self._settings.relay.directory
+        node = NodeSettings(settings.relay.coordinator, directory, settings.data)
+        work, self._unaudited = await asyncio.to_thread(
+            begin, parts.info, node, settings.work_share, self._accuse
+        )
+        if self._unaudited:
+            log.warning("no audit of work", extra={"reason": self._unaudited})
         self._follower = await asyncio.to_thread(
-            Follower,
-            record,
-            settings.relay.directory,
-            settings.save_every,
-            settings.snapshot,
-            self._words,
+            lambda: Follower(
+                record,
+                directory,
+                settings.save_every,
+                settings.snapshot,
+                self._words,
+                work=work,
+            )
         )
         order = f"lockstep run auditor add {self._relay.peer}"
         log.info("auditor", extra={"peer": self._relay.peer, "final_word_by": order})
@@ -166,6 +186,9 @@ class AuditorProcess:
             await asyncio.sleep(REPEAT_S)
             self._words.repeat()
 
+    def _accuse(self, evidence: Evidence) -> None:
+        self._words.accuse(sign_evidence(evidence, self._key))
+
     def _header_of(self, round: int, payload: Blob) -> Header:
         assert self._follower is not None, "rounds come after start()"
         return self._follower.header_of(round, payload)
@@ -186,7 +209,10 @@ class AuditorProcess:
         return self._follower.alarm if self._follower else ""
 
     def _audit(self) -> dict[str, Any]:
-        return self._follower.document() if self._follower else {}
+        if self._follower is None:
+            return {}
+        document = self._follower.document()
+        return document | ({"work": {"words": self._unaudited}} if self._unaudited else {})
 
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""

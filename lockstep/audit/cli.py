@@ -7,6 +7,16 @@ import typer
 
 from lockstep import options
 
+Begin = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        show_default="genesis",
+        help="Snapshot to begin at, when the first payloads are gone and nothing is saved yet.",
+    ),
+]
+
 
 def auditor(
     url: options.Url,
@@ -26,22 +36,17 @@ def auditor(
     upload_limit: options.UploadLimit = 0,
     peer_limit: options.PeerLimit = 0,
     disk: options.Disk = 64 * 1024**3,
-    snapshot: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            show_default="genesis",
-            help="Snapshot to begin at, when the first payloads are gone and nothing is saved yet.",
-        ),
-    ] = None,
+    snapshot: Begin = None,
     p2pd_sha256: options.P2pdSha256 = "",
     threads: options.Threads = 0,
     save_every: options.SaveEvery = 50,
+    data: options.Data = None,
+    work_share: options.WorkShare = 2.0,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:
-    """Replay a run while it goes on, say where it differs, and keep all its payloads.
+    """Replay a run while it goes on, say where it differs, and keep all its payloads. Where it has
+    the run's data it computes some payloads again, and says whose author did not do its work.
 
     Needs torch, no GPU. Goes on after a difference, with an alarm, and then ends with 9.
     """
@@ -62,7 +67,8 @@ def auditor(
         peer_limit=peer_limit,
         p2pd_sha256=p2pd_sha256,
     )
-    settings = AuditorSettings(relay, threads, snapshot, save_every)
+    share = work_share / 100
+    settings = AuditorSettings(relay, threads, snapshot, save_every, data, share)
     home = Home(place, only=directory is not None)
     audit(settings, ServeOptions(place, admin, follow_parent), home)
 
@@ -101,6 +107,14 @@ def verify(
             help="Directory of payloads; repeatable.",
         ),
     ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATA",
+            show_default="evidence is not computed again",
+            help="The run's prepared data: compute again the evidence against authors.",
+        ),
+    ] = None,
     threads: options.Threads = 0,
     json: options.JsonFile = None,
 ) -> None:
@@ -108,4 +122,5 @@ def verify(
     from lockstep.audit.verify import VerifySettings
     from lockstep.audit.verify import verify as verify_run
 
-    verify_run(VerifySettings(target, checkpoint, snapshot, tuple(payloads or ()), threads, json))
+    places = tuple(payloads or ())
+    verify_run(VerifySettings(target, checkpoint, snapshot, places, threads, json, work))

@@ -31,6 +31,9 @@ class Findings:
     canonical_sha256: str = ""
     checkpoint: str | None = None
     """Verdict on the checkpoint, in words."""
+    work_checked: int | None = None
+    """Number of audits of work that were computed again, with the result that was published; None:
+    it was not asked for."""
     first_difference: dict[str, Any] | None = None
     seconds: float = 0.0
 
@@ -52,6 +55,8 @@ def in_words(findings: Findings) -> str:
         voids += f"; the run has gone on from a checkpoint {findings.restarts} times"
     if findings.schedules:
         voids += f"; the operator has changed length or rate {findings.schedules} times"
+    if findings.work_checked is not None:
+        voids += f"; {findings.work_checked} audits of work came out as published"
     return (
         f"verified: {findings.commits} commits up to round {last} are signed and linked; {replay} "
         f"to state {findings.state_digest}; members reported the same state in "

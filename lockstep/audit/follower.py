@@ -27,6 +27,7 @@ from lockstep.audit.shelf import Counts, Shelf, counts_of, put_into
 from lockstep.audit.tally import KeepingUp, Tally
 from lockstep.audit.verify import Audit
 from lockstep.audit.words import Words
+from lockstep.audit.work.auditing import WorkAudit
 from node.replica.digest import canonical_sha256
 from node.replica.position import Position
 from protocol import wire_pb2 as wire
@@ -66,17 +67,19 @@ class Follower:
         save_every: int,
         snapshot: Path | None = None,
         words: Words | None = None,
+        *,
+        work: WorkAudit | None = None,
     ) -> None:
         """`snapshot` is where to begin when nothing is saved; None: genesis. `words` are told the
-        state after each round.
+        state after each round. `work` audits the authors beside the replay.
         """
+        self._work = work
         self._told = Words(lambda message: None) if words is None else words
         self._record = record
         self._shelf = Shelf(directory, record.info.run_id, save_every)
         self._findings, self._tally = Findings(record.info.run_id), Tally()
         self._audit = Audit(record, self._findings, None, snapshot)
         self._place = self._audit.place
-        self._saved_round = -1
         self._ignored_before = 0
         """Payloads that counted for nothing before this replica was made or sent back."""
         self._late: set[tuple[int, Digest]] = set()
@@ -133,6 +136,7 @@ class Follower:
             "payloads_ignored": self._ignored,
             "payloads_void": self._findings.voids,
             "state_digest": f"{self._audit.replica.digest:016x}",
+            "work": self._work.document() if self._work else {},
         }
 
     # ---- life
@@ -157,13 +161,24 @@ class Follower:
                 self._audit.resume(self._place)
                 self._wait(f"waits: {error}")
             self._say()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._leaving.wait()
+            await self._rest()
             if self._leaving.is_set():
                 if not self._audit.awaits_snapshot:
                     await self._write()
+                if self._work:
+                    await self._work.close()
                 return
+
+    async def _rest(self) -> None:
+        """Wait for `POLL_S`, or until told to leave, and audit work meanwhile."""
+        until_s = time.monotonic() + POLL_S
+        while self._work and not self._leaving.is_set():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or not await self._work.step(self._record.payload, left_s):
+                break
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, until_s - time.monotonic())):
+                await self._leaving.wait()
 
     def _at_the_end(self) -> str:
         if self._audit.awaits_snapshot:
@@ -183,7 +198,6 @@ class Follower:
         """Keep the state and its counts on disk."""
         counts = counts_of(self._findings, self._place, self._ignored, self._tally)
         await asyncio.to_thread(self._shelf.save, self._audit, self._place, counts)
-        self._saved_round = self.audited_round
 
     # ---- one pass
 
@@ -195,13 +209,16 @@ class Follower:
         until = self._findings.replayed + PASS_COMMITS
         async with aclosing(self._audit.commits()) as commits:  # type: ignore[type-var]
             async for commit, recorded, voids in commits:
+                if self._work and not self._audit.awaits_snapshot:
+                    replica, behind = self._audit.replica, self._record.newest_round - commit.round
+                    await self._work.before(commit, recorded, voids, replica, behind=behind)
                 if not await self._audit.take(commit, recorded, voids):
                     continue
                 self._place = self._audit.place
                 self._tally.replayed(commit.round, self._audit.replica.digest)
                 await self._tell(commit)
                 await self._look_at(commit.round, recorded)
-                if commit.round - self._saved_round >= self._shelf.save_every:
+                if commit.round - self._shelf.saved_round >= self._shelf.save_every:
                     await self._write()
                 self._say()
                 if self._leaving.is_set():
@@ -260,7 +277,7 @@ class Follower:
         self._ignored_before = counts.payloads_ignored - self._audit.replica.payloads_ignored
         self._tally = counts.tally
         self._audit.resume(place)
-        self._place, self._saved_round = place, place.head_round
+        self._place, self._shelf.saved_round = place, place.head_round
 
     async def _go_back(self, error: LateVoid) -> None:
         """A payload that was applied is void: replay from before its round."""
@@ -268,6 +285,8 @@ class Follower:
             await self._halt(error)  # the record announces it with its commit, or it lies
             return
         self._late.add(error.void)
+        if self._work:
+            self._work.drop()
         first = self._tally.first_difference
         found = await asyncio.to_thread(self._shelf.load, self._audit, error.void[0])
         genesis = Position(0, genesis_digest(self._record.info.run_id), -1)

@@ -21,8 +21,11 @@ from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.act_log import read_acts
 from coordinator.journal import JOURNAL_NAME, Journal
+from coordinator.machine.operator.acts import Demote
 from coordinator.service.wire_messages import commits_reply
+from lockstep.audit.work.published import shown_evidence
 from lockstep.exit_codes import UsageError
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from node.control.client import CoordinatorClient
@@ -38,6 +41,7 @@ from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink
 from protocol.codec.commits import Entry
+from protocol.codec.evidence import Evidence, read_evidence
 from protocol.errors import (
     DivergedError,
     RemoteProtocolError,
@@ -93,7 +97,8 @@ class RecordInFiles:
             )
         self.info = _info(place)
         self._payloads = payloads or _payload_directories(place)
-        self._journal = Journal(place / JOURNAL_NAME)
+        self._path = place / JOURNAL_NAME
+        self._journal = Journal(self._path)
 
     async def commits(self, after_round: int) -> wire.Commits:
         return await asyncio.to_thread(self._commits, after_round)
@@ -107,6 +112,11 @@ class RecordInFiles:
 
     async def payload(self, round: int, entry: Entry) -> bytes:
         return await asyncio.to_thread(self._read, round, entry)
+
+    async def evidence(self) -> list[Evidence]:
+        """The evidence by which authors have lost their standing."""
+        acts = (await asyncio.to_thread(read_acts, self._path)).acts
+        return [read_evidence(each.act.body) for each in acts if isinstance(each.act, Demote)]
 
     async def close(self) -> None:
         self._journal.close()
@@ -176,9 +186,11 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
 class RecordOverNetwork:
     """The record of a live run, from its coordinator and its members. Open it with `connect`."""
 
-    def __init__(self, client: CoordinatorClient, info: RunInfo, key: Ed25519PrivateKey) -> None:
+    def __init__(
+        self, link: JoinLink, client: CoordinatorClient, info: RunInfo, key: Ed25519PrivateKey
+    ) -> None:
         self.info = info
-        self._client = client
+        self._link, self._client = link, client
         identity = Identity(key, info.run_id, secrets.randbits(64))
         vouching, guard = key if client.secure else None, DialGuard(client.address)
         self._links = Mesh(
@@ -197,7 +209,7 @@ class RecordOverNetwork:
         key = Ed25519PrivateKey.generate()
         client = CoordinatorClient(link, key)
         try:
-            record = cls(client, await client.fetch_run(CONNECT_S), key)
+            record = cls(link, client, await client.fetch_run(CONNECT_S), key)
             await record._links.start(ReadOnlyPeer())
             return record
         except BaseException:
@@ -239,6 +251,10 @@ class RecordOverNetwork:
             f"none: members keep the last {self.info.spec.retention.log_rounds} rounds, and no "
             "relay that is an archive has this one; begin later with --from SNAPSHOT"
         )
+
+    async def evidence(self) -> list[Evidence]:
+        """The evidence by which authors have lost their standing, as far as it is shown."""
+        return await asyncio.to_thread(shown_evidence, self._link, self.info.run_id, CONNECT_S)
 
     async def close(self) -> None:
         await self._links.stop()

@@ -58,6 +58,8 @@ class Shelf:
         self._run_id = run_id
         self._on_disk: Counts | None = None
         """Counts of the state that is on disk."""
+        self.saved_round = -1
+        """Round of the state that was saved last, or with which the audit began."""
 
     def save(self, audit: Audit, place: Position, counts: Counts) -> None:
         """Keep the state at a place; blocks. `StorageError` leaves the older one."""
@@ -66,7 +68,7 @@ class Shelf:
         with replacing_file(self._counts) as temporary:
             temporary.write_bytes(msgspec.json.encode(Saved(self._run_id, [*older, counts])))
         audit.replica.save(self._state, place)
-        self._on_disk = counts
+        self._on_disk, self.saved_round = counts, place.head_round
 
     def load(self, audit: Audit, before: int | None = None) -> tuple[Position, Counts] | None:
         """Put the replica where it was saved; None, and genesis, when nothing is, when it is

@@ -31,6 +31,8 @@ from lockstep.audit.restarts import (
     snapshot_of,
 )
 from lockstep.audit.voids import VoidBook
+from lockstep.audit.work.check import WorkCheck
+from lockstep.audit.work.start import recomputer_for
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.service.signals import run_event_loop
 from node.own_genesis import genesis_of
@@ -80,6 +82,9 @@ class VerifySettings:
     json_path: str | None = None
     """File for the findings; "-" is standard output."""
 
+    work: Path | None = None
+    """The run's prepared data, to compute the evidence against authors again; None: it is not."""
+
 
 def verify(settings: VerifySettings) -> None:
     """Replays, compares and prints the findings; `DivergedError` when something differs."""
@@ -92,7 +97,7 @@ def verify(settings: VerifySettings) -> None:
 
 async def _verify(settings: VerifySettings) -> Findings:
     local = _is_directory(settings.target)
-    record: Record
+    record: RecordInFiles | RecordOverNetwork
     if local:
         record = RecordInFiles(Path(settings.target), settings.payloads)
     else:
@@ -114,6 +119,10 @@ async def _verify(settings: VerifySettings) -> Findings:
             audit = Audit(record, findings, published, snapshot)
             if local:
                 audit.snapshots = snapshot_directories(Path(settings.target), settings.payloads)
+            if settings.work:
+                evidence = await record.evidence()
+                recomputer = await asyncio.to_thread(recomputer_for, record.info, settings.work)
+                audit.work = WorkCheck(evidence, recomputer)
             await audit.replay(advance)
         findings.verified = True
         return findings
@@ -149,6 +158,8 @@ class Audit:
         self._begins_at_restart = False
         self.snapshots: tuple[Path, ...] = ()
         """Directories in which the snapshots of restarts are looked for."""
+        self.work: WorkCheck | None = None
+        """Evidence that is computed again on the way."""
 
     async def replay(self, advance: Advance) -> None:
         """Walks to the end of the log; `Difference` at the first round that differs."""
@@ -158,6 +169,9 @@ class Audit:
             self._begins_at_restart = await names_restart(self._record, self._awaited)
         async for commit, recorded, voids in self._chain():
             if self._awaited is None:
+                if self.work:
+                    payload = self._record.payload
+                    await self.work.before(commit, recorded, voids, replica, payload)
                 await self._apply(commit, voids)
             elif recorded.snapshot_sha256 == self._awaited and not self._begins_at_restart:
                 self._begin_here(commit)
@@ -170,6 +184,9 @@ class Audit:
             raise DivergedError(
                 f"{self._snapshot}: no commit records a snapshot with SHA-256 {self._awaited.hex()}"
             )
+        if self.work:
+            self.work.require_complete()
+            findings.work_checked = self.work.checked
         if self._published:
             self._published.require_compared(self._first, findings.round)
             findings.checkpoint = self._published.verdict

@@ -1,4 +1,5 @@
-"""What an auditor tells the coordinator: the state after each round that it has replayed to.
+"""What an auditor tells the coordinator: the state after each round that it has replayed to, and
+evidence against authors.
 
     replayed --> told at once --> told again every `REPEAT_S`, while it is one of the newest
 
@@ -11,10 +12,14 @@ not make any more, because a payload became void, is taken back here and said an
 from collections.abc import Callable
 
 from protocol import wire_pb2 as wire
+from protocol.codec.evidence import SignedEvidence
 from protocol.ids import Digest
 
 WORDS_KEPT = 64
 """Newest rounds whose words are repeated: as many as the coordinator compares."""
+
+EVIDENCE_KEPT = 16
+"""Newest evidence that is repeated."""
 
 REPEAT_S = 10.0
 """Pause between two repetitions."""
@@ -26,6 +31,7 @@ class Words:
     def __init__(self, send: Callable[[wire.NodeMessage], None]) -> None:
         self._send = send
         self._newest: dict[int, wire.Audited] = {}
+        self._evidence: list[wire.Evidence] = []
 
     def replayed(self, round: int, digest: int, snapshot_sha256: Digest | None, voids: int) -> None:
         """The replay has come to the state after a round; -1 for genesis. `voids` counts the void
@@ -39,6 +45,14 @@ class Words:
             del self._newest[min(self._newest)]
         self._send(wire.NodeMessage(audited=word))
 
+    def accuse(self, signed: SignedEvidence) -> None:
+        """An author did not do its work."""
+        said = wire.Evidence(
+            body=signed.body, public_key=signed.public_key, signature=signed.signature
+        )
+        self._evidence = [*self._evidence, said][-EVIDENCE_KEPT:]
+        self._send(wire.NodeMessage(evidence=said))
+
     def take_back(self, after_round: int) -> None:
         """The replay goes back: say nothing of later states until it comes to them again."""
         for round in [round for round in self._newest if round > after_round]:
@@ -46,5 +60,7 @@ class Words:
 
     def repeat(self) -> None:
         """Say the newest words again, oldest first."""
+        for said in self._evidence:
+            self._send(wire.NodeMessage(evidence=said))
         for round in sorted(self._newest):
             self._send(wire.NodeMessage(audited=self._newest[round]))

@@ -1,15 +1,18 @@
 """How well sign agreement tells honest work: `python -m tests.benchmarks.work_audit`.
 
 The parity study's network and text, R authors of DeMo at the default rule, without overlap, and
-beside the first of them doubles of it that see the same parameters and cheat:
+beside the first of them doubles of it that see the same parameters, and most of them cheat:
 
+    young      does all its work, and begins again without momentum every `YOUNG_STEPS` steps
     half       trains half of its share
     other      trains other samples than its own
     noise      sends random places and signs
     stale      sends its payload of the round before
     copied     sends the payload of another author
 
-Their payloads are not counted: the run is that of the honest. Every `--every` steps an auditor
+Their payloads are not counted: the run is that of the honest. With `--late` everybody's gradients
+are taken where the round before is not applied yet, as where rounds overlap, and the auditor's
+where it is. Every `--every` steps an auditor
 computes the gradient of each author's share anew (`node.demo.sign_audit`) and compares. Printed as
 JSON (`--json PATH`: kept too): for each kind the shares that agree, by step, their least, median
 and most, and the places that the copied payload and two honest ones share.
@@ -40,8 +43,11 @@ from protocol.runfile import AlgorithmSpec
 from tests.benchmarks.parity.cells import Cell, Task
 from tests.benchmarks.parity.task import Fixture, open_corpus
 
-DOUBLES = ("half", "other")
+DOUBLES = ("young", "half", "other")
 KINDS = ("honest", *DOUBLES, "noise", "stale", "copied")
+
+YOUNG_STEPS = 100
+"""Life of an author that begins again and again."""
 
 Samples = npt.NDArray[np.int64]
 
@@ -68,9 +74,10 @@ class Author:
 class Study:
     """The honest authors of one run, the doubles of the first, and what an auditor finds."""
 
-    def __init__(self, fixture: Fixture, samples: int) -> None:
+    def __init__(self, fixture: Fixture, samples: int, *, late: bool = False) -> None:
         """`samples` are those of the whole text: other data are half of it away."""
-        self.fixture = fixture
+        self.fixture, self._late = fixture, late
+        self._sent: list[Coefficients] = []
         self.honest = [Author(fixture) for _ in range(fixture.cell.authors)]
         self.doubles = {kind: Author(fixture) for kind in DOUBLES}
         self.shares: dict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -82,11 +89,21 @@ class Study:
         """One round of all, audited or not, and the honest authors' step."""
         shares = self._shares(number)
         others = self._shares((number + self._rounds // 2) % self._rounds)
+        if number % YOUNG_STEPS == 0:
+            self.doubles["young"] = Author(self.fixture)
         sent = [author.train(part) for author, part in zip(self.honest, shares, strict=True)]
+        self.doubles["young"].train(shares[0])
         self.doubles["half"].train(shares[0][: len(shares[0]) // 2])
         self.doubles["other"].train(others[0])
+        if self._late and self._sent:
+            self._apply(number - 1, self._sent)
         if audited:
             self._audit(number, shares, sent)
+        if not self._late:
+            self._apply(number, sent)
+        self._sent = sent
+
+    def _apply(self, number: int, sent: Sequence[Coefficients]) -> None:
         fixture, (rate, decay) = self.fixture, self.fixture.rates(number)
         contributions = [Contribution(1, coefficients) for coefficients in sent]
         rule = fixture.cell.update
@@ -172,16 +189,18 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--late", action="store_true", help="gradients are a round late")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
     task = replace(Task(), layers=wanted.layers, hidden=wanted.hidden)
     cell = cell_of(wanted.authors, wanted.steps, wanted.top_k, wanted.seed)
     with tempfile.TemporaryDirectory() as scratch:
         corpus = open_corpus(Path(scratch) / "corpus")
-        study = Study(Fixture(task, cell, corpus), corpus.samples(task.sequence_length))
+        fixture = Fixture(task, cell, corpus)
+        study = Study(fixture, corpus.samples(task.sequence_length), late=wanted.late)
         for number in range(wanted.steps):
             study.step(number, audited=(number + 1) % wanted.every == 0)
-    names = ("steps", "every", "authors", "top_k", "layers", "hidden", "seed")
+    names = ("steps", "every", "authors", "top_k", "layers", "hidden", "seed", "late")
     document = {"settings": {name: getattr(wanted, name) for name in names}, **summed_up(study)}
     text = json.dumps(document, indent=1)
     if wanted.json:

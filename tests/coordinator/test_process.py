@@ -348,10 +348,10 @@ async def test_a_commit_that_is_being_written_is_neither_served_nor_taken_for_sk
         loop, writing, may_write = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         append = process.journal.append
 
-        def slowly(*batch: Any) -> None:
+        def slowly(*batch: Any, **trained: Any) -> None:
             loop.call_soon_threadsafe(writing.set)
             asyncio.run_coroutine_threadsafe(may_write.wait(), loop).result(20)
-            append(*batch)
+            append(*batch, **trained)
 
         monkeypatch.setattr(process.journal, "append", slowly)
         await two.hold(0, one.peer)

@@ -1,0 +1,261 @@
+"""The audit of one run's work beside its replay.
+
+    before a commit is applied --drawn--> parameters copied --replayed--> passes, one at a time
+                                                                    '--> judged --> evidence told
+
+The replay comes first: a round is drawn only while the replay is with the run, one pass is made
+between two looks for new commits, and a pass that takes longer goes on beside the replay. The
+parameters before the round are copied; there is one copy, so one panel is audited at a time.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lockstep.audit.work.ages import Ages
+from lockstep.audit.work.judge import EARLY_ROUNDS, Book, Look, are_alike
+from lockstep.audit.work.lottery import Budget, panel
+from lockstep.audit.work.recompute import Recomputation, Recomputer
+from node.demo.sign_audit import Agreement
+from node.replica.replica import Replica
+from node.system.files import replacing_file
+from protocol import wire_pb2 as wire
+from protocol.codec.commits import Commit, Entry
+from protocol.codec.evidence import Evidence, words
+from protocol.errors import DataError, LocalProtocolError, StorageError, UnavailableError
+from protocol.ids import Digest, PeerId, RunId
+from protocol.run_info import RunInfo
+from protocol.shuffle import Share
+
+log = logging.getLogger("lockstep.auditor")
+
+NEAR_ROUNDS = 1
+"""Rounds that the replay may be behind while a panel is drawn."""
+
+BOOK_NAME = "work.json"
+"""Name of the file with the audits, in the auditor's directory."""
+
+Payload = Callable[[int, Entry], Awaitable[bytes]]
+
+
+class Saved(msgspec.Struct):
+    """The file of audits."""
+
+    run_id: RunId
+    book: Book = msgspec.field(default_factory=Book)
+    ages: Ages = msgspec.field(default_factory=Ages)
+
+
+@dataclass(slots=True)
+class Panel:
+    """The audits of a round that are in hand."""
+
+    round: int
+    left: list[tuple[Entry, tuple[Share, ...]]]
+    """Payloads that are not audited yet, with the positions of their samples."""
+    ages: Ages
+    """Those of the round."""
+    payload: bytes = b""
+    """The first one, once its passes have begun."""
+    passes: Recomputation | None = None
+    looks: list[Look] = field(default_factory=list)
+
+
+class WorkAudit:
+    """The audits of one run. `share` is the part of the run's compute that they may take; `tell` is
+    given what is found; `secret` draws.
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        recomputer: Recomputer,
+        share: float,
+        *,
+        secret: bytes,
+        tell: Callable[[Evidence], None],
+        path: Path,
+    ) -> None:
+        self._info, self._recomputer, self._tell = info, recomputer, tell
+        self._secret, self._path = secret, path
+        self._budget = Budget(share)
+        saved = _read(path, info.run_id)
+        self._book, self._ages = saved.book, saved.ages
+        self._panel: Panel | None = None
+        self._overlaps = False
+        """Whether the newest round hides where its gradients were taken."""
+        self._task: asyncio.Future[None] | None = None
+        """A pass that takes longer than the replay wants to wait."""
+        self._broken = ""
+        """Why nothing is audited any more; empty while something may be."""
+
+    async def before(
+        self,
+        commit: Commit,
+        recorded: wire.Committed,
+        voids: frozenset[Digest],
+        replica: Replica,
+        *,
+        behind: int,
+    ) -> None:
+        """A commit is about to be applied: maybe draw a panel of its authors."""
+        self._budget.earn(time.monotonic(), len(commit.entries))
+        self._ages.committed(commit.round, (entry.author for entry in commit.entries))
+        self._overlaps = self._info.spec.rounds.overlap_at(commit.round) > 0
+        busy = self._panel or self._task or self._broken or behind > NEAR_ROUNDS
+        early = commit.round < EARLY_ROUNDS
+        if busy or early or self._overlaps or not self._budget.allows:
+            return
+        said = trained(commit, recorded, voids)
+        due = [author for author in said if self._book.is_due(author, commit.round)]
+        shares = {author: said[author] for author in due}
+        drawn = panel(self._secret, commit.round, shares, self._book.suspects, self._are_alike)
+        if len(drawn) < 2:
+            return  # nobody to compare with
+        started_s = time.monotonic()
+        await asyncio.to_thread(self._recomputer.stand_at, replica.committed)
+        self._budget.spend(time.monotonic() - started_s)
+        entries = {entry.author: entry for entry in commit.entries}
+        left = [(entries[author], shares[author]) for author in drawn]
+        self._panel = Panel(commit.round, left, deepcopy(self._ages))
+
+    def _are_alike(self, one: PeerId, other: PeerId) -> bool:
+        return are_alike(self._ages.of(one), self._ages.of(other))
+
+    def drop(self) -> None:
+        """The replay goes back: the round in hand may not be what it was."""
+        self._panel = None
+
+    async def step(self, payload: Payload, seconds: float) -> bool:
+        """Make one pass of the panel in hand, or begin one and wait no longer than this; False when
+        there is none.
+        """
+        if self._panel is None and self._task is None:
+            return False
+        task = self._task or asyncio.ensure_future(self._step(self._panel, payload))
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        self._task = None if done else task
+        if done:
+            task.result()
+        return True
+
+    async def close(self) -> None:
+        """Give up the pass in hand."""
+        self._panel = None
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _step(self, work: Panel | None, payload: Payload) -> None:
+        if work is None:
+            return
+        if not work.left:
+            await self._judge(work)
+            self._panel = None
+            return
+        started_s = time.monotonic()
+        try:
+            await self._pass(work, payload)
+        except UnavailableError as error:
+            about = {"round": work.round, "reason": str(error)}
+            log.info("payload not audited", extra=about)
+            work.left.pop(0)
+            work.passes = None
+        except DataError as error:
+            self._broken, self._panel = str(error), None
+            log.error("the audit of work has ended", extra={"reason": self._broken})
+        self._budget.spend(time.monotonic() - started_s)
+
+    async def _pass(self, work: Panel, payload: Payload) -> None:
+        entry, shares = work.left[0]
+        if work.passes is None:
+            work.payload = await payload(work.round, entry)
+            work.passes = self._recomputer.begin(shares)
+        if await asyncio.to_thread(work.passes.next):
+            return
+        await asyncio.to_thread(work.passes.finish)
+        found = await asyncio.to_thread(self._recomputer.agreement, work.round, work.payload)
+        work.left.pop(0)
+        work.passes = None
+        if found.compared:
+            work.looks.append(look_of(entry, found, work.ages))
+
+    async def _judge(self, work: Panel) -> None:
+        evidence = self._book.take(work.round, work.looks, self._info.run_id)
+        await asyncio.to_thread(self._save)
+        for each in evidence:
+            about = {"peer": each.author, "reason": words(each)}
+            log.error("WORK NOT DONE", extra=about)
+            self._tell(each)
+
+    def _save(self) -> None:
+        with replacing_file(self._path) as temporary:
+            temporary.write_bytes(
+                msgspec.json.encode(Saved(self._info.run_id, self._book, self._ages))
+            )
+
+    def _words(self) -> str:
+        if self._broken:
+            return f"has ended: {self._broken}"
+        if not self._overlaps:
+            return self._book.words
+        first = self._info.spec.rounds.overlap_from
+        return f"{self._book.words}; none since rounds overlap, from round {first} on"
+
+    def document(self) -> dict[str, Any]:
+        """The audit of work for /status.json."""
+        book = self._book
+        return {
+            "words": self._words(),
+            "audits": book.audits,
+            "seconds": round(self._budget.spent_s, 1),
+            "suspects": sorted(book.suspects),
+            "found": [{"peer_id": each.author, "reason": words(each)} for each in book.found],
+        }
+
+
+def trained(
+    commit: Commit, recorded: wire.Committed, voids: frozenset[Digest] = frozenset()
+) -> Mapping[PeerId, tuple[Share, ...]]:
+    """The positions that the authors of a commit say they trained; without those whose payload is
+    void, and those whose samples the record does not name.
+    """
+    found = {}
+    for entry, said in zip(commit.entries, recorded.trained, strict=False):
+        try:
+            shares = tuple(Share(share.first, share.count) for share in said.shares)
+        except LocalProtocolError:
+            continue
+        is_all = entry.samples and sum(share.count for share in shares) == entry.samples
+        if is_all and entry.digest not in voids:
+            found[entry.author] = shares
+    return found
+
+
+def look_of(entry: Entry, found: Agreement, ages: Ages) -> Look:
+    """What the audit of one payload has found."""
+    author = entry.author
+    age, settled = ages.of(author), ages.is_settled(author)
+    return Look(author, entry.digest, found.share, found.compared, age, settled)
+
+
+def _read(path: Path, run_id: RunId) -> Saved:
+    """The audits of an earlier start; none when there are none of this run."""
+    try:
+        saved = msgspec.json.decode(path.read_bytes(), type=Saved)
+    except FileNotFoundError:
+        return Saved(run_id)
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        log.warning("audits of work cannot be used", extra={"reason": str(error)})
+        return Saved(run_id)
+    return saved if saved.run_id == run_id else Saved(run_id)

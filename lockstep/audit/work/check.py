@@ -1,0 +1,84 @@
+"""Computes published evidence again, while its run is replayed.
+
+The evidence names payloads of the log; the log names their samples. Whoever has both and the run's
+data finds the same agreement, but for the rounding of another processor: signs of gradients that
+are next to nothing.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+
+from lockstep.audit.work.auditing import trained
+from lockstep.audit.work.recompute import Recomputer
+from node.replica.replica import Replica
+from protocol import wire_pb2 as wire
+from protocol.codec.commits import Commit, Entry
+from protocol.codec.evidence import WHOLE, Evidence, WorkAudit
+from protocol.errors import DivergedError
+from protocol.ids import Digest, PeerId, short
+
+TOLERANCE = 100
+"""Ten-thousandths by which two machines may differ."""
+
+
+class WorkCheck:
+    """The check of some evidence against one walk through a record."""
+
+    def __init__(self, evidence: Iterable[Evidence], recomputer: Recomputer) -> None:
+        self._recomputer = recomputer
+        self._wanted: dict[int, list[tuple[PeerId, WorkAudit]]] = defaultdict(list)
+        for each in evidence:
+            for audit in each.audits:
+                self._wanted[audit.round].append((each.author, audit))
+        self.checked = 0
+        """Audits that were computed again, with the same result."""
+
+    async def before(
+        self,
+        commit: Commit,
+        recorded: wire.Committed,
+        voids: frozenset[Digest],
+        replica: Replica,
+        payload: Callable[[int, Entry], Awaitable[bytes]],
+    ) -> None:
+        """Compare what is said about a commit that is about to be applied; `DivergedError` for what
+        another result comes of.
+        """
+        wanted = self._wanted.pop(commit.round, ())
+        if not wanted:
+            return
+        self._recomputer.stand_at(replica.committed)
+        shares = trained(commit, recorded, voids)
+        entries = {(entry.author, entry.digest): entry for entry in commit.entries}
+        for author, audit in wanted:
+            entry = entries.get((author, audit.digest))
+            if entry is None or author not in shares:
+                raise DivergedError(
+                    f"evidence against {short(author)} names payload "
+                    f"{audit.digest.hex()[:16]} of round {commit.round}, which the log does not "
+                    "have, or without its samples"
+                )
+            passes = self._recomputer.begin(shares[author])
+            while await asyncio.to_thread(passes.next):
+                pass
+            passes.finish()
+            found = self._recomputer.agreement(commit.round, await payload(commit.round, entry))
+            self._compare(author, audit, round(WHOLE * found.share) if found.compared else 0)
+
+    def _compare(self, author: PeerId, audit: WorkAudit, found: int) -> None:
+        if abs(found - audit.agreement) > TOLERANCE:
+            raise DivergedError(
+                f"evidence against {short(author)} says that its payload of round {audit.round} "
+                f"agrees in {audit.agreement / WHOLE:.2%} of signs, the recomputation says "
+                f"{found / WHOLE:.2%}"
+            )
+        self.checked += 1
+
+    def require_complete(self) -> None:
+        """`DivergedError` when the evidence names rounds that the walk did not come by."""
+        if self._wanted:
+            raise DivergedError(
+                f"evidence names round {min(self._wanted)}, which the replay did not pass; begin "
+                "earlier, without --from"
+            )

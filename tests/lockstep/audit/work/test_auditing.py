@@ -1,0 +1,197 @@
+"""The audit of work beside a replay: it finds noise, leaves the honest alone, and lets the replay
+go first. What it finds can be computed again.
+"""
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lockstep.audit.work import auditing, judge
+from lockstep.audit.work.auditing import WorkAudit
+from lockstep.audit.work.check import WorkCheck
+from lockstep.audit.work.judge import FAR_AUDITS
+from lockstep.audit.work.published import evidence_in
+from lockstep.audit.work.recompute import Recomputation, Recomputer, unaudited
+from node.data.corpus import Corpus
+from protocol.codec.evidence import Evidence
+from protocol.errors import DataError, DivergedError, RemoteProtocolError
+from tests.lockstep.audit.work.crowd import Crowd, spec_for
+from tests.support.tiny import tiny_spec
+
+ROUNDS = 10
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def no_early_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditing, "EARLY_ROUNDS", 0)
+    monkeypatch.setattr(judge, "SPACING_ROUNDS", 1)
+
+
+def audit_of(crowd: Crowd, path: Path, found: list[Evidence], share: float = 1e6) -> WorkAudit:
+    recomputer = Recomputer(crowd.info.spec, crowd.corpus)
+    return WorkAudit(crowd.info, recomputer, share, secret=b"s" * 32, tell=found.append, path=path)
+
+
+async def play(crowd: Crowd, audit: WorkAudit, rounds: int, *, behind: int = 0) -> None:
+    for _ in range(rounds):
+        commit, recorded = crowd.work()
+        await audit.before(commit, recorded, frozenset(), crowd.replica, behind=behind)
+        crowd.apply(commit)
+        while await audit.step(crowd.payload, PATIENCE_S):
+            pass
+
+
+@pytest.fixture(scope="module")
+def noisy(corpus: Corpus) -> Crowd:
+    return Crowd(corpus, authors=4, noisy=(2,))
+
+
+async def test_noise_is_found_after_three_audits_and_the_honest_are_left_alone(
+    noisy: Crowd, tmp_path: Path
+) -> None:
+    found: list[Evidence] = []
+    audit = audit_of(noisy, tmp_path / "work.json", found)
+    commits = []
+    for _ in range(ROUNDS):
+        commit, recorded = noisy.work()
+        commits.append((commit, recorded))
+        await audit.before(commit, recorded, frozenset(), noisy.replica, behind=0)
+        noisy.apply(commit)
+        while await audit.step(noisy.payload, PATIENCE_S):
+            pass
+    document = audit.document()
+    assert {each.author for each in found} == noisy.noisy
+    assert len(found[0].audits) == FAR_AUDITS
+    assert all(abs(each.agreement - 5000) < 1500 for each in found[0].audits)
+    assert all(each.expected > 8000 for each in found[0].audits)
+    assert document["audits"] >= 4 * (ROUNDS - 2)
+    assert document["seconds"] > 0
+    # a later start goes on with the same audits
+    again = audit_of(noisy, tmp_path / "work.json", []).document()
+    assert (again["audits"], again["found"]) == (document["audits"], document["found"])
+    # anybody computes the evidence again, from genesis
+    replay = Crowd(noisy.corpus, 4).replica
+    check = WorkCheck(found[:1], Recomputer(noisy.info.spec, noisy.corpus))
+    for commit, recorded in commits:
+        await check.before(commit, recorded, frozenset(), replica=replay, payload=noisy.payload)
+        replay.apply(commit, [noisy.payloads[entry.digest] for entry in commit.entries])
+    check.require_complete()
+    assert check.checked == FAR_AUDITS
+
+
+async def test_evidence_that_was_made_up_does_not_come_out(noisy: Crowd, corpus: Corpus) -> None:
+    crowd = Crowd(corpus, authors=2)
+    commit, recorded = crowd.work()
+    entry = commit.entries[0]
+    row = {"round": 0, "payload": entry.digest.hex(), "agreement": 0.5, "expected": 0.9}
+    shown = {"peer_id": entry.author, "finding": "other work", "audits": [row]}
+    document = msgspec.json.encode({"audit": {"demoted": [shown]}})
+    evidence = evidence_in(document, crowd.info.run_id)
+    check = WorkCheck(evidence, Recomputer(crowd.info.spec, corpus))
+    with pytest.raises(DivergedError, match=r"agrees in 50\.00% of signs, the recomputation says"):
+        await check.before(commit, recorded, frozenset(), crowd.replica, crowd.payload)
+    missing = WorkCheck(evidence, Recomputer(crowd.info.spec, corpus))
+    with pytest.raises(DivergedError, match="names round 0"):
+        missing.require_complete()
+
+
+@pytest.mark.parametrize("document", [b"", b"{}", b"[]", b'{"audit": {"demoted": [{}]}}'])
+def test_a_status_without_evidence_of_the_form_is_refused(document: bytes, corpus: Corpus) -> None:
+    with pytest.raises(RemoteProtocolError, match="expected evidence"):
+        evidence_in(document, spec_for(corpus).name)  # type: ignore[arg-type]
+
+
+async def test_nothing_is_drawn_while_the_replay_is_behind_or_the_time_is_spent(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    crowd = Crowd(corpus, authors=2)
+    behind = audit_of(crowd, tmp_path / "behind.json", [])
+    await play(crowd, behind, 3, behind=auditing.NEAR_ROUNDS + 1)
+    assert behind.document()["audits"] == 0
+    poor = audit_of(crowd, tmp_path / "poor.json", [], share=1e-9)
+    await play(crowd, poor, 4)
+    assert poor.document()["audits"] == 2, "one panel, and then the debt"
+
+
+async def test_a_payload_that_nobody_gives_is_passed_over(corpus: Corpus, tmp_path: Path) -> None:
+    crowd = Crowd(corpus, authors=3)
+    audit = audit_of(crowd, tmp_path / "work.json", [])
+    await play(crowd, audit, 1)
+    commit, recorded = crowd.work()
+    await audit.before(commit, recorded, frozenset(), crowd.replica, behind=0)
+    crowd.apply(commit)
+    del crowd.payloads[commit.entries[0].digest]
+    while await audit.step(crowd.payload, PATIENCE_S):
+        pass
+    assert audit.document()["audits"] == 3 + 2
+
+
+async def test_samples_that_the_log_does_not_name_are_not_audited(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    crowd = Crowd(corpus, authors=2)
+    commit, recorded = crowd.work()
+    recorded.trained[0].shares[0].count -= 1
+    assert auditing.trained(commit, recorded).keys() == {crowd.authors[1]}
+    recorded.trained[0].shares[0].count = -1
+    assert auditing.trained(commit, recorded).keys() == {crowd.authors[1]}
+    void = frozenset({commit.entries[1].digest})
+    assert not auditing.trained(commit, recorded, void)
+    recorded.ClearField("trained")
+    assert not auditing.trained(commit, recorded)
+
+
+def test_it_says_where_work_cannot_be_computed_again(corpus: Corpus) -> None:
+    assert unaudited(spec_for(corpus)) == ""
+    assert "names no manifest" in unaudited(tiny_spec(overlap=0))
+    named = spec_for(corpus)
+    rounds = tiny_spec(overlap=1).rounds
+    assert "rounds overlap" in unaudited(named.model_copy(update={"rounds": rounds}))
+    local = named.algorithm.model_copy(update={"name": "local_steps"})
+    assert "of local_steps" in unaudited(named.model_copy(update={"algorithm": local}))
+
+
+async def test_a_long_pass_goes_on_beside_the_replay(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd, held = Crowd(corpus, authors=2), threading.Event()
+    audit = audit_of(crowd, tmp_path / "work.json", [])
+    commit, recorded = crowd.work()
+    await audit.before(commit, recorded, frozenset(), crowd.replica, behind=0)
+    make = Recomputation.next
+
+    def slow(passes: Recomputation) -> bool:
+        held.wait(PATIENCE_S)
+        return make(passes)
+
+    monkeypatch.setattr(Recomputation, "next", slow)
+    assert await audit.step(crowd.payload, 0.01)
+    crowd.apply(commit)  # the replay does not wait
+    later, said = crowd.work()
+    await audit.before(later, said, frozenset(), crowd.replica, behind=0)
+    assert audit.document()["audits"] == 0
+    held.set()
+    while await audit.step(crowd.payload, PATIENCE_S):
+        pass
+    assert audit.document()["audits"] == 2
+    await audit.close()
+
+
+async def test_damaged_data_end_the_audit_of_work_and_nothing_else(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd = Crowd(corpus, authors=2)
+    audit = audit_of(crowd, tmp_path / "work.json", [])
+    commit, recorded = crowd.work()
+    await audit.before(commit, recorded, frozenset(), crowd.replica, behind=0)
+
+    def damaged(passes: Recomputation) -> bool:
+        raise DataError("the file is damaged")
+
+    monkeypatch.setattr(Recomputation, "next", damaged)
+    while await audit.step(crowd.payload, PATIENCE_S):
+        pass
+    assert audit.document()["words"] == "has ended: the file is damaged"

@@ -1,0 +1,268 @@
+"""What panels of audits prove: cheats are found in the number of audits that is promised, honest
+authors are not accused, companions can neither frame nor hide one another while they are few.
+
+The measured panels are those of `tests.benchmarks.work_audit` (docs/results/data/work-audit.json):
+four honest authors at many steps of a run, and doubles of the first that cheat.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from lockstep.audit.work.judge import (
+    AUDITS_MAX,
+    EARLY_ROUNDS,
+    FAR_AUDITS,
+    LEARNED,
+    LESS_AUDITS,
+    SPACING_ROUNDS,
+    TELLING,
+    Book,
+    Look,
+    expectation,
+)
+from protocol.codec.evidence import Evidence
+from protocol.ids import PeerId, RunId, sha256
+
+RUN = RunId("ab" * 16)
+FIRST, *OTHERS = AUTHORS = [PeerId(f"{number:032x}") for number in range(4)]
+DATA = Path(__file__).parents[4] / "docs" / "results" / "data" / "work-audit.json"
+COMPARED = 4736
+"""Signs of a payload in the measured run: 148 chunks of 32."""
+
+Panel = tuple[int, dict[str, list[float]]]
+"""A step, and the agreements by kind: four of honest authors, one of each cheat."""
+
+
+def measured() -> list[list[Panel]]:
+    """The panels of each measured run, by step."""
+    runs = []
+    for document in json.loads(DATA.read_text()):
+        panels: dict[int, dict[str, list[float]]] = {}
+        for kind, rows in document["by_step"].items():
+            for step, share in (row for row in rows if row[0] >= EARLY_ROUNDS):
+                panels.setdefault(step, {}).setdefault(kind, []).append(share)
+        runs.append(sorted(panels.items()))
+    return runs
+
+
+def look(author: PeerId, share: float, age: int = 500, *, settled: bool = True) -> Look:
+    share = min(1.0, max(0.0, share))
+    return Look(author, sha256(author.encode()), share, COMPARED, age, settled)
+
+
+def looks(shares: Sequence[float], age: int = 500) -> list[Look]:
+    return [look(author, share, age) for author, share in zip(AUTHORS, shares, strict=False)]
+
+
+def drawn(panels: list[Panel], random: np.random.Generator, audits: int) -> Iterator[Panel]:
+    """Panels of one run, each at most once, in the order of their steps."""
+    for place in sorted(random.permutation(len(panels))[:audits].tolist()):
+        yield panels[place]
+
+
+def taught() -> Book:
+    """A book that knows how honest work spreads in its run."""
+    return Book(recent=[0.03] * LEARNED)
+
+
+def audits_until(book: Book, panels: Iterator[list[Look]], author: PeerId) -> int | None:
+    """The number of panels until there is evidence against the author, and none against others."""
+    for number, panel in enumerate(panels, 1):
+        found = book.take(number, panel, RUN)
+        assert {each.author for each in found} <= {author}
+        if found:
+            return number
+    return None
+
+
+# ---- the measured runs
+
+
+@pytest.mark.parametrize("kind", ["other", "noise", "stale", "copied"])
+def test_what_is_no_work_is_found_by_three_audits(kind: str) -> None:
+    random, numbers = np.random.default_rng(1), []
+    for run in measured():
+        for _ in range(200):
+            known = [each for each in run if kind in each[1]]
+            panels = (
+                looks([shares[kind][0], *shares["honest"][1:]], step)
+                for step, shares in drawn(known, random, 12)
+            )
+            numbers.append(audits_until(taught(), panels, FIRST))
+    print(f"{kind}: found after {sorted(set(map(str, numbers)))} audits, {len(numbers)} times")  # noqa: T201
+    share = sum(number == FAR_AUDITS for number in numbers) / len(numbers)
+    assert share > 0.7, f"{share:.3f} after {FAR_AUDITS} audits"
+    assert {*numbers} <= {FAR_AUDITS, FAR_AUDITS + 1}
+
+
+def test_half_the_work_is_found_by_twenty_audits_for_the_most_part() -> None:
+    random, numbers = np.random.default_rng(2), []
+    for run in measured():
+        for _ in range(300):
+            panels = (
+                looks([shares["half"][0], *shares["honest"][1:]], step)
+                for step, shares in drawn(run, random, LESS_AUDITS)
+            )
+            numbers.append(audits_until(taught(), panels, FIRST))
+    found = [number for number in numbers if number is not None]
+    share = len(found) / len(numbers)
+    print(f"half: {share:.3f} found, after {np.median(found):.0f} audits in the median")  # noqa: T201
+    assert share > 0.9
+
+
+def test_honest_work_raises_no_false_alarm_in_the_measured_panels() -> None:
+    """In any order of the panels."""
+    random, audited = np.random.default_rng(3), 0
+    for run in measured():
+        for _ in range(150):
+            book = taught()
+            for number, place in enumerate(random.permutation(len(run)).tolist()):
+                audited += 4
+                assert not book.take(number, looks(run[place][1]["honest"]), RUN)
+    print(f"honest: no evidence in {audited} audits of measured panels, in any order")  # noqa: T201
+    assert audited > 20_000
+
+
+# ---- synthetic ones
+
+
+def honest_panels(random: np.random.Generator, count: int, spread: float) -> Iterator[list[Look]]:
+    """Honest authors of a run whose agreement falls from 0.98 to 0.80; `spread` is that of the
+    ratio.
+    """
+    for number in range(count):
+        level = 0.30 + 0.18 * np.exp(-number / 20)
+        yield looks(0.5 + level * (1 + spread * random.standard_normal(4)), 10 * number + 10)
+
+
+def test_honest_work_of_the_measured_spread_is_not_accused_once_in_100_000_audits() -> None:
+    random, accused, audited = np.random.default_rng(4), 0, 0
+    for _ in range(250):
+        book = taught()
+        for number, panel in enumerate(honest_panels(random, 100, 0.04)):
+            audited += len(panel)
+            accused += len(book.take(number, panel, RUN))
+    print(f"synthetic: {accused} accused in {audited} audits")  # noqa: T201
+    assert audited == 100_000
+    assert accused == 0
+
+
+def test_noise_is_found_by_three_audits_at_any_level_of_honest_work() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(50):
+        panels = (
+            [look(FIRST, 0.5 + 0.01 * random.standard_normal(), panel[0].age), *panel[1:]]
+            for panel in honest_panels(random, 10, 0.04)
+        )
+        assert audits_until(taught(), panels, FIRST) == FAR_AUDITS
+
+
+def test_one_audit_far_below_makes_a_suspect_and_no_verdict() -> None:
+    book = taught()
+    assert not book.take(0, looks([0.5, 0.9, 0.9, 0.9]), RUN)
+    assert book.suspects == {FIRST}
+    for number in range(1, 5):
+        assert not book.take(number, looks([0.9, 0.9, 0.9, 0.9]), RUN)
+    assert not book.suspects
+
+
+def test_evidence_names_the_audits_that_prove_it_and_they_are_used_once() -> None:
+    book, found = taught(), list[Evidence]()
+    for number in range(6):
+        found += book.take(number, looks([0.52, 0.91, 0.90, 0.92]), RUN)
+    assert [[audit.round for audit in each.audits] for each in found] == [[0, 1, 2], [3, 4, 5]]
+    assert {each.finding for each in found} == {"other work"}
+    assert [(audit.agreement, audit.expected) for audit in found[0].audits] == [(5200, 9100)] * 3
+
+
+def test_less_work_is_proven_by_many_audits_within_the_bound_of_evidence() -> None:
+    random, found = np.random.default_rng(6), list[Evidence]()
+    book = taught()
+    for number in range(60):
+        first = 0.5 + 0.35 * 0.85 * (1 + 0.03 * random.standard_normal())
+        found += book.take(number, looks([first, 0.85, 0.85, 0.85]), RUN)
+    assert found
+    assert {(each.author, each.finding) for each in found} == {(FIRST, "less work")}
+    assert all(4 <= len(each.audits) <= AUDITS_MAX for each in found)
+
+
+def test_one_companion_in_three_can_neither_frame_nor_hide_an_author() -> None:
+    """It sends the bare gradient, which agrees in all signs; or nothing of use."""
+    random = np.random.default_rng(7)
+    framed = taught()
+    for number, panel in enumerate(honest_panels(random, 200, 0.04)):
+        framing = [*panel[:3], look(AUTHORS[3], 1.0, panel[0].age)]
+        assert not framed.take(number, framing, RUN)
+    hidden = (
+        [look(FIRST, 0.5, panel[0].age), *panel[1:3], look(AUTHORS[3], 0.5, panel[0].age)]
+        for panel in honest_panels(random, 10, 0.04)
+    )
+    book = taught()
+    found = [
+        each.author for number, panel in enumerate(hidden) for each in book.take(number, panel, RUN)
+    ]
+    assert {FIRST, AUTHORS[3]} == set(found)
+
+
+def test_a_young_momentum_agrees_better_and_accuses_no_old_one() -> None:
+    book = taught()
+    for number in range(100):
+        panel = [look(FIRST, 0.80, 1000), *(look(each, 0.97, 10 + number) for each in OTHERS)]
+        assert not book.take(number, panel, RUN)
+    assert expectation(panel[0], panel) is None
+    assert expectation(panel[1], panel) == 0.97
+
+
+def test_one_that_was_away_is_found_by_noise_and_not_by_a_little_less() -> None:
+    book = taught()
+    for number in range(60):
+        back = look(FIRST, 0.80, settled=False)
+        assert not book.take(number, [back, *looks([0.9] * 4)[1:]], RUN)
+    panels = ([look(FIRST, 0.5, settled=False), *looks([0.9] * 4)[1:]] for _ in range(5))
+    assert audits_until(taught(), panels, FIRST) == FAR_AUDITS
+
+
+def test_where_chance_is_near_nobody_is_judged_and_it_says_so() -> None:
+    book = taught()
+    for number in range(20):
+        assert not book.take(number, looks([0.5, TELLING - 0.01, 0.55, TELLING - 0.01]), RUN)
+    assert "cannot judge" in book.words
+    assert book.audits == 0
+    book.take(20, looks([0.9] * 4), RUN)
+    assert book.words == "4 payloads audited"
+
+
+def test_audits_of_an_author_alone_say_nothing() -> None:
+    book = taught()
+    assert not book.take(0, [look(FIRST, 0.5)], RUN)
+    assert (book.audits, book.suspects) == (0, set())
+
+
+def test_a_round_that_a_replay_comes_to_again_counts_once_and_a_book_survives_a_restart() -> None:
+    book = taught()
+    for number in (0, 1, 1, 0, 1):
+        assert not book.take(number, looks([0.5, 0.9, 0.9, 0.9]), RUN)
+    again = msgspec.json.decode(msgspec.json.encode(book), type=Book)
+    assert again == book
+    assert again.take(2, looks([0.5, 0.9, 0.9, 0.9]), RUN)
+
+
+def test_a_run_in_which_honest_work_spreads_more_accuses_nobody_of_a_little_less() -> None:
+    random = np.random.default_rng(8)
+    for _ in range(30):
+        book = Book()
+        for number, panel in enumerate(honest_panels(random, 100, 0.10)):
+            assert not [each.author for each in book.take(number, panel, RUN)]
+    assert 0.08 < book.spread < 0.16
+
+
+def test_an_author_is_audited_again_after_some_rounds_alone() -> None:
+    book = Book()
+    book.take(10, looks([0.9] * 4), RUN)
+    assert not book.is_due(FIRST, 9 + SPACING_ROUNDS)
+    assert book.is_due(FIRST, 10 + SPACING_ROUNDS)
