@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from lockstep.cli import main as lockstep
-from node import process
+from node import own_replica
 from node.model.training import RoundWork, Tokens, TrainingModel
 from node.replica.replica import Replica
 from node.trainer import Trainer
@@ -67,7 +67,7 @@ def stand_in(settings: StandIn) -> None:
         notes.next_step().compute_s = settings.compute_s
         return OnePass(trainee, list(batches), settings.compute_s, pools[0])
 
-    process.try_model = lambda info, device: None  # it makes a pass of its own
+    own_replica.try_model = lambda info, device: None  # it makes a pass of its own
     TrainingModel.passes = passes  # type: ignore[assignment, method-assign]
     for owner, name in ARITHMETIC:
         setattr(owner, name, _noted(getattr(owner, name), notes))
