@@ -103,7 +103,7 @@ def _comment(schema: Mapping[str, Any], default: object) -> str:
 
 def _wrapped(text: str) -> str:
     """A comment of any number of lines; line breaks in `text` count as spaces."""
-    lines = textwrap.wrap(" ".join(text.split()), COMMENT_COLUMNS - 2)
+    lines = textwrap.wrap(" ".join(text.split()), COMMENT_COLUMNS - 2, break_on_hyphens=False)
     return "".join(f"# {line}\n" for line in lines)
 
 

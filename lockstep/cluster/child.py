@@ -67,7 +67,7 @@ class Child:
         """Last known status of each process that died; its successor counts from zero again."""
         self.arguments = tuple(arguments)
         """Command and options of every start."""
-        self._environment = dict(environment)
+        self.environment = dict(environment)
         self._where = where
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -178,7 +178,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=self._environment,
+            env=self.environment,
             start_new_session=True,
         )
 

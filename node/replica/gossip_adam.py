@@ -79,7 +79,7 @@ class GossipAdamReplica(Replica):
     """Whether gradients are there that made no step yet."""
     _base: dict[str, Tensor]
     """The parameters to which differences are sent; empty where whole parameters are."""
-    _base_digest: int
+    base_digest: int
 
     @property
     def numbers(self) -> int:
@@ -103,7 +103,7 @@ class GossipAdamReplica(Replica):
         self._base = (
             {name: each.clone() for name, each in self.committed.items()} if self._differs else {}
         )
-        self._base_digest = state_digest(self._base)
+        self.base_digest = state_digest(self._base)
 
     # ---- upstream of the payload: local
 
@@ -166,7 +166,7 @@ class GossipAdamReplica(Replica):
     def _differences(self) -> Differences:
         """The parameters as differences to the base."""
         found = (_flat(self.committed) - _flat(self._base)).to("cpu").numpy()
-        return rounded(self._base_digest, found)
+        return rounded(self.base_digest, found)
 
     # ---- downstream of the commit
 
@@ -293,7 +293,7 @@ class GossipAdamReplica(Replica):
         own = None if mean else sent[self.own]
         differs = isinstance(own, Differences)
         stays = own is not None and self._sent_is(own)
-        if isinstance(own, Differences) and own.base != self._base_digest:
+        if isinstance(own, Differences) and own.base != self.base_digest:
             stays = True  # what was sent cannot be had again
         with torch.no_grad():
             for name, tensor, first, last in self._places():
@@ -323,7 +323,7 @@ class GossipAdamReplica(Replica):
         digest = super().adopt(snapshot)
         if base is not None and self._differs:
             read_snapshot(base, self._base)
-            self._base_digest = state_digest(self._base)
+            self.base_digest = state_digest(self._base)
         return digest
 
     def _local_tensors(self) -> dict[str, Tensor]:
@@ -334,7 +334,7 @@ class GossipAdamReplica(Replica):
         self.engine.load(tensors)
         for name, each in self._base.items():
             each.copy_(tensors[_BASE + name])
-        self._base_digest = state_digest(self._base)
+        self.base_digest = state_digest(self._base)
 
     def _works_apart(self) -> bool:
         return False

@@ -158,6 +158,7 @@ async def see(transport: Libp2pTransport, address: str) -> None:
     await (await transport.dial(address)).close()
 
 
+@pytest.mark.slow
 def test_a_relayed_link_becomes_direct_once_four_others_see_both_ends(
     computers: dict[str, Computer], strangers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

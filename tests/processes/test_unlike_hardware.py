@@ -48,7 +48,7 @@ class ThrottledNode(Child):
     """A node whose computer has a given speed."""
 
     def __init__(self, child: Child, sample_s: float) -> None:
-        environment = {**child._environment, SAMPLE_MS: str(round(1000 * sample_s))}
+        environment = {**child.environment, SAMPLE_MS: str(round(1000 * sample_s))}
         super().__init__(child.name, child.directory, child.arguments, environment)
 
     def _spawn(self, command: Sequence[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":

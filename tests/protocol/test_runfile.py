@@ -336,7 +336,7 @@ def test_json_and_name_are_pinned() -> None:
     assert (
         run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
     )
-    assert run_id(RunSpec(), KEY) == "27382b2e6b2f29e8e2e53fe2ed256d33"
+    assert run_id(RunSpec(), KEY) == "125057dcc95c0b37234e5d95ba2d3b67"
 
 
 def test_a_run_file_is_frozen() -> None:

@@ -416,6 +416,10 @@ RARE = {
     patience_has_no_end,
     it_is_announced_before_it_is_kept,
     an_old_momentum_sends_again,
+    the_late_are_heard,
+    the_book_is_written_late,
+    heartbeats_decide_something,
+    unused_samples_vanish,
     the_snapshot_is_of_another_round,
     votes_are_remembered_over_a_snapshot,
 }

@@ -62,7 +62,7 @@ def test_a_published_model_that_cannot_be_trained_writes_nothing(
 def test_a_model_larger_than_this_machine_is_only_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    huge = _config(tmp_path, hidden_size=65536, num_hidden_layers=400)
+    huge = _config(tmp_path, hidden_size=16384, num_hidden_layers=60)
     assert main(["init", "--from", huge, str(tmp_path / "run.toml")]) == ExitCode.OK
     assert "not tried on a sample here" in capsys.readouterr().err
 
@@ -113,7 +113,7 @@ def test_a_published_model_gets_payloads_that_hold_it_or_is_refused(
     large = _config(tmp_path, hidden_size=1024, intermediate_size=4096, num_hidden_layers=2)
     assert main([*chosen, large, str(path)]) == ExitCode.OK
     assert parse_run_file(path.read_text()).rounds.payload_bytes_max > 64 * 1024**2
-    huge = _config(tmp_path, hidden_size=65536, num_hidden_layers=400)
+    huge = _config(tmp_path, hidden_size=16384, num_hidden_layers=60)
     assert main([*chosen, huge, "--force", str(path)]) == ExitCode.SETTINGS
     assert "rounds.payload_bytes_max" in capsys.readouterr().err
 

@@ -389,7 +389,7 @@ def test_a_newcomer_with_the_snapshot_of_the_mean_reads_a_members_differences(
     sent = group.by_peer[A].parameters_in(1, group.payloads[A, 1])
     assert all(torch.equal(found[name], sent[name]) for name in sent)
     late.adopt(base, base)
-    assert late._base_digest == group.by_peer[A]._base_digest
+    assert late.base_digest == group.by_peer[A].base_digest
 
 
 def write_snapshot(path: Path, node: GossipAdamReplica) -> Path:
