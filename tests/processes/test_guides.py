@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_S = 300.0
 """Longer than anything takes on a machine that others use too: a corpus is prepared in it."""
 
-GUIDES = ("join", "operate", "audit", "simulate", "plan")
+GUIDES = ("join", "operate", "audit", "simulate", "plan", "data")
 
 LEFT_OUT = {
     "coordinator run.toml --listen 0.0.0.0:50700": "tried with --admit token, which it is part of",
@@ -35,6 +35,9 @@ LEFT_OUT = {
         "every copy has to be lost first: tests/processes/test_restart_from_checkpoint.py"
     ),
     "join HOST:50700 --restart-from CHECKPOINT": "as the line before",
+    "verify HOST:50700 --work DATA": (
+        "a run that names its data, audited for minutes: tests/processes/test_work_audit.py"
+    ),
     "wan up --nodes 4 --profiles cable,dsl,starlink,lte --rounds 30 --json out/wan.json": (
         "needs root and quiet cores: tests/lockstep/wan"
     ),
@@ -286,12 +289,18 @@ def test_the_demo_is_read_as_the_guide_says(person: Person) -> None:
 
 
 def test_data_models_and_plans_are_made_as_the_guides_say(person: Person) -> None:
-    """Of join.md, operate.md and plan.md: what needs no run."""
+    """Of join.md, data.md, operate.md and plan.md: what needs no run."""
     data = person.directory / "notes.txt"
     data.write_text("A line of text to train on.\n" * 3000)
-    person.places |= {"SOURCE...": str(data), "--out DIR": "--out corpus"}
-    person.types("data prepare SOURCE... --out DIR")
-    assert (person.directory / "corpus").is_dir()
+    person.places |= {
+        "SOURCE...": str(data),
+        "--out DIR": "--out corpus",
+        "s3://bucket/path": str(person.directory / "bucket"),
+    }
+    for place in ("DIR", "data"):
+        person.types(f"data prepare SOURCE... --out {place}")
+    assert "manifest_sha256" in person.types("data publish data s3://bucket/path")
+    assert (person.directory / "corpus" / "manifest.json").is_file()
 
     published = {
         "model_type": "gpt2",
