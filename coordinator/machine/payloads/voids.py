@@ -12,7 +12,8 @@ from nobody say so, and the coordinator takes the payload out of the log by an e
 Rules
 - Voters are the members with standing that were ready when the round was committed. Whoever comes
   later cannot rewrite what was before; but when all voters are gone and none has said that it
-  applied the commit, all members with standing vote.
+  applied the commit, all members with standing vote that are ready or lack the payload: who is
+  still further back can say nothing of it.
 - Unanimous: every voter that is connected lacks the payload, none has applied the commit, and no
   other member is known to hold it. Then it is void `SLOTS` slots after the first complaint.
 - Two in three of them lack it, whatever the others say: it is void after `PATIENCE_MS`. Some are
@@ -29,6 +30,7 @@ Rules
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from coordinator.machine.members.member import Member
 from coordinator.machine.members.membership import Membership
 from protocol.codec.chain import Void, VoidReason
 from protocol.codec.commits import Commit
@@ -214,7 +216,7 @@ def _verdict(
         for member in members
         if member.connected
         and standing(member.peer)
-        and (member.peer in payloads.voters or not bound)
+        and (member.peer in payloads.voters if bound else _may_know(member, lacking))
     ]
     short = sum(peer in lacking for peer in asked)
     if not asked or 3 * short < 2 * len(asked):
@@ -223,3 +225,8 @@ def _verdict(
     if short == len(asked) and not any(members.get(peer) for peer in hopes):
         return "nobody has it"
     return None if payloads.audited else "most lack it"
+
+
+def _may_know(member: Member, lacking: set[PeerId]) -> bool:
+    """Whether a member has come as far as the round, by its state or by its complaint."""
+    return member.state == "ready" or member.peer in lacking

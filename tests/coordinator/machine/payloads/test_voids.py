@@ -119,6 +119,16 @@ def test_those_who_are_left_go_on_when_all_voters_are_gone_and_none_had_applied(
     assert len(driver.voids) == 1
 
 
+def test_who_has_not_come_to_the_round_keeps_nobody_from_going_on() -> None:
+    driver = poisoned(A)
+    driver.leave(A, D)
+    driver.hello(B)  # is still further back, and can say nothing of the round
+    driver.hello(C)
+    driver.lack(C, 0, D)
+    driver.wait(SOON_MS)
+    assert len(driver.voids) == 1
+
+
 def test_a_holder_without_a_session_is_given_its_lease_to_come_back() -> None:
     driver = poisoned(A, B)
     driver.part(D)
