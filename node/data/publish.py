@@ -7,8 +7,9 @@ from pathlib import Path
 
 from node.data.corpus import Corpus
 from node.data.manifest import MANIFEST_NAME, Manifest, readable
+from node.system.urls import file_system
 from protocol.border.text import clean
-from protocol.errors import DataError, SettingsError, StorageError
+from protocol.errors import DataError, StorageError
 
 
 def publish(
@@ -21,8 +22,6 @@ def publish(
     Raises `DataError` for a corpus that is damaged or has no digests of ranges, `SettingsError` for
     a URL of no kind that is known here, `StorageError` when it cannot be written to.
     """
-    from fsspec.core import url_to_fs
-
     manifest = _verified(directory)
     files = [
         file
@@ -30,13 +29,7 @@ def publish(
         for shard in shards
         for file in (shard.file, shard.digests_file)
     ]
-    try:
-        system, root = url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise SettingsError(
-            f"expected a directory or a URL that fsspec can write here, found {url[:200]!r}: "
-            f"{clean(str(error))}"
-        ) from None
+    system, root = file_system(url, "expected a directory or a URL that fsspec can write here")
     try:
         system.makedirs(root, exist_ok=True)
         for number, file in enumerate(files, 1):

@@ -10,9 +10,12 @@ from pathlib import Path
 
 from node.model.checkpoint import ABOUT_NAME
 from node.system.files import replacing_directory
+from node.system.urls import file_system
 from protocol.border.checkpoint_files import is_parameters
 from protocol.border.text import clean
-from protocol.errors import SettingsError, StorageError
+from protocol.errors import StorageError
+
+EXPECTED = "publish: expected a directory or a URL that fsspec can write here"
 
 
 def local_path(url: str) -> Path | None:
@@ -21,15 +24,8 @@ def local_path(url: str) -> Path | None:
     Raises `SettingsError` for an address that no installed backend of fsspec knows.
     """
     import fsspec.implementations.local
-    from fsspec.core import url_to_fs
 
-    try:
-        system, path = url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise SettingsError(
-            f"publish: expected a directory or a URL that fsspec can write here, found {url}: "
-            f"{error}"
-        ) from None
+    system, path = file_system(url, EXPECTED)
     local = isinstance(system, fsspec.implementations.local.LocalFileSystem)
     return Path(path) if local else None
 
@@ -42,9 +38,7 @@ def publish_directory(directory: Path, url: str) -> None:
             for path in files:
                 shutil.copyfile(path, temporary / path.name)
         return
-    from fsspec.core import url_to_fs
-
-    system, root = url_to_fs(url)
+    system, root = file_system(url, EXPECTED)
     try:
         system.makedirs(root, exist_ok=True)
         before = {str(found).rpartition("/")[2] for found in system.ls(root, detail=False)}

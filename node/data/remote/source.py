@@ -6,8 +6,9 @@ of its own here, on fsspec's session: its file objects read an answer of any len
 
 from typing import Any, Protocol
 
+from node.system.urls import file_system
 from protocol.border.text import clean
-from protocol.errors import DataError, SettingsError, UnavailableError
+from protocol.errors import DataError, UnavailableError
 
 ANSWER_S = 30
 """Longest wait for a range, and for the next bytes of a longer file."""
@@ -51,15 +52,8 @@ class Source(Protocol):
 def source_of(url: str) -> Source:
     """The source of a URL; `SettingsError` for one that no installed backend of fsspec knows."""
     import fsspec.implementations.http
-    from fsspec.core import url_to_fs
 
-    try:
-        system, root = url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise SettingsError(
-            f"data: expected a URL that fsspec can read here, found {url[:200]!r}: "
-            f"{clean(str(error))}"
-        ) from None
+    system, root = file_system(url, "data: expected a URL that fsspec can read here")
     if isinstance(system, fsspec.implementations.http.HTTPFileSystem):
         return HttpSource(url.rstrip("/"), system)
     return FileSource(url.rstrip("/"), system, root.rstrip("/"))
