@@ -2,6 +2,8 @@
 the operator's log, and comes with what anybody needs to compute it again.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,29 @@ async def accuse(
     await auditor.say(wire.NodeMessage(evidence=said))
 
 
+@asynccontextmanager
+async def a_round(
+    directory: Path, *, named: bool = True
+) -> AsyncIterator[tuple[CoordinatorProcess, ScriptedNode, ScriptedNode, ScriptedNode]]:
+    """A coordinator whose two members have trained a round, and an auditor, which the operator has
+    named.
+    """
+    async with (
+        running(directory, quiet_spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+        node_of(process, 3) as auditor,
+    ):
+        if named:
+            await process.desk.order(acts.Appoint(auditor.peer))
+        await relaying(auditor)
+        await one.join()
+        await two.join()
+        await train([one, two], 1)
+        await until_after(lambda: process.rounds.state.head_round >= 0, one.ping)
+        yield process, one, two, auditor
+
+
 def demoted(process: CoordinatorProcess) -> list[PeerId]:
     return list(process.rounds.members.standing.demoted)
 
@@ -35,18 +60,7 @@ def demoted(process: CoordinatorProcess) -> list[PeerId]:
 async def test_evidence_of_a_named_auditor_demotes_and_is_an_act_of_the_chain(
     tmp_path: Path,
 ) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-        node_of(process, 3) as auditor,
-    ):
-        await process.desk.order(acts.Appoint(auditor.peer))
-        await relaying(auditor)
-        await one.join()
-        await two.join()
-        await train([one, two], 1)
-        await until_after(lambda: process.rounds.state.head_round >= 0, one.ping)
+    async with a_round(tmp_path) as (process, one, two, auditor):
         for _ in range(2):  # it is repeated, and changes nothing the second time
             await accuse(auditor, two.peer, payload_digest(two.peer, 0))
         await until_after(lambda: demoted(process) == [two.peer], auditor.ping)
@@ -92,19 +106,7 @@ async def test_the_log_tells_the_samples_behind_each_payload(tmp_path: Path) -> 
 async def test_evidence_that_does_not_hold_ends_an_auditors_session_and_changes_nothing(
     named: bool, tmp_path: Path
 ) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-        node_of(process, 3) as auditor,
-    ):
-        if named:
-            await process.desk.order(acts.Appoint(auditor.peer))
-        await relaying(auditor)
-        await one.join()
-        await two.join()
-        await train([one, two], 1)
-        await until_after(lambda: process.rounds.state.head_round >= 0, one.ping)
+    async with a_round(tmp_path, named=named) as (process, _, two, auditor):
         await accuse(auditor, two.peer, sha256(b"a payload that no commit names"))
         if named:
             assert "that no commit names" in (await auditor.hear("refused")).refused.reason
@@ -114,18 +116,7 @@ async def test_evidence_that_does_not_hold_ends_an_auditors_session_and_changes_
 
 
 async def test_an_auditor_speaks_with_its_own_signature_alone(tmp_path: Path) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-        node_of(process, 3) as auditor,
-    ):
-        await process.desk.order(acts.Appoint(auditor.peer))
-        await relaying(auditor)
-        await one.join()
-        await two.join()
-        await train([one, two], 1)
-        await until_after(lambda: process.rounds.state.head_round >= 0, one.ping)
+    async with a_round(tmp_path) as (process, one, two, auditor):
         await accuse(auditor, two.peer, payload_digest(two.peer, 0), signer=one)
         assert "expected evidence of" in (await auditor.hear("refused")).refused.reason
         assert not demoted(process)
