@@ -199,17 +199,18 @@ class CatchUp:
 
     def write(self, commit: Commit) -> bytes:
         """Save a snapshot after this commit if one is due. Returns its SHA-256, empty when there is
-        none. Blocks: for a thread.
-
-        A full disk costs the other members a source, not this node its life.
+        none. Blocks: for a thread. A full disk costs others a source, not this node its life.
         """
-        if not self._info.spec.retention.snapshot_due(commit.step):
+        if not self._is_due(commit):
             return b""
         try:
             return self._snapshots.write(commit.round, self._replica.committed)
         except StorageError as error:
             log.warning("no snapshot written", extra={"round": commit.round, "reason": str(error)})
             return b""
+
+    def _is_due(self, commit: Commit) -> bool:
+        return self._info.spec.retention.snapshot_due(commit.step)
 
     # ---- from others
 

@@ -37,7 +37,7 @@ from node.round.context import PayloadExchange
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry
-from protocol.errors import RemoteProtocolError, StorageError
+from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId, parse_digest, sha256
 from protocol.run_info import RunInfo
 
@@ -94,15 +94,9 @@ class NeighbourStart(CatchUp):
         self._genesis_until = -1
         """Newest round up to which nothing was committed, so that genesis is the newest state."""
 
-    def write(self, commit: Commit) -> bytes:
-        """A snapshot of a mean, where it is the base of what comes; else none: states differ."""
-        if not (self._differs and commit.mix and commit.mix.mean):
-            return b""
-        try:
-            return self._snapshots.write(commit.round, self._replica.committed)
-        except StorageError as error:
-            log.warning("no snapshot written", extra={"round": commit.round, "reason": str(error)})
-            return b""
+    def _is_due(self, commit: Commit) -> bool:
+        """Of a mean, where it is the base of what comes; other states differ."""
+        return self._differs and commit.mix is not None and commit.mix.mean
 
     def too_far_behind(self, next_round: int, decided_round: int) -> bool:
         if next_round == 0 and not self._mixing.has_momentum:
