@@ -95,7 +95,7 @@ class NeighbourStart(CatchUp):
         """Newest round up to which nothing was committed, so that genesis is the newest state."""
 
     def _is_due(self, commit: Commit) -> bool:
-        """Of a mean, where it is the base of what comes; other states differ."""
+        """Nodes share a mean only where int8 payloads build on it; their own parameters differ."""
         return self._differs and commit.mix is not None and commit.mix.mean
 
     def too_far_behind(self, next_round: int, decided_round: int) -> bool:
