@@ -1,6 +1,4 @@
-"""Texts for a person out of what others wrote: what pydantic found wrong (field, what was expected,
-what was found), and words of strangers.
-"""
+"""What pydantic found wrong, in words for a person: field, what was expected, what was found."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,21 +6,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from protocol.errors import SettingsError
-from protocol.limits import TEXT_BYTES_MAX
 
 
 def problems_text(error: ValidationError, *, unknown_field: str = "no such field") -> str:
     """Every wrong field of `error` in one line; `unknown_field` is said of a field that is none."""
     return "; ".join(_in_words(dict(problem), unknown_field) for problem in error.errors())
-
-
-def plain_text(text: str, length_max: int = TEXT_BYTES_MAX) -> str:
-    """A stranger's text in one line of at most `length_max` characters, without control characters
-    and without marks that change the direction or the order of what follows.
-    """
-    printable = "".join(each if each.isprintable() else " " for each in text[: 4 * length_max])
-    line = " ".join(printable.split())
-    return line if len(line) <= length_max else line[: length_max - 1] + "…"
 
 
 def _in_words(problem: Mapping[str, Any], unknown_field: str) -> str:

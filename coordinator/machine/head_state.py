@@ -26,9 +26,9 @@ from coordinator.machine.events import (
 from coordinator.machine.members.member import FormerMember, Member
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
+from protocol.border.text import one_line
 from protocol.codec.chain import Restart, entry_digest
 from protocol.ids import PeerId, RunId
-from protocol.validation import plain_text
 
 NAMED_MAX = 3
 """Nodes that are named to be brought back."""
@@ -142,7 +142,7 @@ def _cure(state: RunState, now_ms: int) -> str:
 
 
 def _named(peer: PeerId, former: FormerMember, now_ms: int) -> str:
-    name = f"{plain_text(former.name)!r}, " if former.name else ""
+    name = f"{one_line(former.name)!r}, " if former.name else ""
     return f"node {peer} ({name}last seen {_ago(now_ms - former.gone_ms)} ago by the run's clock)"
 
 

@@ -4,8 +4,8 @@ A node tries the model before its first round. When that fails, its hello says w
 joining, so the operator reads the reason here and not on every volunteer's screen.
 """
 
+from protocol.border.text import one_line
 from protocol.ids import PeerId
-from protocol.validation import plain_text
 
 NODES_KEPT = 64
 """Refusing nodes that are remembered; of more the oldest are forgotten. Keys cost nothing."""
@@ -28,7 +28,7 @@ class RunRefusals:
         self.forget(peer)
         if len(self._reasons) >= NODES_KEPT:
             del self._reasons[next(iter(self._reasons))]
-        self._reasons[peer] = plain_text(reason, REASON_MAX)
+        self._reasons[peer] = one_line(reason, REASON_MAX)
         return self._reasons[peer]
 
     def forget(self, peer: PeerId) -> None:

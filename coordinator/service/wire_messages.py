@@ -29,7 +29,7 @@ from coordinator.service import state_words
 from coordinator.service.shares import log_bytes, share_lines, trained_lines
 from protocol import wire_pb2 as wire
 from protocol.border.networks import is_near, leads_back
-from protocol.border.text import clean, require_plain
+from protocol.border.text import clean, one_line, require_plain
 from protocol.codec.chain import ChainEntry, Reschedule, SignedEntry, Void
 from protocol.codec.commits import SignedCommit
 from protocol.errors import RemoteProtocolError, VersionError
@@ -44,7 +44,6 @@ from protocol.limits import (
 )
 from protocol.mixing.consensus import PROJECTION_SIZE
 from protocol.schedule import float32_value
-from protocol.validation import plain_text
 
 MEMBERS_PAGE_BYTES = 64 * 1024
 """Bytes of one page of the member list: some 600 members with usual addresses. A session whose
@@ -94,8 +93,8 @@ def joined(peer: PeerId, hello: wire.Hello, host: str) -> Joined:
 
 def place(joined: Joined) -> str:
     """Where a node says that it is, for people: "at ADDRESS as NAME"."""
-    address = plain_text(joined.addresses[0]) if joined.addresses else "an unknown address"
-    return f"at {address}" + (f" as {plain_text(joined.name)!r}" if joined.name else "")
+    address = one_line(joined.addresses[0]) if joined.addresses else "an unknown address"
+    return f"at {address}" + (f" as {one_line(joined.name)!r}" if joined.name else "")
 
 
 def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:

@@ -39,7 +39,7 @@ from node.system.clock import own_clock_ms
 from node.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink
-from protocol.border.text import clean
+from protocol.border.text import clean, one_line
 from protocol.clock import ClockOffset
 from protocol.errors import (
     DivergedError,
@@ -53,7 +53,6 @@ from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
 from protocol.limits import PROTOCOL_VERSION
 from protocol.run_info import RunInfo
-from protocol.validation import plain_text
 
 log = logging.getLogger("lockstep.node")
 
@@ -362,7 +361,7 @@ class CoordinatorClient:
                 self.members.update(message.members)
                 listener.members_changed(self.members)
             case "notice":
-                self.notice = plain_text(message.notice.text, NOTICE_MAX)
+                self.notice = one_line(message.notice.text, NOTICE_MAX)
                 log.warning("notice from the coordinator", extra={"text": self.notice})
             case _:
                 listener.received(message)

@@ -13,11 +13,11 @@ belongs to somebody else by now, or a machine on the way, is found out.
 
 import base64
 import binascii
-import ipaddress
 import re
 from dataclasses import dataclass, field, replace
 
 from protocol.addresses import DEFAULT_PORT, parse_address, split_address
+from protocol.border.networks import ip_of
 from protocol.errors import RemoteProtocolError, SettingsError
 from protocol.handshake import KEY_BYTES
 from protocol.ids import RunId
@@ -142,12 +142,8 @@ def _checked_token(token: str, link: JoinLink) -> str:
 def is_loopback(address: str) -> bool:
     """Whether HOST:PORT is this machine itself."""
     host, _ = split_address(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return False  # a name
+    ip = ip_of(host)
+    return host == "localhost" or (ip is not None and ip.is_loopback)
 
 
 def _key_text(key: bytes) -> str:

@@ -1,7 +1,8 @@
 """Text that somebody else wrote: names, addresses, reasons.
 
 Foreign text reaches logs, terminals and pages. So the border where it enters either refuses it
-(`require_plain`: a name in a hello) or cleans it (`clean`: the reason in a refusal). What passes
+(`require_plain`: a name in a hello) or cleans it (`clean`: the reason in a refusal; `one_line`: a
+name within a sentence). What passes
 has no control characters, no line breaks and no characters that change the direction of writing:
 it can neither forge a line of a log nor command a terminal.
 """
@@ -22,6 +23,15 @@ def clean(text: str, bytes_max: int = TEXT_BYTES_MAX) -> str:
         text = "".join(character if character.isprintable() else _REPLACEMENT for character in text)
     encoded = text.encode()
     return text if len(encoded) <= bytes_max else encoded[:bytes_max].decode(errors="ignore")
+
+
+def one_line(text: str, length_max: int = TEXT_BYTES_MAX) -> str:
+    """The text in one line of at most `length_max` characters, without control characters
+    and without marks that change the direction or the order of what follows.
+    """
+    printable = "".join(each if each.isprintable() else " " for each in text[: 4 * length_max])
+    line = " ".join(printable.split())
+    return line if len(line) <= length_max else line[: length_max - 1] + "…"
 
 
 def require_plain(text: str, sender: str, bytes_max: int = TEXT_BYTES_MAX) -> str:

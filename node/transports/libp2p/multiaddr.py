@@ -13,13 +13,13 @@ This stays our own code: py-multiaddr is marked pre-alpha and needs trio, psutil
 more packages. Source: multiformats/multiaddr, libp2p/specs peer-ids.
 """
 
-import contextlib
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.transports.libp2p.varint import read_sized, read_varint, sized, varint
 from protocol.addresses import split_address
+from protocol.border import networks
 from protocol.errors import RemoteProtocolError, SettingsError
 
 CIRCUIT = "/p2p-circuit"
@@ -201,11 +201,9 @@ def is_circuit(address: str) -> bool:
     return CIRCUIT in address
 
 
-def ip_of(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def ip_of(address: str) -> networks.Ip | None:
     """The IP address that an address begins with; None when it begins with another component."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host_of(address))
-    return None
+    return networks.ip_of(host_of(address))
 
 
 def host_of(address: str) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.border.text import clean, clean_document, require_plain
+from protocol.border.text import clean, clean_document, one_line, require_plain
 from protocol.errors import RemoteProtocolError
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J"
@@ -34,6 +34,19 @@ def test_long_text_is_cut_at_a_character_or_refused() -> None:
     assert clean("ä" * 200) == "ä" * 128
     with pytest.raises(RemoteProtocolError, match="at most 256 bytes, got 400"):
         require_plain("ä" * 200, "ab12")
+
+
+@given(st.text(), st.integers(1, 64))
+def test_a_line_is_printable_and_no_longer_than_asked(text: str, length_max: int) -> None:
+    line = one_line(text, length_max)
+    assert line.isprintable()
+    assert len(line) <= length_max
+    assert one_line(line, length_max) == line
+
+
+def test_a_line_keeps_the_words_and_says_where_it_was_cut() -> None:
+    assert one_line("a\nb \t c") == "a b c"
+    assert one_line("too long", 4) == "too…"
 
 
 def test_every_text_of_a_document_is_cleaned() -> None:
