@@ -248,6 +248,8 @@ class DigestVerdicts:
         reports.decide(verdict)
         agreeing = [peer for peer, digest in said.items() if digest == verdict]
         reports.rank = max(map(members.rank, agreeing), default=0)
+        if round < 0 and not members.standing.are_most_of_vouched(agreeing):
+            reports.rank = 0  # the first to come are all that there are: they blame nobody of rank
         for peer in agreeing:
             self.agrees(peer, round, reports)
         effects = self.record(round)

@@ -13,8 +13,9 @@ Its rules:
 - with local steps, a commit weighs an author by the samples that it trained in the round, and the
   author's scale says the same;
 - in the end each sample that was announced in time is in the parameters, or in the momentum of one
-  node, or was lost by a fault that takes it (a lost disk, a save that is not made every round);
-  none is in two places. Only a machine that computed wrong is excused from this.
+  node, or was lost by a fault that takes it (a lost disk, a save that is not made every round, a
+  payload that became void because all who had it lost it); none is in two places. Only a machine
+  that computed wrong is excused from this.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -69,9 +70,10 @@ class Auditor:
         expected = commit_digest(before) if before else genesis_digest(run_id)
         require(head == expected, peer, "applies out of order: round", round)
 
-    def passes_over(self, peer: PeerId, round: int, digest: Digest) -> None:
-        """A replica makes a step without a payload."""
-        require(self.is_void(round, digest), peer, "leaves out a payload of round", round)
+    def passes_over(self, peer: PeerId, round: int, entry: Entry) -> None:
+        """A replica makes a step without a payload: nobody has it, its author neither."""
+        require(self.is_void(round, entry.digest), peer, "leaves out a payload of round", round)
+        self.lose(self.sent.get((entry.author, round), ()))
 
     def applied(
         self, peer: PeerId, commit: Commit, digest: int, voids: int, *, faulty: bool

@@ -251,7 +251,7 @@ class Replica:
         counted = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if not payload:
-                self._auditor.passes_over(self.peer, commit.round, entry.digest)
+                self._auditor.passes_over(self.peer, commit.round, entry)
                 self.void_count += 1
                 continue
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:

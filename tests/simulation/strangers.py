@@ -35,9 +35,10 @@ from tests.simulation.operating import Operator
 from tests.simulation.session import Switchboard
 from tests.simulation.world import World
 
-SETTLE_MS, MEASURED_MS, CATCH_UP_MS = 10_000, 15_000, 3_000
+SETTLE_MS, MEASURED_MS, CATCH_UP_MS = 15_000, 15_000, 3_000
 """Time for which members come together, for which commits are counted, and within which all nodes
-have the last one of them."""
+have the last one of them. Two with standing that withhold their payloads hold up the first two
+rounds, for 5 s each."""
 
 OPERATED_MS, OPERATED_CATCH_UP_MS = 40_000, 10_000
 """The same of a run whose operator is busy: long enough for every kind of act."""

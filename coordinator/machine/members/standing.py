@@ -86,6 +86,12 @@ class Standing:
         """Whether the key is counted or vouched."""
         return self.word(peer) != "fresh"
 
+    def are_most_of_vouched(self, peers: Iterable[PeerId]) -> bool:
+        """Whether these are more than half of the keys that the operator vouched for, members or
+        not; yes where it vouched for none.
+        """
+        return not self.vouched or 2 * len(self.vouched.intersection(peers)) > len(self.vouched)
+
     def demote(self, peer: PeerId, demoted: Demoted) -> None:
         """The key has no standing any more. Beyond `KEYS_MAX` the oldest is forgotten."""
         self.payloads.pop(peer, None)

@@ -290,6 +290,23 @@ def test_free_keys_that_come_first_say_nothing_about_genesis() -> None:
     assert driver.opened
 
 
+def test_vouched_liars_that_come_first_blame_nobody_at_genesis() -> None:
+    driver = public(vouched=(A, B, C, D, E))
+    for liar in (D, E):
+        driver.hello(liar)
+        driver.ready(liar, digest=0xBAD)
+    for honest in (A, B, C):
+        driver.hello(honest)
+        assert of_kind(AskResync, driver.ready(honest)) == []
+    assert not driver.machine.state.verdicts.held
+
+
+def test_most_of_those_vouched_for_tell_the_others_at_genesis() -> None:
+    driver = public(A, B, vouched=(A, B, C))
+    driver.hello(C)
+    assert [each.peer for each in of_kind(AskResync, driver.ready(C, digest=0xBAD))] == [C]
+
+
 def test_a_majority_of_free_keys_evicts_nobody_and_holds_nobody_up() -> None:
     driver = public(A, B, *STRANGERS[:9])
     for _ in range(4):
