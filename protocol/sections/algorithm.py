@@ -91,9 +91,6 @@ class AlgorithmSpec(Section):
     until that reaches momentum_decay. 0: momentum_decay from the first round on. It matters more
     with fewer coefficients and in shorter runs (docs/results/parity.md)."""
 
-    alpha: float = Field(default=1.0, gt=0, le=1)
-    """Share of the sent coefficients that leaves the author's momentum."""
-
     top_k: int = Field(default=32, ge=1, le=4096)
     """k: coefficients kept of the 4096 in a chunk."""
 

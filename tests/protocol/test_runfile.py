@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from protocol.errors import SettingsError, VersionError
 from protocol.limits import MEMBERS_MAX, RUN_FILE_BYTES_MAX
 from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id, run_json
+from protocol.sections.removed import REMOVED_FIELDS
 
 KEY = bytes(range(32))
 bounded = settings(deadline=None, max_examples=100)
@@ -35,7 +36,7 @@ def test_what_is_written_is_read() -> None:
         name = "my-run.2"
         seed = 7
         [algorithm]
-        alpha = 1            # a whole number is a number
+        recency = 2          # a whole number is a number
         value_bits = 4
         [rounds]
         overlap = 0
@@ -45,10 +46,10 @@ def test_what_is_written_is_read() -> None:
         deep = { list = [1, 2.5, "x", true] }
         """
     )
-    assert (spec.name, spec.seed, spec.algorithm.alpha, spec.algorithm.value_bits) == (
+    assert (spec.name, spec.seed, spec.algorithm.recency, spec.algorithm.value_bits) == (
         "my-run.2",
         7,
-        1.0,
+        2.0,
         4,
     )
     assert (spec.rounds.overlap, spec.rounds.compute_ms, spec.rounds.publish_ms) == (0, 2000, 5000)
@@ -334,9 +335,20 @@ def test_json_and_name_are_pinned() -> None:
     meet.
     """
     assert (
-        run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
+        run_json(RunSpec())[:60] == b'{"algorithm":{"early_rounds":0,"early_top_k":64,"gradients":'
     )
-    assert run_id(RunSpec(), KEY) == "125057dcc95c0b37234e5d95ba2d3b67"
+    assert run_id(RunSpec(), KEY) == "9d1653a36c64c1954ef4017766220d22"
+
+
+@pytest.mark.parametrize("path", REMOVED_FIELDS)
+def test_a_field_of_an_earlier_release_is_refused_with_what_holds_now(path: str) -> None:
+    section, name = path.split(".")
+    with pytest.raises(SettingsError) as caught:
+        parse_run_file(f"[{section}]\n{name} = 3")
+    assert str(caught.value) == (
+        f"run file: {path}: expected no such field any more ({REMOVED_FIELDS[path]}), got 3; "
+        "remove the line"
+    )
 
 
 def test_a_run_file_is_frozen() -> None:

@@ -16,6 +16,9 @@ from node.demo.gradient_scaling import Scale
 from protocol.errors import SettingsError
 from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, ScheduleSpec
 
+RETIRED: dict[str, tuple[object, ...]] = {"alpha": (1.0,)}
+"""Fields of whose values the engine has only these left: docs/results/knobs.md."""
+
 Method = Literal["adamw", "muon", "signum", "demo", "local_steps"]
 Guess = Literal["none", "own", "payload", "last"]
 Transform = Literal["exact", "float", "off"]
@@ -99,7 +102,9 @@ class Cell:
 
     vote_rounds_from: int = 300
     value_bits: int = 1
+
     alpha: float = 1.0
+    """Share of the sent coefficients that left the author's momentum; see `RETIRED`."""
 
     update: Rule = "sign"
     """Update computed from the sum of votes: its sign or, for matrices, the nearest orthogonal
@@ -152,6 +157,14 @@ class Cell:
     warmup_steps: int = 50
     shape: Literal["cosine", "linear", "constant"] = "cosine"
     final_fraction: float = 0.1
+
+    def require_trainable(self) -> None:
+        """`SettingsError` for a cell that only earlier releases could train; its results stay."""
+        for name, kept in RETIRED.items():
+            if (found := getattr(self, name)) not in kept:
+                raise SettingsError(
+                    f"expected {name} of {kept}, got {found!r}: no release trains it any more"
+                )
 
     def __post_init__(self) -> None:
         _ = self.demo, self.schedule, self.algorithm  # judge their own fields

@@ -74,6 +74,7 @@ class DemoAuthors:
 
     def __init__(self, fixture: Fixture) -> None:
         self._fixture, cell = fixture, fixture.cell
+        cell.require_trainable()
         backend = WithoutTransform(fixture.layout) if cell.transform == "off" else None
         self.engines = [
             Engine(fixture.layout, cell.demo, "cpu", backend=backend) for _ in range(cell.authors)

@@ -65,7 +65,6 @@ def settings_that_part(rank: int) -> Any:
         "recency": 0.0,
         "top_k": 8,
         "value_bits": 2,
-        "alpha": 0.5,
         "update": "sign",
         "gradients": "unit",
     }
