@@ -120,10 +120,9 @@ class AlgorithmSpec(Section):
     """First round for which `vote_rounds` holds; steps before it use their own round alone.
     Experimental."""
 
-    gradients: Literal["plain", "unit", "even"] = "even"
-    """Scale of gradients that enter the momentum: unchanged ("plain"); each tensor at a root mean
-    square of one ("unit"); or rows and columns divided by their recent sizes, as Adafactor does
-    ("even")."""
+    gradients: Literal["plain", "even"] = "even"
+    """Scale of gradients that enter the momentum: unchanged ("plain", DeMo as published); or rows
+    and columns divided by their recent sizes, as Adafactor does ("even", docs/results/knobs.md)."""
 
     local_samples: int = Field(default=8, ge=1, le=1_000_000)
     """Samples of one local step, with the name "local_steps". Experimental."""

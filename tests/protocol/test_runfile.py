@@ -340,6 +340,11 @@ def test_json_and_name_are_pinned() -> None:
     assert run_id(RunSpec(), KEY) == "9d1653a36c64c1954ef4017766220d22"
 
 
+def test_a_choice_of_an_earlier_release_is_refused_with_those_that_are_left() -> None:
+    with pytest.raises(SettingsError, match=r"expected 'plain' or 'even', found 'unit'"):
+        parse_run_file("[algorithm]\ngradients = 'unit'")
+
+
 @pytest.mark.parametrize("path", REMOVED_FIELDS)
 def test_a_field_of_an_earlier_release_is_refused_with_what_holds_now(path: str) -> None:
     section, name = path.split(".")

@@ -12,11 +12,13 @@ from typing import Any, Literal, get_args
 
 from node.demo.aggregate import Rule
 from node.demo.engine import DemoSettings
-from node.demo.gradient_scaling import Scale
 from protocol.errors import SettingsError
 from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, ScheduleSpec
 
-RETIRED: dict[str, tuple[object, ...]] = {"alpha": (1.0,)}
+RETIRED: dict[str, tuple[object, ...]] = {
+    "alpha": (1.0,),
+    "gradients": ("plain", "even"),
+}
 """Fields of whose values the engine has only these left: docs/results/knobs.md."""
 
 Method = Literal["adamw", "muon", "signum", "demo", "local_steps"]
@@ -110,9 +112,10 @@ class Cell:
     """Update computed from the sum of votes: its sign or, for matrices, the nearest orthogonal
     matrix."""
 
-    gradients: Scale = "plain"
-    """How each author's gradients enter its momentum: as they come, each tensor scaled to a root
-    mean square of one, or rows and columns made even by their recent sizes."""
+    gradients: Literal["plain", "unit", "even"] = "plain"
+    """How each author's gradients enter its momentum: as they come, or rows and columns made even
+    by their recent sizes; "unit", each tensor scaled to a root mean square of one: see
+    `RETIRED`."""
 
     momentum_decay: float = 0.999
     """beta of DeMo and of Signum."""

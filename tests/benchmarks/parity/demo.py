@@ -14,6 +14,7 @@ counts each payload once up and R - 1 payloads down.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 from node.demo.aggregate import apply, look_ahead
 from node.demo.dct import dct_matrix, exact_products, inverse_signs_
 from node.demo.engine import Engine, Extraction
-from node.demo.gradient_scaling import GradientScaling
+from node.demo.gradient_scaling import GradientScaling, Scale
 from node.demo.orthogonalise import inverse_orthogonal_
 from node.demo.plain import Plain, Sent, Views, as_guess, guess_votes
 from node.demo.vote_sum import Contribution, Rule
@@ -80,7 +81,8 @@ class DemoAuthors:
             Engine(fixture.layout, cell.demo, "cpu", backend=backend) for _ in range(cell.authors)
         ]
         self._scalings = [
-            GradientScaling(cell.gradients, fixture.layout.shapes, "cpu") for _ in self.engines
+            GradientScaling(cast("Scale", cell.gradients), fixture.layout.shapes, "cpu")
+            for _ in self.engines
         ]
         self.committed = fixture.parameters
         if cell.overlap:

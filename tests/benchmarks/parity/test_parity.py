@@ -141,7 +141,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     [(0, "none", 1.0, 0), (1, "own", 1.0, 0), (1, "own", 0.5, 0), (1, "own", 1.0, 2)],
 )
 @pytest.mark.parametrize(
-    ("rule", "gradients"), [("sign", "plain"), ("sign", "unit"), ("orthogonal", "even")]
+    ("rule", "gradients"), [("sign", "plain"), ("sign", "even"), ("orthogonal", "even")]
 )
 def test_the_harness_trains_the_bits_that_nodes_would(
     corpus: Corpus,

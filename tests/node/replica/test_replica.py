@@ -43,12 +43,10 @@ def train(replica: Replica, corpus: Corpus, step: int) -> None:
 
 
 def test_each_way_for_gradients_gives_another_momentum(corpus: Corpus) -> None:
-    replicas = [replica_of(gradients) for gradients in ("plain", "unit", "even")]
+    replicas = [replica_of(gradients) for gradients in ("plain", "even")]
     for replica in replicas:
         train(replica, corpus, 0)
-    plain, unit, even = (replica.engine.momentum for replica in replicas)
-    assert not torch.equal(plain, unit)
-    assert not torch.equal(unit, even)
+    plain, even = (replica.engine.momentum for replica in replicas)
     assert even.square().mean() > 100 * plain.square().mean(), (
         "a tiny network's gradients are small"
     )

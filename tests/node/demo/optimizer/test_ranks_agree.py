@@ -66,7 +66,7 @@ def settings_that_part(rank: int) -> Any:
         "top_k": 8,
         "value_bits": 2,
         "update": "sign",
-        "gradients": "unit",
+        "gradients": "plain",
     }
     found = {}
     for name, value in changed.items():
