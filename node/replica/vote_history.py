@@ -15,7 +15,7 @@ So a step is a function of the log since the last snapshot, and of nothing else.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,16 +78,14 @@ class VoteHistory:
             for counted in self._remembered()
         }
 
-    def restore(
-        self, tensors: Mapping[str, Tensor], shape_at: Callable[[int], PayloadShape]
-    ) -> None:
-        """Remember what was saved; `shape_at` is what payloads of a round are like. `StorageError`
+    def restore(self, tensors: Mapping[str, Tensor], shape: PayloadShape) -> None:
+        """Remember what was saved; `shape` is what payloads are like. `StorageError`
         for any other.
         """
         self.forget()
         by_round: dict[int, list[CountedPayload]] = {}
         for name, tensor in tensors.items():
-            counted = _restored(name, tensor.cpu().numpy().tobytes(), shape_at)
+            counted = _restored(name, tensor.cpu().numpy().tobytes(), shape)
             by_round.setdefault(counted.round, []).append(counted)
         self._commits.extend(by_round[round] for round in sorted(by_round))
 
@@ -95,12 +93,10 @@ class VoteHistory:
         return (payload for payloads in self._commits for payload in payloads)
 
 
-def _restored(name: str, payload: bytes, shape_at: Callable[[int], PayloadShape]) -> CountedPayload:
+def _restored(name: str, payload: bytes, shape: PayloadShape) -> CountedPayload:
     try:
         round, weight = map(int, name.split("/")[:2])
-        counted = CountedPayload(
-            round, payload, Contribution(weight, decode(payload, shape_at(round))[1])
-        )
+        counted = CountedPayload(round, payload, Contribution(weight, decode(payload, shape)[1]))
     except (RemoteProtocolError, ValueError) as error:
         raise StorageError(f"expected a payload that counted as {name}: {error}") from error
     if counted.name != name:

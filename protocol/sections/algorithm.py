@@ -78,10 +78,9 @@ class AlgorithmSpec(Section):
     name: Literal["demo", "local_steps", "gossip-adam"] = "demo"
     """The algorithm. "demo": a round makes one step, from gradients. "local_steps": a node makes as
     many steps of an optimizer of its own (Muon and AdamW) as fit into a round, and sends what these
-    moved; of this section only `top_k`, `early_rounds`, `early_top_k` and `local_samples` count
-    then. Experimental. "gossip-adam": every node has parameters of its own and mixes them with a
-    few neighbours (docs/explain/gossip-adam.md); of this section only `mixing` counts then.
-    Experimental."""
+    moved; of this section only `top_k` and `local_samples` count then. Experimental. "gossip-adam":
+    every node has parameters of its own and mixes them with a few neighbours
+    (docs/explain/gossip-adam.md); of this section only `mixing` counts then. Experimental."""
 
     momentum_decay: float = Field(default=0.999, ge=0, lt=1)
     """beta: the largest share of the momentum that is left after one round."""
@@ -93,14 +92,6 @@ class AlgorithmSpec(Section):
 
     top_k: int = Field(default=32, ge=1, le=4096)
     """k: coefficients kept of the 4096 in a chunk."""
-
-    early_rounds: int = Field(default=0, ge=0, le=10_000_000)
-    """Rounds from the first on that keep `early_top_k` coefficients. With a small k a network
-    learns slowly at first, and larger payloads for a tenth of the run pay for themselves
-    (docs/results/parity.md). Experimental."""
-
-    early_top_k: int = Field(default=64, ge=1, le=4096)
-    """k of the first `early_rounds` rounds. Experimental."""
 
     value_bits: Literal[1, 2, 4, 8] = 1
     """Bits of one sent value; 1 sends signs."""
@@ -163,17 +154,3 @@ class AlgorithmSpec(Section):
     def weight_of(self, samples: int) -> int:
         """The weight in a commit of a node that trained this many samples."""
         return max(1, samples) if self.moves else 1
-
-    def top_k_at(self, round: int) -> int:
-        """K of a round."""
-        return self.early_top_k if round < self.early_rounds else self.top_k
-
-    @property
-    def top_k_max(self) -> int:
-        """The largest k of any round."""
-        return max(self.top_k, self.top_k_at(0))
-
-    @property
-    def top_k_max_field(self) -> str:
-        """The field to lower where `top_k_max` is too large."""
-        return "algorithm.top_k" if self.top_k == self.top_k_max else "algorithm.early_top_k"

@@ -4,6 +4,8 @@ from typing import Any, Final
 
 REMOVED_FIELDS: Final = {
     "algorithm.alpha": "all that is sent leaves the momentum, which trained best",
+    "algorithm.early_rounds": "top_k is that of every round, which ended no worse",
+    "algorithm.early_top_k": "top_k is that of every round, which ended no worse",
 }
 """Paths of the fields, each with what holds in their place. Why: docs/results/knobs.md."""
 

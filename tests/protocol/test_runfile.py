@@ -335,9 +335,9 @@ def test_json_and_name_are_pinned() -> None:
     meet.
     """
     assert (
-        run_json(RunSpec())[:60] == b'{"algorithm":{"early_rounds":0,"early_top_k":64,"gradients":'
+        run_json(RunSpec())[:60] == b'{"algorithm":{"gradients":"even","local_samples":8,"mixing":'
     )
-    assert run_id(RunSpec(), KEY) == "9d1653a36c64c1954ef4017766220d22"
+    assert run_id(RunSpec(), KEY) == "283b0eddbe8c59ea77bec306eee5fadf"
 
 
 def test_a_choice_of_an_earlier_release_is_refused_with_those_that_are_left() -> None:
@@ -372,16 +372,6 @@ def test_every_field_says_what_it_means() -> None:
         return missing
 
     assert undocumented(RunSpec) == []
-
-
-def test_the_first_rounds_may_have_a_k_of_their_own() -> None:
-    early = parse_run_file("[algorithm]\ntop_k = 7\nearly_rounds = 200\nearly_top_k = 16").algorithm
-    assert [early.top_k_at(round) for round in (0, 199, 200, 10**6)] == [16, 16, 7, 7]
-    assert (early.top_k_max, early.top_k_max_field) == (16, "algorithm.early_top_k")
-    usual = RunSpec().algorithm
-    assert usual.top_k_at(0) == usual.top_k_at(10**6) == usual.top_k_max
-    with pytest.raises(SettingsError, match="early_top_k"):
-        parse_run_file("[algorithm]\nearly_top_k = 5000")
 
 
 def test_all_votes_of_a_step_are_counted_exactly() -> None:

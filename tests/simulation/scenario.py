@@ -72,8 +72,6 @@ def spec_of(chance: random.Random, nodes: int, algorithm: dict[str, object]) -> 
         {
             "algorithm": {
                 "top_k": TOP_K,
-                "early_rounds": 7,
-                "early_top_k": TOP_K + 8,
                 **algorithm,
             },
             "schedule": {

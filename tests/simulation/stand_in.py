@@ -140,9 +140,7 @@ class Replica:
         self.peer, self.run_id, self.trainee = peer, run_id, trainee
         self._algorithm, self._auditor = spec.algorithm, auditor
         self._earlier = VoteHistory(spec.algorithm, spec.retention)
-        self.payload_bytes_max = max(
-            self.shape_at(round).bytes_max for round in (0, spec.algorithm.early_rounds)
-        )
+        self.payload_bytes_max = self.shape.bytes_max
         self._raw = np.zeros(_BYTES, np.uint8)
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
         self.engine = self
@@ -150,12 +148,11 @@ class Replica:
         self._rate = 0.0
         self.reset()
 
-    def shape_at(self, round: int) -> PayloadShape:
-        """The shape of every payload of a round."""
+    @property
+    def shape(self) -> PayloadShape:
+        """The shape of every payload."""
         algorithm = self._algorithm
-        return PayloadShape(
-            CHUNKS, algorithm.top_k_at(round), algorithm.value_bits, algorithm.moves
-        )
+        return PayloadShape(CHUNKS, algorithm.top_k, algorithm.value_bits, algorithm.moves)
 
     # ---- for the trainer
 
@@ -206,9 +203,7 @@ class Replica:
         for position in sorted(self.momentum):
             by_chunk[position // 4096].append(position)
         chosen = tuple(
-            position
-            for chunk in by_chunk.values()
-            for position in chunk[: self.shape_at(round).top_k]
+            position for chunk in by_chunk.values() for position in chunk[: self.shape.top_k]
         )
         self.momentum.difference_update(chosen)
         return Extraction(chosen, code)
@@ -217,11 +212,11 @@ class Replica:
         """The scale of this round's work, of which the auditor is told."""
         work = Work(len(self.trainee.done), self._rate)
         self._auditor.works[self.peer, round] = work
-        return work.code_max(self._algorithm, self.shape_at(round).top_k)
+        return work.code_max(self._algorithm, self.shape.top_k)
 
     def encoded(self, header: Header, extraction: Any) -> tuple[bytes, int]:
         """The payload of an extraction, and the number of its values."""
-        shape = self.shape_at(header.round)
+        shape = self.shape
         body = extraction.body(shape)
         return sealed(header, body, shape), body.values
 
@@ -238,7 +233,7 @@ class Replica:
 
     def withdraw(self, round: int, payload: bytes) -> None:
         """The positions of the payload leave the momentum, as far as they are there."""
-        self.momentum.difference_update(_decoded(payload, self.shape_at(round)).positions)
+        self.momentum.difference_update(_decoded(payload, self.shape).positions)
 
     def forget_momentum(self) -> None:
         """Begin again without momentum: its positions are lost."""
@@ -256,14 +251,14 @@ class Replica:
                 continue
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
-            sent = _decoded(payload, self.shape_at(commit.round))
+            sent = _decoded(payload, self.shape)
             if (sent.author, sent.round) != (entry.author, commit.round):
                 raise Violation(
                     f"round {commit.round} names a payload of {sent.author} in round {sent.round}"
                 )
             self._auditor.sent[sent.author, sent.round] = sent.positions
             if self._algorithm.moves:
-                top_k = self.shape_at(commit.round).top_k
+                top_k = self.shape.top_k
                 self._auditor.weighs(entry, commit.round, self._algorithm, top_k, sent.coefficients)
             for position in sent.positions:
                 if (
@@ -282,7 +277,7 @@ class Replica:
         if self._algorithm.moves:
             rate, top_k = (
                 float32_value(commit.learning_rate_bits),
-                self.shape_at(commit.round).top_k,
+                self.shape.top_k,
             )
             digest = digest_of_movements(contributions, self._algorithm, rate, top_k)
         else:
@@ -344,7 +339,7 @@ class Replica:
             name: torch.frombuffer(bytearray(payload), dtype=torch.uint8)
             for name, payload in saved.votes.items()
         }
-        self._earlier.restore(votes, self.shape_at)
+        self._earlier.restore(votes, self.shape)
         self.digest = self._digest()
         next_round, head, head_round = saved.where
         if saved.void_count in self._auditor.passed_by(self.digest):

@@ -326,7 +326,7 @@ def scales_forget_the_samples(patch: pytest.MonkeyPatch) -> None:
 
     def scale_code(replica: Replica, round: int) -> int:
         right(replica, round)
-        return Work(1, 0.0008).code_max(replica._algorithm, replica.shape_at(round).top_k)
+        return Work(1, 0.0008).code_max(replica._algorithm, replica.shape.top_k)
 
     patch.setattr(Replica, "_scale_code", scale_code)
 

@@ -254,13 +254,15 @@ class Cell:
         """The engine's settings."""
         return DemoSettings.among(asdict(self))
 
+    def top_k_at(self, round_: int) -> int:
+        """K of a round; a run has one for all."""
+        return self.early_top_k if round_ < self.early_rounds else self.top_k
+
     @property
     def algorithm(self) -> AlgorithmSpec:
-        """The part of a run file that decides k and the votes that count, round by round."""
+        """The part of a run file that decides k and the votes that count."""
         return AlgorithmSpec(
             top_k=self.top_k,
-            early_rounds=self.early_rounds,
-            early_top_k=self.early_top_k,
             vote_rounds=self.vote_rounds,
             vote_rounds_from=self.vote_rounds_from,
         )

@@ -151,7 +151,7 @@ class DemoAuthors:
             gradients = fixture.finite_gradients()
             self._scalings[author].scale_(gradients)
             engine.accumulate(gradients)
-            self._sent.append(engine.extract(top_k=fixture.cell.algorithm.top_k_at(round_)))
+            self._sent.append(engine.extract(top_k=fixture.cell.top_k_at(round_)))
             header = Header(_RUN, round_, PeerId(f"{author:032x}"))
             containers.append(encode(header, self._sent[-1].coefficients, self._shape(round_)))
         self._next_round += 1
@@ -159,9 +159,7 @@ class DemoAuthors:
 
     def _shape(self, round_: int) -> PayloadShape:
         cell = self._fixture.cell
-        return PayloadShape(
-            self._fixture.layout.chunks, cell.algorithm.top_k_at(round_), cell.value_bits
-        )
+        return PayloadShape(self._fixture.layout.chunks, cell.top_k_at(round_), cell.value_bits)
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self._fixture.trainee.parameters.values() if p.grad is not None]
