@@ -42,7 +42,6 @@ from node.replica.position import (
 )
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
-from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Blob, Header, PayloadShape, decode, sealed
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
@@ -58,7 +57,6 @@ STATE_VERSION = 7
 _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/"
 _SIZES = _MOMENTUM + "sizes"
-_VOTES = "votes/"
 
 
 class Replica:
@@ -88,7 +86,6 @@ class Replica:
             )
         self._settings = DemoSettings.among(algorithm.model_dump())
         self.committed: dict[str, Tensor] = {}
-        self._earlier = VoteHistory(algorithm, spec.retention)
         self.payloads_ignored = 0
         """Payloads of commits that counted for nothing, since this replica was made."""
         self.reset()
@@ -111,7 +108,6 @@ class Replica:
             {name: t.clone() for name, t in working.items()} if self._works_apart() else working
         )
         self.forget_momentum()
-        self._earlier.forget()
         self.digest = state_digest(self.committed)
 
     def _works_apart(self) -> bool:
@@ -222,11 +218,10 @@ class Replica:
         A payload that does not decode, or is not what its entry says, counts for nothing: decoding
         is a function of its bytes alone, so it counts for nothing on every node.
         """
-        counted: list[CountedPayload] = []
+        contributions: list[Contribution] = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if payload:
-                counted += self._counted(commit, entry, payload)
-        contributions = self._earlier.joined(commit.round, commit.step, counted)
+                contributions += self._counted(commit, entry, payload)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
             self._step(contributions, rates)
@@ -238,7 +233,7 @@ class Replica:
         rule, backend = self._spec.algorithm.update, self.engine.backend
         apply(self.layout, self.committed, contributions, *rates, rule=rule, backend=backend)
 
-    def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[CountedPayload]:
+    def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[Contribution]:
         try:
             header, coefficients = decode(payload, self.shape)
             found = (header.run_id, header.round, header.author)
@@ -252,7 +247,7 @@ class Replica:
                 "payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error)
             )
             return []
-        return [CountedPayload(commit.round, payload, Contribution(entry.weight, coefficients))]
+        return [Contribution(entry.weight, coefficients)]
 
     # ---- on disk
 
@@ -263,7 +258,6 @@ class Replica:
         Raises `StorageError` for a snapshot of another model.
         """
         read_snapshot(snapshot, self.committed)
-        self._earlier.forget()
         self.digest = state_digest(self.committed)
         return self.digest
 
@@ -286,7 +280,6 @@ class Replica:
             "pending": [described(pending, self.engine) for pending in position.pending],
         }
         shared = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
-        shared |= {_VOTES + name: tensor for name, tensor in self._earlier.tensors().items()}
         save_tensors(path, shared | local, about)
 
     def load(self, path: Path) -> Position | None:
@@ -331,12 +324,6 @@ class Replica:
             raise StorageError(
                 f"expected momentum with digest {about['local_digest']}, got {found}"
             )
-        votes = {
-            name.removeprefix(_VOTES): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(_VOTES)
-        }
-        self._earlier.restore(votes, self.shape)
         self._load_local(tensors)
         self.has_momentum = about["has_momentum"]
         pending = tuple(restored(values, tensors, self.engine) for values in about["pending"])

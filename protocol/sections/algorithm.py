@@ -101,16 +101,6 @@ class AlgorithmSpec(Section):
     equally long in all directions ("orthogonal", docs/results/parity.md). "orthogonal" costs each
     node several times the arithmetic in a round. Small parameters always move by the sign."""
 
-    vote_rounds: int = Field(default=1, ge=1, le=16)
-    """Rounds whose votes one step adds up: its own and the last ones before it. With a k of 6 or 7,
-    2 ends a run nearer to AdamW, after some hundred steps in which it is behind; with a k of 32 it
-    gains nothing (docs/results/parity.md). No votes are kept over a step after which a snapshot is
-    due (`retention.snapshot_every`). Experimental."""
-
-    vote_rounds_from: int = Field(default=300, ge=0, le=100_000_000)
-    """First round for which `vote_rounds` holds; steps before it use their own round alone.
-    Experimental."""
-
     gradients: Literal["plain", "even"] = "even"
     """Scale of gradients that enter the momentum: unchanged ("plain", DeMo as published); or rows
     and columns divided by their recent sizes, as Adafactor does ("even", docs/results/knobs.md)."""

@@ -6,6 +6,8 @@ REMOVED_FIELDS: Final = {
     "algorithm.alpha": "all that is sent leaves the momentum, which trained best",
     "algorithm.early_rounds": "top_k is that of every round, which ended no worse",
     "algorithm.early_top_k": "top_k is that of every round, which ended no worse",
+    "algorithm.vote_rounds": "a step is made of its own round's votes",
+    "algorithm.vote_rounds_from": "a step is made of its own round's votes",
 }
 """Paths of the fields, each with what holds in their place. Why: docs/results/knobs.md."""
 

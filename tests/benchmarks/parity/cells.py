@@ -18,6 +18,7 @@ from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, ScheduleSpec
 RETIRED: dict[str, tuple[object, ...]] = {
     "alpha": (1.0,),
     "gradients": ("plain", "even"),
+    "vote_rounds": (1,),
 }
 """Fields of whose values the engine has only these left: docs/results/knobs.md."""
 
@@ -99,8 +100,7 @@ class Cell:
     early_top_k: int = 64
 
     vote_rounds: int = 1
-    """Rounds whose votes a step adds up, from `vote_rounds_from` on. No votes are kept over a
-    snapshot, here every hundred steps, as in a run."""
+    """Rounds whose votes a step added up, from `vote_rounds_from` on: see `RETIRED`."""
 
     vote_rounds_from: int = 300
     value_bits: int = 1
@@ -202,11 +202,6 @@ class Cell:
                 f"expected the update sign with {self.method}, transform {self.transform}, "
                 f"got {self.update}"
             )
-        if self.vote_rounds > 1 and (self.method, self.transform) != ("demo", "exact"):
-            raise SettingsError(
-                f"expected vote_rounds 1 with {self.method}, transform {self.transform}, "
-                f"got {self.vote_rounds}"
-            )
         if self.overlap and self.method != "demo":
             raise SettingsError(f"expected overlap 0 with {self.method}, got {self.overlap}")
         if self.local_steps < 1 or (self.local_steps > 1 and self.method != "local_steps"):
@@ -260,12 +255,8 @@ class Cell:
 
     @property
     def algorithm(self) -> AlgorithmSpec:
-        """The part of a run file that decides k and the votes that count."""
-        return AlgorithmSpec(
-            top_k=self.top_k,
-            vote_rounds=self.vote_rounds,
-            vote_rounds_from=self.vote_rounds_from,
-        )
+        """The part of a run file that judges k."""
+        return AlgorithmSpec(top_k=self.top_k)
 
     @property
     def rounds(self) -> RoundsSpec:

@@ -28,12 +28,10 @@ from node.demo.orthogonalise import inverse_orthogonal_
 from node.demo.plain import Plain, Sent, Views, as_guess, guess_votes
 from node.demo.vote_sum import Contribution, Rule
 from node.model.training import GradientAccumulation
-from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
-from protocol.sections.retention import RetentionSpec
 from tests.benchmarks.parity.cells import Transform
 from tests.benchmarks.parity.task import Fixture
 
@@ -95,7 +93,6 @@ class DemoAuthors:
         """Payloads of the previous round while it is not applied."""
         self._sent: list[Extraction] = []
         """Extractions of all authors in the newest round."""
-        self._earlier = VoteHistory(cell.algorithm, RetentionSpec())
         self._last_update = torch.zeros(
             fixture.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8
         )
@@ -187,11 +184,7 @@ class DemoAuthors:
         if self._fixture.cell.guess == "last":
             self._last_update = self._guess(sent)
         if self._fixture.cell.transform == "exact":
-            counted = [
-                CountedPayload(step, container, Contribution(1, coefficients))
-                for container, coefficients in zip(containers, sent, strict=True)
-            ]
-            contributions = self._earlier.joined(step, step, counted)
+            contributions = [Contribution(1, coefficients) for coefficients in sent]
             apply(
                 layout, self.committed, contributions, rate, decay, rule=self._fixture.cell.update
             )

@@ -166,18 +166,6 @@ def test_the_first_rounds_of_a_cell_may_have_a_k_of_their_own(corpus: Corpus) ->
     assert up[1] > 1.5 * up[0], "less their headers it is 2.5 times"
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-def test_steps_of_several_rounds_votes_are_as_nodes_have_them(corpus: Corpus, overlap: int) -> None:
-    usual = replace(CELL, update="orthogonal", overlap=overlap, guess="own" if overlap else "none")
-    cell = replace(usual, vote_rounds=3, vote_rounds_from=1)
-    ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    otherwise = [trained(each, corpus) for each in (usual, replace(cell, vote_rounds=2))]
-    assert all(
-        any(not torch.equal(ours[name], other[name]) for name in ours) for other in otherwise
-    )
-
-
 def test_a_lone_author_that_guesses_its_own_payload_is_never_wrong(corpus: Corpus) -> None:
     alone = replace(CELL, authors=1)
     prompt, delayed = (

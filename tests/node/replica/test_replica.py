@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from node.data.corpus import Corpus
-from node.replica.canonical import canonical_bytes
 from node.replica.position import Position
 from node.replica.replica import Replica
 from protocol.codec.commits import Commit, Entry, genesis_digest
@@ -114,37 +113,6 @@ def test_a_payload_with_the_k_of_another_run_counts_for_nothing(corpus: Corpus) 
     assert all(
         torch.equal(tensor, before[name] * decay) for name, tensor in replica.committed.items()
     )
-
-
-def test_votes_of_the_last_rounds_count_on_after_a_restart_and_not_after_a_snapshot(
-    corpus: Corpus, tmp_path: Path
-) -> None:
-    """Who was there, who restarted, and who went on from the snapshot of step 9 make the same
-    bits.
-    """
-    several = {"vote_rounds": 3, "vote_rounds_from": 0}
-    replica, again, late, single = (
-        replica_of(**changed) for changed in (several, several, several, {})
-    )
-    digests, log = list[int](), list[tuple[Commit, bytes]]()
-    for round in range(13):
-        train(replica, corpus, round)
-        commit, payload = sent_in(replica, round)
-        log.append((commit, payload))
-        if round in (2, 11):  # in the middle of votes, and just after those that a snapshot ended
-            replica.save(tmp_path / "state", position := Position(round, genesis_digest(RUN), -1))
-            assert again.load(tmp_path / "state") == position
-        if round == 10:
-            assert late.adopt(tmp_path / "snapshot") == replica.digest
-        digests.append(replica.apply(commit, [payload]))
-        assert round < 2 or again.apply(commit, [payload]) == digests[-1]
-        assert round < 10 or late.apply(commit, [payload]) == digests[-1]
-        assert (single.apply(commit, [payload]) == digests[-1]) == (round == 0)
-        if round == 9:
-            (tmp_path / "snapshot").write_bytes(b"".join(canonical_bytes(replica.committed)))
-    replica.reset()
-    commit, payload = log[0]
-    assert replica.apply(commit, [payload]) == digests[0], "at genesis there were no votes before"
 
 
 def test_a_run_whose_largest_payloads_are_too_large_is_refused_by_the_field_to_lower() -> None:
