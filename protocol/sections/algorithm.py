@@ -88,13 +88,13 @@ class AlgorithmSpec(Section):
     recency: float = Field(default=1.5, ge=0, le=1000)
     """Shortens the memory of a young momentum: a node's n-th round leaves n / (n + recency) of it,
     until that reaches momentum_decay. 0: momentum_decay from the first round on. It matters more
-    with fewer coefficients and in shorter runs (docs/results/parity.md)."""
+    with fewer coefficients and in shorter runs (docs/results/knobs.md)."""
 
     top_k: int = Field(default=32, ge=1, le=4096)
     """k: coefficients kept of the 4096 in a chunk."""
 
     value_bits: Literal[1, 2, 4, 8] = 1
-    """Bits of one sent value; 1 sends signs."""
+    """Bits of one sent value; 1 sends signs, and more trained no better (docs/results/knobs.md)."""
 
     update: Literal["sign", "orthogonal"] = "orthogonal"
     """The step of a matrix: the sign of every entry ("sign", DeMo as published), or a step that is
