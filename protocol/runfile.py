@@ -259,24 +259,18 @@ class RunSpec(Section):
                 f"retention.snapshot_every {self.retention.snapshot_every} exceeds log_rounds "
                 f"{self.retention.log_rounds}: a snapshot's reader could not replay on"
             )
-        algorithm = self.algorithm
-        votes = members.members_max * 2 ** (algorithm.value_bits - 1) * algorithm.vote_rounds
         if self.algorithm.moves:
             self._require_local_steps()
         if self.algorithm.mixes:
             self._require_mixing()
-        if votes > VOTE_SUM_MAX:
-            raise ValueError(
-                f"members_max * largest value * vote_rounds is {votes}, above the exact bound "
-                f"{VOTE_SUM_MAX}"
-            )
         return self
 
     def _require_local_steps(self) -> None:
         algorithm, rounds = self.algorithm, self.rounds
-        for name in ("value_bits", "vote_rounds"):
-            if (found := getattr(algorithm, name)) != 1:
-                raise ValueError(f"algorithm.{name} must be 1 with local_steps, got {found}")
+        if algorithm.value_bits != 1:
+            raise ValueError(
+                f"algorithm.value_bits must be 1 with local_steps, got {algorithm.value_bits}"
+            )
         samples = rounds.batch_samples_max + self.membership.members_max
         if samples > VOTE_SUM_MAX:
             raise ValueError(

@@ -6,17 +6,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from protocol.errors import SettingsError
+from protocol.sections.removed import removed_text
 
 
 def problems_text(error: ValidationError, *, unknown_field: str = "no such field") -> str:
-    """Every wrong field of `error` in one line; `unknown_field` is said of a field that is none."""
+    """Every wrong field of `error` in one line; `unknown_field` is said of a field that is none,
+    unless it was one once.
+    """
     return "; ".join(_in_words(dict(problem), unknown_field) for problem in error.errors())
 
 
 def _in_words(problem: Mapping[str, Any], unknown_field: str) -> str:
     field = ".".join(str(part) for part in problem["loc"]) or "fields together"
     if problem["type"] == "extra_forbidden":
-        return f"{field}: {unknown_field}"
+        return f"{field}: {removed_text(field, problem['input']) or unknown_field}"
     expected = problem["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     if not problem["loc"]:
         return f"{field}: {expected}"

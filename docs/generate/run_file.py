@@ -63,8 +63,8 @@ whoever changes a field after the start has another run.
 - With the `algorithm.name` gossip-adam `membership.trust` is known, `membership.members_max` is at
   most 256 (64 with the topology complete), and of `[algorithm]` only `mixing` may be set; with any
   other name `mixing` may not.
-- `membership.members_max` x largest value x `algorithm.vote_rounds` is at most 16,777,215, where
-  the largest value is 2^(`algorithm.value_bits` - 1): the sum of all votes must stay
+- With the `algorithm.name` local_steps `rounds.batch_samples_max` and `membership.members_max` add
+  up to at most 16,777,215: nodes weigh by their samples, and sums must stay
   [exact](../explain/equal-bits.md).
 """
 

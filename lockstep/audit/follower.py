@@ -108,10 +108,10 @@ class Follower:
         return max(0, self._record.newest_round - self.audited_round)
 
     def header_of(self, round: int, payload: Blob) -> Header:
-        """The header of a payload that decodes to the shape of a round; `RemoteProtocolError` for
+        """The header of a payload that decodes to the run's shape; `RemoteProtocolError` for
         another one.
         """
-        return decode(payload, self._audit.replica.shape_at(round))[0]
+        return decode(payload, self._audit.replica.shape)[0]
 
     @property
     def _ignored(self) -> int:

@@ -44,7 +44,7 @@ class Backend(Protocol):
         """(indices, previous) of the k largest |M| of each chunk, any of equals.
 
         Int16 [chunks, k], their places in ascending order, and float32 [chunks, k], the momentum
-        there before. Alpha of it leaves the momentum of chunks that are active.
+        there before. Alpha of it, 1 or 0, leaves the momentum of chunks that are active.
         """
 
     def update(

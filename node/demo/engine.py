@@ -3,7 +3,7 @@
 The orthonormal DCT is linear, so the momentum is kept as coefficients M and never transformed back:
 
     accumulate   M <- beta_n * M + DCT2(G),  beta_n = min(beta, n / (n + recency)) for the n-th
-    extract      q of the k largest |M| of each chunk is sent, and alpha of these leaves M
+    extract      q of the k largest |M| of each chunk is sent, and these leave M
     reclaim      what left comes back, decayed as M was since; bit for bit if M did not change
     withdraw     what an older copy of M has sent meanwhile leaves M, as if `extract` had taken it
 
@@ -60,9 +60,6 @@ class DemoSettings:
     momentum_decay: float = 0.999
     """beta: share of the momentum that an accumulation leaves at most, 0 <= beta < 1."""
 
-    alpha: float = 1.0
-    """Share of a sent coefficient that leaves the momentum, 0 < alpha <= 1."""
-
     top_k: int = 32
     """k: coefficients kept of the 4096 in a chunk, 1 to 4096."""
 
@@ -80,8 +77,6 @@ class DemoSettings:
             )
         if not 0 <= self.recency < math.inf:
             raise SettingsError(f"expected a finite recency of at least 0, got {self.recency}")
-        if not 0 < self.alpha <= 1:
-            raise SettingsError(f"expected an alpha above 0 and up to 1, got {self.alpha}")
         if not 1 <= self.top_k <= CHUNK_ENTRIES:
             raise SettingsError(f"expected a top_k of 1 to {CHUNK_ENTRIES}, got {self.top_k}")
         if self.value_bits not in VALUE_BITS:
@@ -110,7 +105,7 @@ class Extraction:
     """int16 [chunks, k]: their values q, 0 in unused slots."""
 
     previous: Tensor
-    """float32 [chunks, k]: the momentum there before. Alpha of it left, where a value was sent."""
+    """float32 [chunks, k]: the momentum there before. It left, where a value was sent."""
 
     state: object
     """The engine's state whose momentum this came from."""
@@ -214,8 +209,8 @@ class Engine:
         Only out of chunks that are `active`, bool [chunks], if given. `top_k` is the k of this
         call, if it is not that of the settings.
         """
-        top_k, alpha = top_k or self.settings.top_k, self.settings.alpha
-        indices, previous = self.backend.extract(self.momentum, top_k, alpha, active)
+        top_k = top_k or self.settings.top_k
+        indices, previous = self.backend.extract(self.momentum, top_k, 1.0, active)
         candidates = previous if active is None else previous * active[:, None]
         values = quantise(candidates, self.settings.value_bits).to(torch.int16)
         self._changes += 1
@@ -258,7 +253,7 @@ class Engine:
         kept = momentum.gather(1, places)
         same_sign = kept.sign() == values.sign()  # never in an unused slot, but for zeros
         momentum.scatter_add_(
-            1, places, kept * same_sign * -self.settings.alpha
+            1, places, kept * same_sign * -1.0
         )  # an unused slot adds 0 to place 0
         self._changes += 1
 
@@ -325,7 +320,7 @@ class Engine:
 
     def _taken(self, extraction: Extraction) -> Tensor:
         """float32 [chunks, k]: what an extraction took out of the momentum."""
-        return extraction.previous * (extraction.values != 0) * self.settings.alpha
+        return extraction.previous * (extraction.values != 0)
 
     def _extraction(
         self, tensors: tuple[Tensor, Tensor, Tensor], accumulations: int, changes: int

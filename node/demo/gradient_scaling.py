@@ -1,10 +1,10 @@
-"""How gradients enter the momentum: plain, each tensor scaled to one size, or made even.
+"""How gradients enter the momentum: plain, or made even.
 
-Momentum adds up gradients, so large ones decide what is sent. With "unit" each tensor has a root
-mean square of one, so that no step weighs more than another. Within a tensor, too, some rows are
-always large and others rarely. Adam divides each entry by the root of its recent mean square, which
-takes a second tensor of the parameter's size. Adafactor (Shazeer, Stern, arXiv 1804.04235) keeps
-the recent means of rows and columns alone, and so does "even":
+Momentum adds up gradients, so large ones decide what is sent: those of a few steps, and within a
+tensor those of a few rows, which are always large while others rarely are. Adam divides each entry
+by the root of its recent mean square, which takes a second tensor of the parameter's size.
+Adafactor (Shazeer, Stern, arXiv 1804.04235) keeps the recent means of rows and columns alone, and
+so does "even":
 
     r <- b r + (1 - b) * mean of G^2 along each row         c the same along each column
     v_ij = r_i c_j / mean(r) / (1 - b^t)                    after t gradients of this tensor
@@ -27,7 +27,7 @@ from node.demo.backend import is_accelerator
 from node.demo.engine import GradientError
 from protocol.errors import LocalProtocolError
 
-Scale = Literal["plain", "unit", "even"]
+Scale = Literal["plain", "even"]
 """How each author's gradients enter its momentum."""
 
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -38,9 +38,6 @@ MEMORY = 0.95
 MEAN_LEAST, ROW_LEAST = 1e-30, 1e-8
 """Least column mean, and least share that a row has of the mean of all rows: tiny gradients are not
 blown up."""
-
-SIZE_LEAST = 1e-15
-"""Least root mean square that "unit" divides a tensor by, for the same reason."""
 
 TOGETHER_PARTS = 4
 """Bound on the entries that are scaled together, as a fraction of all: they and their squares are
@@ -91,11 +88,8 @@ class GradientScaling:
             for name, tensor in gradients.items()
             if tensor is not None and tensor.numel()
         }
-        match self._scale:
-            case "unit":
-                _to_unit_(named)
-            case "even":
-                self._even_out_(named)
+        if self._scale == "even":
+            self._even_out_(named)
 
     def load(self, state: Tensor) -> None:
         """Take over the state of an earlier process; `LocalProtocolError` for that of another
@@ -180,18 +174,8 @@ def _mean_squares(matrices: Tensor) -> tuple[Tensor, Tensor]:
     return squares.mean(2), squares.mean(1)
 
 
-# ---- one size
-
-
-def _to_unit_(gradients: Mapping[str, Tensor]) -> None:
-    norms = [torch.linalg.vector_norm(tensor.float())[None] for tensor in gradients.values()]
-    for tensor, norm in zip(gradients.values(), _require_finite([*gradients], norms), strict=True):
-        root = math.sqrt(tensor.numel())
-        tensor.mul_(root / max(norm, SIZE_LEAST * root))
-
-
-def _require_finite(names: Sequence[str], sizes: Sequence[Tensor]) -> list[float]:
-    """The sizes of gradients, which are on the device; `GradientError` for the first that is NaN or
+def _require_finite(names: Sequence[str], sizes: Sequence[Tensor]) -> None:
+    """`GradientError` for the first gradient whose size, which is on the device, is NaN or
     infinite.
     """
     found: list[float] = torch.cat([*sizes]).tolist() if sizes else []
@@ -200,4 +184,3 @@ def _require_finite(names: Sequence[str], sizes: Sequence[Tensor]) -> list[float
             raise GradientError(
                 f"expected gradients whose squares have a finite mean, got {name} with {size}"
             )
-    return found

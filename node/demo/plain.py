@@ -1,7 +1,7 @@
 """The plain way: four verbs on the chunks of a model, strip by strip, in torch and numpy.
 
     accumulate   M <- decay * M + D G D^T        every chunk; M is kept transposed
-    extract      the k largest |M| of each chunk, and alpha of them leaves M
+    extract      the k largest |M| of each chunk, and they leave M (or, with alpha 0, stay)
     update       P <- P * decay - rate * U       U is the update of the summed votes S
     guess        U of S = 200 * sign(sent) + 40 * M / rms(M), in sixteenths
 

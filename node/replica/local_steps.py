@@ -91,13 +91,12 @@ class LocalStepsReplica(Replica):
         self.has_momentum = True
 
     def extract(self, round: int, *, mean: bool = False) -> Extraction:
-        top_k = self._spec.algorithm.top_k_at(round)
         samples = self._passes.samples if self._passes else 0
-        return self.engine.extract(top_k=top_k, code_max=self._code_max(samples, self._rate, top_k))
+        return self.engine.extract(code_max=self._code_max(samples, self._rate))
 
     def forget_momentum(self) -> None:
         """Begin again without a residual and without the optimizer's state."""
-        self.engine = Residual(self.layout, self._spec.algorithm.top_k_max, self.trainee.device)
+        self.engine = Residual(self.layout, self._spec.algorithm.top_k, self.trainee.device)
         self._optimizer = LocalOptimizer(self.trainee.model, self.trainee.parameters)
         self._passes = None
         self._rate = 0.0
@@ -107,22 +106,18 @@ class LocalStepsReplica(Replica):
 
     # ---- downstream of the commit: the same bits everywhere
 
-    def _step(
-        self, contributions: Sequence[Contribution], rates: tuple[float, float], top_k: int
-    ) -> None:
+    def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
         learning_rate, decay = rates
         movements = [
-            Movement(
-                each.weight, self._code_max(each.weight, learning_rate, top_k), each.coefficients
-            )
+            Movement(each.weight, self._code_max(each.weight, learning_rate), each.coefficients)
             for each in contributions
         ]
         apply(self.layout, self.committed, movements, decay)
 
-    def _code_max(self, samples: int, learning_rate: float, top_k: int) -> int:
+    def _code_max(self, samples: int, learning_rate: float) -> int:
         """Code of the largest scale that an author of this many samples may have."""
-        steps = -(-samples // self._spec.algorithm.local_samples)
-        return code_max(learning_rate, steps, top_k)
+        algorithm = self._spec.algorithm
+        return code_max(learning_rate, -(-samples // algorithm.local_samples), algorithm.top_k)
 
     # ---- on disk
 

@@ -42,7 +42,6 @@ from node.replica.position import (
 )
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
-from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Blob, Header, PayloadShape, decode, sealed
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
@@ -58,7 +57,6 @@ STATE_VERSION = 7
 _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/"
 _SIZES = _MOMENTUM + "sizes"
-_VOTES = "votes/"
 
 
 class Replica:
@@ -80,7 +78,7 @@ class Replica:
         )
         algorithm = spec.algorithm
         self.payload_bytes_max, cure = self._largest_payload()
-        """Bytes of the largest payload of any round."""
+        """Bytes of the largest payload."""
         if self.payload_bytes_max > spec.rounds.payload_bytes_max:
             raise SettingsError(
                 f"rounds.payload_bytes_max: payloads of this model reach {self.payload_bytes_max} "
@@ -88,18 +86,13 @@ class Replica:
             )
         self._settings = DemoSettings.among(algorithm.model_dump())
         self.committed: dict[str, Tensor] = {}
-        self._earlier = VoteHistory(algorithm, spec.retention)
         self.payloads_ignored = 0
         """Payloads of commits that counted for nothing, since this replica was made."""
         self.reset()
 
     def _largest_payload(self) -> tuple[int, str]:
-        """Bytes of the largest payload of any round, and what else makes it smaller."""
-        algorithm = self._spec.algorithm
-        most = PayloadShape(
-            self.layout.chunks, algorithm.top_k_max, algorithm.value_bits, algorithm.moves
-        )
-        return most.bytes_max, f", or lower {algorithm.top_k_max_field}"
+        """Bytes of the largest payload, and what else makes it smaller."""
+        return self.shape.bytes_max, ", or lower algorithm.top_k"
 
     def reset(self) -> None:
         """Go back to genesis, without momentum."""
@@ -115,7 +108,6 @@ class Replica:
             {name: t.clone() for name, t in working.items()} if self._works_apart() else working
         )
         self.forget_momentum()
-        self._earlier.forget()
         self.digest = state_digest(self.committed)
 
     def _works_apart(self) -> bool:
@@ -125,11 +117,12 @@ class Replica:
     def _fresh_model(self) -> nn.Module:
         return build_model(self._spec.model.type, self._spec.model.config)
 
-    def shape_at(self, round: int) -> PayloadShape:
-        """The shape of every payload of a round."""
+    @property
+    def shape(self) -> PayloadShape:
+        """The shape of every payload."""
         algorithm = self._spec.algorithm
         return PayloadShape(
-            self.layout.chunks, algorithm.top_k_at(round), algorithm.value_bits, algorithm.moves
+            self.layout.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves
         )
 
     # ---- upstream of the payload: local
@@ -179,11 +172,11 @@ class Replica:
         """Take the coefficients that this node sends in a round out of the momentum. `mean`: nodes
         that mix parameters take the mean of all in this round.
         """
-        return self.engine.extract(top_k=self._spec.algorithm.top_k_at(round))
+        return self.engine.extract()
 
     def encoded(self, header: Header, extraction: Extraction) -> tuple[bytes, int]:
         """The payload that holds an extraction, and the number of values in it."""
-        shape = self.shape_at(header.round)
+        shape = self.shape
         body = extraction.body(shape)
         return sealed(header, body, shape), body.values
 
@@ -191,7 +184,7 @@ class Replica:
         """The header of a payload of a round; `RemoteProtocolError` for one that counts for
         nothing.
         """
-        return decode(payload, self.shape_at(round))[0]
+        return decode(payload, self.shape)[0]
 
     def own_report(self) -> dict[str, Any]:
         """Fields of `Applied` that tell of parameters of this node's own; none where all nodes have
@@ -206,7 +199,7 @@ class Replica:
         with contextlib.suppress(
             RemoteProtocolError
         ):  # as a payload that counts for nothing: see `apply`
-            self.engine.withdraw(decode(payload, self.shape_at(round))[1])
+            self.engine.withdraw(decode(payload, self.shape)[1])
 
     def forget_momentum(self) -> None:
         """Begin again without momentum: what it held is lost."""
@@ -225,29 +218,24 @@ class Replica:
         A payload that does not decode, or is not what its entry says, counts for nothing: decoding
         is a function of its bytes alone, so it counts for nothing on every node.
         """
-        counted: list[CountedPayload] = []
+        contributions: list[Contribution] = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if payload:
-                counted += self._counted(commit, entry, payload)
-        contributions = self._earlier.joined(commit.round, commit.step, counted)
+                contributions += self._counted(commit, entry, payload)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
-            self._step(contributions, rates, self.shape_at(commit.round).top_k)
+            self._step(contributions, rates)
         self.digest = state_digest(self.committed)
         return self.digest
 
-    def _step(
-        self, contributions: Sequence[Contribution], rates: tuple[float, float], top_k: int
-    ) -> None:
-        """Change the committed parameters; `rates` are learning rate and decay, `top_k` is the k of
-        the round.
-        """
+    def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
+        """Change the committed parameters; `rates` are learning rate and decay."""
         rule, backend = self._spec.algorithm.update, self.engine.backend
         apply(self.layout, self.committed, contributions, *rates, rule=rule, backend=backend)
 
-    def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[CountedPayload]:
+    def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[Contribution]:
         try:
-            header, coefficients = decode(payload, self.shape_at(commit.round))
+            header, coefficients = decode(payload, self.shape)
             found = (header.run_id, header.round, header.author)
             if found != (self._run_id, commit.round, entry.author):
                 raise RemoteProtocolError(
@@ -259,7 +247,7 @@ class Replica:
                 "payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error)
             )
             return []
-        return [CountedPayload(commit.round, payload, Contribution(entry.weight, coefficients))]
+        return [Contribution(entry.weight, coefficients)]
 
     # ---- on disk
 
@@ -270,7 +258,6 @@ class Replica:
         Raises `StorageError` for a snapshot of another model.
         """
         read_snapshot(snapshot, self.committed)
-        self._earlier.forget()
         self.digest = state_digest(self.committed)
         return self.digest
 
@@ -293,7 +280,6 @@ class Replica:
             "pending": [described(pending, self.engine) for pending in position.pending],
         }
         shared = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
-        shared |= {_VOTES + name: tensor for name, tensor in self._earlier.tensors().items()}
         save_tensors(path, shared | local, about)
 
     def load(self, path: Path) -> Position | None:
@@ -338,12 +324,6 @@ class Replica:
             raise StorageError(
                 f"expected momentum with digest {about['local_digest']}, got {found}"
             )
-        votes = {
-            name.removeprefix(_VOTES): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(_VOTES)
-        }
-        self._earlier.restore(votes, self.shape_at)
         self._load_local(tensors)
         self.has_momentum = about["has_momentum"]
         pending = tuple(restored(values, tensors, self.engine) for values in about["pending"])

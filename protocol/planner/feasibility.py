@@ -101,7 +101,7 @@ def _footprint(spec: RunSpec, size: Size) -> Footprint:
         largest = payload_bytes_max(size.parameters)
     else:
         fields = algorithm.value_bits, algorithm.moves
-        largest = PayloadShape(size.chunks, algorithm.top_k_max, *fields).bytes_max
+        largest = PayloadShape(size.chunks, algorithm.top_k, *fields).bytes_max
     if largest > accepted:
         raise SettingsError(
             f"rounds.payload_bytes_max: payloads of this model reach {largest} bytes, the run "

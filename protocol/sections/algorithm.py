@@ -78,10 +78,9 @@ class AlgorithmSpec(Section):
     name: Literal["demo", "local_steps", "gossip-adam"] = "demo"
     """The algorithm. "demo": a round makes one step, from gradients. "local_steps": a node makes as
     many steps of an optimizer of its own (Muon and AdamW) as fit into a round, and sends what these
-    moved; of this section only `top_k`, `early_rounds`, `early_top_k` and `local_samples` count
-    then. Experimental. "gossip-adam": every node has parameters of its own and mixes them with a
-    few neighbours (docs/explain/gossip-adam.md); of this section only `mixing` counts then.
-    Experimental."""
+    moved; of this section only `top_k` and `local_samples` count then. Experimental. "gossip-adam":
+    every node has parameters of its own and mixes them with a few neighbours
+    (docs/explain/gossip-adam.md); of this section only `mixing` counts then. Experimental."""
 
     momentum_decay: float = Field(default=0.999, ge=0, lt=1)
     """beta: the largest share of the momentum that is left after one round."""
@@ -89,44 +88,22 @@ class AlgorithmSpec(Section):
     recency: float = Field(default=1.5, ge=0, le=1000)
     """Shortens the memory of a young momentum: a node's n-th round leaves n / (n + recency) of it,
     until that reaches momentum_decay. 0: momentum_decay from the first round on. It matters more
-    with fewer coefficients and in shorter runs (docs/results/parity.md)."""
-
-    alpha: float = Field(default=1.0, gt=0, le=1)
-    """Share of the sent coefficients that leaves the author's momentum."""
+    with fewer coefficients and in shorter runs (docs/results/knobs.md)."""
 
     top_k: int = Field(default=32, ge=1, le=4096)
     """k: coefficients kept of the 4096 in a chunk."""
 
-    early_rounds: int = Field(default=0, ge=0, le=10_000_000)
-    """Rounds from the first on that keep `early_top_k` coefficients. With a small k a network
-    learns slowly at first, and larger payloads for a tenth of the run pay for themselves
-    (docs/results/parity.md). Experimental."""
-
-    early_top_k: int = Field(default=64, ge=1, le=4096)
-    """k of the first `early_rounds` rounds. Experimental."""
-
     value_bits: Literal[1, 2, 4, 8] = 1
-    """Bits of one sent value; 1 sends signs."""
+    """Bits of one sent value; 1 sends signs, and more trained no better (docs/results/knobs.md)."""
 
     update: Literal["sign", "orthogonal"] = "orthogonal"
     """The step of a matrix: the sign of every entry ("sign", DeMo as published), or a step that is
     equally long in all directions ("orthogonal", docs/results/parity.md). "orthogonal" costs each
     node several times the arithmetic in a round. Small parameters always move by the sign."""
 
-    vote_rounds: int = Field(default=1, ge=1, le=16)
-    """Rounds whose votes one step adds up: its own and the last ones before it. With a k of 6 or 7,
-    2 ends a run nearer to AdamW, after some hundred steps in which it is behind; with a k of 32 it
-    gains nothing (docs/results/parity.md). No votes are kept over a step after which a snapshot is
-    due (`retention.snapshot_every`). Experimental."""
-
-    vote_rounds_from: int = Field(default=300, ge=0, le=100_000_000)
-    """First round for which `vote_rounds` holds; steps before it use their own round alone.
-    Experimental."""
-
-    gradients: Literal["plain", "unit", "even"] = "even"
-    """Scale of gradients that enter the momentum: unchanged ("plain"); each tensor at a root mean
-    square of one ("unit"); or rows and columns divided by their recent sizes, as Adafactor does
-    ("even")."""
+    gradients: Literal["plain", "even"] = "even"
+    """Scale of gradients that enter the momentum: unchanged ("plain", DeMo as published); or rows
+    and columns divided by their recent sizes, as Adafactor does ("even", docs/results/knobs.md)."""
 
     local_samples: int = Field(default=8, ge=1, le=1_000_000)
     """Samples of one local step, with the name "local_steps". Experimental."""
@@ -167,17 +144,3 @@ class AlgorithmSpec(Section):
     def weight_of(self, samples: int) -> int:
         """The weight in a commit of a node that trained this many samples."""
         return max(1, samples) if self.moves else 1
-
-    def top_k_at(self, round: int) -> int:
-        """K of a round."""
-        return self.early_top_k if round < self.early_rounds else self.top_k
-
-    @property
-    def top_k_max(self) -> int:
-        """The largest k of any round."""
-        return max(self.top_k, self.top_k_at(0))
-
-    @property
-    def top_k_max_field(self) -> str:
-        """The field to lower where `top_k_max` is too large."""
-        return "algorithm.top_k" if self.top_k == self.top_k_max else "algorithm.early_top_k"

@@ -53,7 +53,6 @@ def test_every_whole_number_of_the_run_file_has_a_unit_or_none() -> None:
         "lockstep",
         "seed",
         "algorithm.top_k",
-        "algorithm.early_top_k",
         "rounds.stretch",
     }
 

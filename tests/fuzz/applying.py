@@ -31,7 +31,7 @@ def replicas() -> tuple[Replica, Replica]:
 def judge_apply(blob: bytes) -> None:
     """A commit of an honest payload and of any bytes."""
     ours, plain = replicas()
-    sent = [blob or b"\0", payload_for(ours.shape_at(ROUND), ROUND, AUTHORS[1], 1)]
+    sent = [blob or b"\0", payload_for(ours.shape, ROUND, AUTHORS[1], 1)]
     entries = tuple(
         Entry(author, sha256(payload), len(payload), 1, 1)
         for author, payload in zip(AUTHORS, sent, strict=True)
@@ -42,6 +42,6 @@ def judge_apply(blob: bytes) -> None:
 
 def target() -> Target:
     """The reader that makes steps."""
-    shape = replicas()[0].shape_at(ROUND)
+    shape = replicas()[0].shape
     seeds = tuple(payload_for(shape, ROUND, AUTHORS[0], number) for number in range(4))
     return Target(judge_apply, seeds, share=1)

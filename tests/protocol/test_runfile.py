@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from protocol.errors import SettingsError, VersionError
-from protocol.limits import MEMBERS_MAX, RUN_FILE_BYTES_MAX
+from protocol.limits import MEMBERS_MAX, RUN_FILE_BYTES_MAX, VOTE_SUM_MAX
 from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id, run_json
+from protocol.sections.removed import REMOVED_FIELDS
 
 KEY = bytes(range(32))
 bounded = settings(deadline=None, max_examples=100)
@@ -35,7 +36,7 @@ def test_what_is_written_is_read() -> None:
         name = "my-run.2"
         seed = 7
         [algorithm]
-        alpha = 1            # a whole number is a number
+        recency = 2          # a whole number is a number
         value_bits = 4
         [rounds]
         overlap = 0
@@ -45,10 +46,10 @@ def test_what_is_written_is_read() -> None:
         deep = { list = [1, 2.5, "x", true] }
         """
     )
-    assert (spec.name, spec.seed, spec.algorithm.alpha, spec.algorithm.value_bits) == (
+    assert (spec.name, spec.seed, spec.algorithm.recency, spec.algorithm.value_bits) == (
         "my-run.2",
         7,
-        1.0,
+        2.0,
         4,
     )
     assert (spec.rounds.overlap, spec.rounds.compute_ms, spec.rounds.publish_ms) == (0, 2000, 5000)
@@ -159,10 +160,6 @@ def test_all_mistakes_are_told_at_once() -> None:
         (
             "[algorithm]\nname = 'local_steps'\nvalue_bits = 2",
             "algorithm.value_bits must be 1 with local_steps, got 2",
-        ),
-        (
-            "[algorithm]\nname = 'local_steps'\nvote_rounds = 2",
-            "algorithm.vote_rounds must be 1 with local_steps, got 2",
         ),
         (
             "[algorithm]\nname = 'local_steps'\n[rounds]\nbatch_samples_max = 16776960",
@@ -334,9 +331,25 @@ def test_json_and_name_are_pinned() -> None:
     meet.
     """
     assert (
-        run_json(RunSpec())[:60] == b'{"algorithm":{"alpha":1.0,"early_rounds":0,"early_top_k":64,'
+        run_json(RunSpec())[:60] == b'{"algorithm":{"gradients":"even","local_samples":8,"mixing":'
     )
-    assert run_id(RunSpec(), KEY) == "125057dcc95c0b37234e5d95ba2d3b67"
+    assert run_id(RunSpec(), KEY) == "910390163adf77f6025d28b0dcc05fbb"
+
+
+def test_a_choice_of_an_earlier_release_is_refused_with_those_that_are_left() -> None:
+    with pytest.raises(SettingsError, match=r"expected 'plain' or 'even', found 'unit'"):
+        parse_run_file("[algorithm]\ngradients = 'unit'")
+
+
+@pytest.mark.parametrize("path", REMOVED_FIELDS)
+def test_a_field_of_an_earlier_release_is_refused_with_what_holds_now(path: str) -> None:
+    section, name = path.split(".")
+    with pytest.raises(SettingsError) as caught:
+        parse_run_file(f"[{section}]\n{name} = 3")
+    assert str(caught.value) == (
+        f"run file: {path}: expected no such field any more ({REMOVED_FIELDS[path]}), got 3; "
+        "remove the line"
+    )
 
 
 def test_a_run_file_is_frozen() -> None:
@@ -357,22 +370,10 @@ def test_every_field_says_what_it_means() -> None:
     assert undocumented(RunSpec) == []
 
 
-def test_the_first_rounds_may_have_a_k_of_their_own() -> None:
-    early = parse_run_file("[algorithm]\ntop_k = 7\nearly_rounds = 200\nearly_top_k = 16").algorithm
-    assert [early.top_k_at(round) for round in (0, 199, 200, 10**6)] == [16, 16, 7, 7]
-    assert (early.top_k_max, early.top_k_max_field) == (16, "algorithm.early_top_k")
-    usual = RunSpec().algorithm
-    assert usual.top_k_at(0) == usual.top_k_at(10**6) == usual.top_k_max
-    with pytest.raises(SettingsError, match="early_top_k"):
-        parse_run_file("[algorithm]\nearly_top_k = 5000")
-
-
 def test_all_votes_of_a_step_are_counted_exactly() -> None:
-    assert RunSpec().algorithm.vote_rounds == 1
-    most = "[algorithm]\nvalue_bits = 8\nvote_rounds = 16\n[membership]\nmembers_max = {}"
-    assert parse_run_file(most.format(4096)).algorithm.vote_rounds == 16
-    with pytest.raises(SettingsError, match="vote_rounds"):
-        parse_run_file("[algorithm]\nvote_rounds = 17")
+    """No run file allows more votes than float32 adds exactly."""
+    most = parse_run_file(f"[algorithm]\nvalue_bits = 8\n[membership]\nmembers_max = {MEMBERS_MAX}")
+    assert most.membership.members_max * 2 ** (most.algorithm.value_bits - 1) <= VOTE_SUM_MAX
 
 
 @pytest.mark.parametrize(

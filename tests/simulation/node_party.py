@@ -342,9 +342,7 @@ class SimulatedNode:
             retention.log_bytes_max,
             snapshots.held_round,
         )
-        check = PayloadCheck(
-            info.run_id, lambda round, payload: decode(payload, replica.shape_at(round))[0]
-        )
+        check = PayloadCheck(info.run_id, lambda round, payload: decode(payload, replica.shape)[0])
         witness = WitnessReports(
             self.peer,
             info.spec.rounds.copies_min,

@@ -57,9 +57,6 @@ class Outcome:
     """Hash of the whole history."""
 
 
-VOTES = {"vote_rounds": 3, "vote_rounds_from": 5}
-"""A run with votes: those of several rounds make a step."""
-
 LOCAL_SAMPLES = (1, 3, 4, 16)
 """Samples of a local step in runs with them: from many steps in a round to a part of one."""
 
@@ -72,8 +69,6 @@ def spec_of(chance: random.Random, nodes: int, algorithm: dict[str, object]) -> 
         {
             "algorithm": {
                 "top_k": TOP_K,
-                "early_rounds": 7,
-                "early_top_k": TOP_K + 8,
                 **algorithm,
             },
             "schedule": {
@@ -122,7 +117,7 @@ class Scenario:
             if many
             else min(NODES_MAX, 2 + int(chance.expovariate(0.5)))
         )
-        algorithm: dict[str, object] = {**VOTES}
+        algorithm: dict[str, object] = {}
         if local_steps:
             samples = LOCAL_SAMPLES[seed % len(LOCAL_SAMPLES)]
             algorithm = {"name": "local_steps", "local_samples": samples}

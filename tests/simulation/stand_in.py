@@ -30,7 +30,6 @@ from node.demo.vote_sum import Contribution
 from node.model.training import RoundWork
 from node.replica.position import Pending, Position
 from node.replica.snapshot import read_snapshot
-from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, commit_digest, genesis_digest
 from protocol.codec.payload import (
@@ -139,10 +138,7 @@ class Replica:
     ) -> None:
         self.peer, self.run_id, self.trainee = peer, run_id, trainee
         self._algorithm, self._auditor = spec.algorithm, auditor
-        self._earlier = VoteHistory(spec.algorithm, spec.retention)
-        self.payload_bytes_max = max(
-            self.shape_at(round).bytes_max for round in (0, spec.algorithm.early_rounds)
-        )
+        self.payload_bytes_max = self.shape.bytes_max
         self._raw = np.zeros(_BYTES, np.uint8)
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
         self.engine = self
@@ -150,12 +146,11 @@ class Replica:
         self._rate = 0.0
         self.reset()
 
-    def shape_at(self, round: int) -> PayloadShape:
-        """The shape of every payload of a round."""
+    @property
+    def shape(self) -> PayloadShape:
+        """The shape of every payload."""
         algorithm = self._algorithm
-        return PayloadShape(
-            CHUNKS, algorithm.top_k_at(round), algorithm.value_bits, algorithm.moves
-        )
+        return PayloadShape(CHUNKS, algorithm.top_k, algorithm.value_bits, algorithm.moves)
 
     # ---- for the trainer
 
@@ -163,7 +158,6 @@ class Replica:
         """Genesis, without momentum."""
         self._raw[:] = 0
         self._stands_at, self._is_adopted = -1, False
-        self._earlier.forget()
         self._set_head(genesis_digest(self.run_id), -1)
         self._auditor.lose(self.trained_here)
         self.momentum: set[int] = set()
@@ -206,9 +200,7 @@ class Replica:
         for position in sorted(self.momentum):
             by_chunk[position // 4096].append(position)
         chosen = tuple(
-            position
-            for chunk in by_chunk.values()
-            for position in chunk[: self.shape_at(round).top_k]
+            position for chunk in by_chunk.values() for position in chunk[: self.shape.top_k]
         )
         self.momentum.difference_update(chosen)
         return Extraction(chosen, code)
@@ -217,11 +209,11 @@ class Replica:
         """The scale of this round's work, of which the auditor is told."""
         work = Work(len(self.trainee.done), self._rate)
         self._auditor.works[self.peer, round] = work
-        return work.code_max(self._algorithm, self.shape_at(round).top_k)
+        return work.code_max(self._algorithm, self.shape.top_k)
 
     def encoded(self, header: Header, extraction: Any) -> tuple[bytes, int]:
         """The payload of an extraction, and the number of its values."""
-        shape = self.shape_at(header.round)
+        shape = self.shape
         body = extraction.body(shape)
         return sealed(header, body, shape), body.values
 
@@ -238,7 +230,7 @@ class Replica:
 
     def withdraw(self, round: int, payload: bytes) -> None:
         """The positions of the payload leave the momentum, as far as they are there."""
-        self.momentum.difference_update(_decoded(payload, self.shape_at(round)).positions)
+        self.momentum.difference_update(_decoded(payload, self.shape).positions)
 
     def forget_momentum(self) -> None:
         """Begin again without momentum: its positions are lost."""
@@ -248,7 +240,7 @@ class Replica:
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make the commit's step; judged by the auditor."""
         self._auditor.follows(self.peer, commit.round, self.head, self.run_id, digest=self.digest)
-        counted = []
+        contributions = []
         for entry, payload in zip(commit.entries, payloads, strict=True):
             if not payload:
                 self._auditor.passes_over(self.peer, commit.round, entry)
@@ -256,14 +248,14 @@ class Replica:
                 continue
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
-            sent = _decoded(payload, self.shape_at(commit.round))
+            sent = _decoded(payload, self.shape)
             if (sent.author, sent.round) != (entry.author, commit.round):
                 raise Violation(
                     f"round {commit.round} names a payload of {sent.author} in round {sent.round}"
                 )
             self._auditor.sent[sent.author, sent.round] = sent.positions
             if self._algorithm.moves:
-                top_k = self.shape_at(commit.round).top_k
+                top_k = self.shape.top_k
                 self._auditor.weighs(entry, commit.round, self._algorithm, top_k, sent.coefficients)
             for position in sent.positions:
                 if (
@@ -276,13 +268,11 @@ class Replica:
                         "a second time"
                     )
                 self._raw[position >> 3] |= 1 << (position & 7)
-            contribution = Contribution(entry.weight, sent.coefficients)
-            counted.append(CountedPayload(commit.round, payload, contribution))
-        contributions = self._earlier.joined(commit.round, commit.step, counted)
+            contributions.append(Contribution(entry.weight, sent.coefficients))
         if self._algorithm.moves:
             rate, top_k = (
                 float32_value(commit.learning_rate_bits),
-                self.shape_at(commit.round).top_k,
+                self.shape.top_k,
             )
             digest = digest_of_movements(contributions, self._algorithm, rate, top_k)
         else:
@@ -296,7 +286,6 @@ class Replica:
     def adopt(self, snapshot: Any, base: Any = None) -> int:
         """Take over a snapshot's parameters, and keep the momentum."""
         read_snapshot(snapshot, self.committed)
-        self._earlier.forget()
         self.digest, self._stands_at, self._is_adopted = self._digest(), -1, True
         self.void_count = self._auditor.adopted(self.peer, self.head_round, self.digest)
         return self.digest
@@ -310,9 +299,6 @@ class Replica:
             for item in position.pending
         ]
         where = (position.next_round, position.head, position.head_round)
-        votes = {
-            name: payload.numpy().tobytes() for name, payload in self._earlier.tensors().items()
-        }
         fields = (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty)
         if self._is_adopted and position.void_count in self._auditor.passed_by(self.digest):
             # it is the checkpoint of a restart, and stands behind the commit before that
@@ -324,7 +310,7 @@ class Replica:
             )
         ahead = sorted(position.voids)
         body = msgspec.msgpack.encode(
-            (*fields, where, pending, position.unsaved_rounds, votes, self.void_count, ahead)
+            (*fields, where, pending, position.unsaved_rounds, self.void_count, ahead)
         )
         disk.store_whole(STATE_FILE, hashlib.sha256(body).digest() + body)
 
@@ -340,11 +326,6 @@ class Replica:
             saved.has_momentum,
             saved.faulty,
         )
-        votes = {
-            name: torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-            for name, payload in saved.votes.items()
-        }
-        self._earlier.restore(votes, self.shape_at)
         self.digest = self._digest()
         next_round, head, head_round = saved.where
         if saved.void_count in self._auditor.passed_by(self.digest):
@@ -429,7 +410,6 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
     where: tuple[int, bytes, int]
     pending: list[tuple[bytes, list[int] | None, int | None]]
     unsaved_rounds: int
-    votes: dict[str, bytes]
     void_count: int
     voids_ahead: list[tuple[int, bytes]]
 
@@ -475,7 +455,7 @@ class Sent:
 
 
 def _digest_of_votes(contributions: Iterable[Contribution]) -> bytes:
-    """Digest of the sums of all votes that make a step, in whatever order they come."""
+    """Digest of the sums of a step's votes, in whatever order they come."""
     sums = np.zeros(POSITIONS_MAX, np.int32)
     for contribution in contributions:
         coefficients = contribution.coefficients

@@ -22,7 +22,6 @@ from node.gossip.machine.events import Found, Offered
 from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm
-from node.replica.vote_history import VoteHistory
 from node.round.agenda import Agenda
 from node.round.deadline import Deadline
 from node.round.events import LogPosition
@@ -296,15 +295,6 @@ def an_old_momentum_waits_for_no_word(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Agenda, "_may_train", trained_at_once)
 
 
-def votes_are_remembered_over_a_snapshot(patch: pytest.MonkeyPatch) -> None:
-    """Who was there adds up votes that who goes on from the snapshot does not have."""
-    patch.setattr(VoteHistory, "forget", lambda votes: None)
-
-
-def a_restart_forgets_the_votes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(VoteHistory, "restore", lambda votes, *arguments: None)
-
-
 def patience_has_no_end(patch: pytest.MonkeyPatch) -> None:
     """A node that is to end waits for payloads that nobody has any more."""
     patch.setattr(Deadline, "limit", lambda deadline, milliseconds: None)
@@ -326,7 +316,7 @@ def scales_forget_the_samples(patch: pytest.MonkeyPatch) -> None:
 
     def scale_code(replica: Replica, round: int) -> int:
         right(replica, round)
-        return Work(1, 0.0008).code_max(replica._algorithm, replica.shape_at(round).top_k)
+        return Work(1, 0.0008).code_max(replica._algorithm, replica.shape.top_k)
 
     patch.setattr(Replica, "_scale_code", scale_code)
 
@@ -369,8 +359,6 @@ PLANTED: list[tuple[Plant, str]] = [
     (an_old_momentum_sends_again, "second time|is in the parameters and with"),
     (an_old_momentum_waits_for_no_word, "second time|is in the parameters and with"),
     (it_is_announced_before_it_is_kept, "no commit in|still without"),
-    (votes_are_remembered_over_a_snapshot, "has two digests"),
-    (a_restart_forgets_the_votes, "has two digests"),
     (patience_has_no_end, "asked to leave"),
     (nothing_is_ever_void, "no commit in"),
 ]
@@ -421,7 +409,6 @@ RARE = {
     heartbeats_decide_something,
     unused_samples_vanish,
     the_snapshot_is_of_another_round,
-    votes_are_remembered_over_a_snapshot,
 }
 """Bugs that few seeds meet: their search takes six seconds to half a minute."""
 

@@ -182,7 +182,7 @@ class WorkAudit:
         if await asyncio.to_thread(work.passes.next):
             return
         await asyncio.to_thread(work.passes.finish)
-        found = await asyncio.to_thread(self._recomputer.agreement, work.round, work.payload)
+        found = await asyncio.to_thread(self._recomputer.agreement, work.payload)
         work.left.pop(0)
         work.passes = None
         if found.compared:

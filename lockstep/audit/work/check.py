@@ -63,7 +63,7 @@ class WorkCheck:
             while await asyncio.to_thread(passes.next):
                 pass
             passes.finish()
-            found = self._recomputer.agreement(commit.round, await payload(commit.round, entry))
+            found = self._recomputer.agreement(await payload(commit.round, entry))
             self._compare(author, audit, round(WHOLE * found.share) if found.compared else 0)
 
     def _compare(self, author: PeerId, audit: WorkAudit, found: int) -> None:

@@ -77,12 +77,12 @@ class Recomputer:
         """The passes over these positions of the data order, none of them made yet."""
         return Recomputation(self._trainee.passes(self._batches(shares)))
 
-    def agreement(self, round: int, payload: bytes) -> Agreement:
-        """How far a payload of a round agrees with the gradient that was computed last. A payload
+    def agreement(self, payload: bytes) -> Agreement:
+        """How far a payload agrees with the gradient that was computed last. A payload
         or gradient that counts for nothing agrees in nothing.
         """
         try:
-            coefficients = decode(payload, self.shape_at(round))[1]
+            coefficients = decode(payload, self.shape)[1]
             gradients = {name: p.grad for name, p in self._trainee.parameters.items()}
             scale = self._spec.algorithm.gradients
             return sign_agreement(
@@ -91,11 +91,12 @@ class Recomputer:
         except (RemoteProtocolError, GradientError):
             return Agreement(0, 0)
 
-    def shape_at(self, round: int) -> PayloadShape:
-        """The shape of every payload of a round."""
+    @property
+    def shape(self) -> PayloadShape:
+        """The shape of every payload."""
         algorithm = self._spec.algorithm
         return PayloadShape(
-            self._layout.chunks, algorithm.top_k_at(round), algorithm.value_bits, algorithm.moves
+            self._layout.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves
         )
 
     def _batches(self, shares: Sequence[Share]) -> Iterator[Tokens]:

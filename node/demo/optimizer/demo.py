@@ -92,7 +92,6 @@ class DeMo(Optimizer):
         top_k: int = 32,
         value_bits: int = 1,
         weight_decay: float = 0.0,
-        alpha: float = 1.0,
         update: Rule = "orthogonal",
         gradients: Scale = "even",
         local_steps: int = 0,
@@ -126,7 +125,6 @@ class DeMo(Optimizer):
             "top_k": top_k,
             "value_bits": value_bits,
             "weight_decay": weight_decay,
-            "alpha": alpha,
             "update": update,
             "gradients": gradients,
         }

@@ -30,11 +30,13 @@ SETTINGS = (
     "recency",
     "top_k",
     "value_bits",
-    "alpha",
     "update",
     "gradients",
 )
 """What every group has, equal on all ranks; with local steps "inner" too."""
+
+REMOVED = {"alpha": 1.0}
+"""Settings that a group had in earlier releases, and what holds in their place."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Dtypes that can be trained."""
@@ -75,6 +77,12 @@ def check_settings(group: Group, where: str = "") -> None:
     except (TypeError, ValueError, RuntimeError) as error:
         got = {name: group[name] for name in SETTINGS}
         raise SettingsError(f"expected numbers as settings, got {got}{where}: {error}") from None
+    for name, kept in REMOVED.items():
+        if (found := group.get(name, kept)) != kept:
+            raise SettingsError(
+                f"expected no {name} any more, as it is always {kept}, got {found!r}{where}; leave "
+                "it out"
+            )
     for name, known in CHOICES.items():
         if name in group and group[name] not in known:
             raise SettingsError(

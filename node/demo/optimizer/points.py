@@ -7,8 +7,6 @@ line, and every step of the formula is one operation on the line:
     r <- b r + (1 - b) * G^2             of each entry
     c <- b c + (1 - b) * mean of G^2     of each parameter, as are mean(r) and t
     G <- G / sqrt(r * c / mean(r) / (1 - b^t))
-
-With "unit" each parameter's gradient gets a root mean square of one.
 """
 
 from collections.abc import Sequence
@@ -16,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from node.demo.gradient_scaling import MEAN_LEAST, MEMORY, ROW_LEAST, SIZE_LEAST, Scale
+from node.demo.gradient_scaling import MEAN_LEAST, MEMORY, ROW_LEAST, Scale
 
 
 class PointScaling:
@@ -41,12 +39,8 @@ class PointScaling:
 
         present: bool [parameters], which of them have a gradient; None: all.
         """
-        match self._scale:
-            case "unit":
-                sizes = self._mean(line.square()).sqrt_().clamp_min_(SIZE_LEAST)
-                line.div_(sizes[self._owners])
-            case "even":
-                self._even_out_(line, present)
+        if self._scale == "even":
+            self._even_out_(line, present)
 
     def pieces(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Views of what is remembered of each parameter; none but with "even"."""

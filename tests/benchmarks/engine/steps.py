@@ -37,7 +37,7 @@ class Ours:
             {name: tuple(tensor.shape) for name, tensor in parameters.items()}
         )
         self._shape = PayloadShape(self._layout.chunks, top_k, 1)
-        self._engine = Engine(self._layout, DemoSettings(DECAY, 1.0, top_k, 1), self._device)
+        self._engine = Engine(self._layout, DemoSettings(DECAY, top_k, 1), self._device)
         self.momentum_bytes = self._engine.momentum.nbytes
         distinct = [self._author(seed) for seed in range(min(payloads - 1, AUTHORS_MAX))]
         self._others = list(islice(cycle(distinct), payloads - 1))

@@ -12,9 +12,15 @@ from typing import Any, Literal, get_args
 
 from node.demo.aggregate import Rule
 from node.demo.engine import DemoSettings
-from node.demo.gradient_scaling import Scale
 from protocol.errors import SettingsError
 from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, ScheduleSpec
+
+RETIRED: dict[str, tuple[object, ...]] = {
+    "alpha": (1.0,),
+    "gradients": ("plain", "even"),
+    "vote_rounds": (1,),
+}
+"""Fields of whose values the engine has only these left: docs/results/knobs.md."""
 
 Method = Literal["adamw", "muon", "signum", "demo", "local_steps"]
 Guess = Literal["none", "own", "payload", "last"]
@@ -94,20 +100,22 @@ class Cell:
     early_top_k: int = 64
 
     vote_rounds: int = 1
-    """Rounds whose votes a step adds up, from `vote_rounds_from` on. No votes are kept over a
-    snapshot, here every hundred steps, as in a run."""
+    """Rounds whose votes a step added up, from `vote_rounds_from` on: see `RETIRED`."""
 
     vote_rounds_from: int = 300
     value_bits: int = 1
+
     alpha: float = 1.0
+    """Share of the sent coefficients that left the author's momentum; see `RETIRED`."""
 
     update: Rule = "sign"
     """Update computed from the sum of votes: its sign or, for matrices, the nearest orthogonal
     matrix."""
 
-    gradients: Scale = "plain"
-    """How each author's gradients enter its momentum: as they come, each tensor scaled to a root
-    mean square of one, or rows and columns made even by their recent sizes."""
+    gradients: Literal["plain", "unit", "even"] = "plain"
+    """How each author's gradients enter its momentum: as they come, or rows and columns made even
+    by their recent sizes; "unit", each tensor scaled to a root mean square of one: see
+    `RETIRED`."""
 
     momentum_decay: float = 0.999
     """beta of DeMo and of Signum."""
@@ -153,6 +161,14 @@ class Cell:
     shape: Literal["cosine", "linear", "constant"] = "cosine"
     final_fraction: float = 0.1
 
+    def require_trainable(self) -> None:
+        """`SettingsError` for a cell that only earlier releases could train; its results stay."""
+        for name, kept in RETIRED.items():
+            if (found := getattr(self, name)) not in kept:
+                raise SettingsError(
+                    f"expected {name} of {kept}, got {found!r}: no release trains it any more"
+                )
+
     def __post_init__(self) -> None:
         _ = self.demo, self.schedule, self.algorithm  # judge their own fields
         if self.method not in get_args(Method) or self.transform not in (
@@ -185,11 +201,6 @@ class Cell:
             raise SettingsError(
                 f"expected the update sign with {self.method}, transform {self.transform}, "
                 f"got {self.update}"
-            )
-        if self.vote_rounds > 1 and (self.method, self.transform) != ("demo", "exact"):
-            raise SettingsError(
-                f"expected vote_rounds 1 with {self.method}, transform {self.transform}, "
-                f"got {self.vote_rounds}"
             )
         if self.overlap and self.method != "demo":
             raise SettingsError(f"expected overlap 0 with {self.method}, got {self.overlap}")
@@ -238,16 +249,14 @@ class Cell:
         """The engine's settings."""
         return DemoSettings.among(asdict(self))
 
+    def top_k_at(self, round_: int) -> int:
+        """K of a round; a run has one for all."""
+        return self.early_top_k if round_ < self.early_rounds else self.top_k
+
     @property
     def algorithm(self) -> AlgorithmSpec:
-        """The part of a run file that decides k and the votes that count, round by round."""
-        return AlgorithmSpec(
-            top_k=self.top_k,
-            early_rounds=self.early_rounds,
-            early_top_k=self.early_top_k,
-            vote_rounds=self.vote_rounds,
-            vote_rounds_from=self.vote_rounds_from,
-        )
+        """The part of a run file that judges k."""
+        return AlgorithmSpec(top_k=self.top_k)
 
     @property
     def rounds(self) -> RoundsSpec:

@@ -14,6 +14,7 @@ counts each payload once up and R - 1 payloads down.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,17 +23,15 @@ from torch import Tensor
 from node.demo.aggregate import apply, look_ahead
 from node.demo.dct import dct_matrix, exact_products, inverse_signs_
 from node.demo.engine import Engine, Extraction
-from node.demo.gradient_scaling import GradientScaling
+from node.demo.gradient_scaling import GradientScaling, Scale
 from node.demo.orthogonalise import inverse_orthogonal_
 from node.demo.plain import Plain, Sent, Views, as_guess, guess_votes
 from node.demo.vote_sum import Contribution, Rule
 from node.model.training import GradientAccumulation
-from node.replica.vote_history import CountedPayload, VoteHistory
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
-from protocol.sections.retention import RetentionSpec
 from tests.benchmarks.parity.cells import Transform
 from tests.benchmarks.parity.task import Fixture
 
@@ -74,12 +73,14 @@ class DemoAuthors:
 
     def __init__(self, fixture: Fixture) -> None:
         self._fixture, cell = fixture, fixture.cell
+        cell.require_trainable()
         backend = WithoutTransform(fixture.layout) if cell.transform == "off" else None
         self.engines = [
             Engine(fixture.layout, cell.demo, "cpu", backend=backend) for _ in range(cell.authors)
         ]
         self._scalings = [
-            GradientScaling(cell.gradients, fixture.layout.shapes, "cpu") for _ in self.engines
+            GradientScaling(cast("Scale", cell.gradients), fixture.layout.shapes, "cpu")
+            for _ in self.engines
         ]
         self.committed = fixture.parameters
         if cell.overlap:
@@ -92,7 +93,6 @@ class DemoAuthors:
         """Payloads of the previous round while it is not applied."""
         self._sent: list[Extraction] = []
         """Extractions of all authors in the newest round."""
-        self._earlier = VoteHistory(cell.algorithm, RetentionSpec())
         self._last_update = torch.zeros(
             fixture.layout.chunks, CHUNK_SIDE, CHUNK_SIDE, dtype=torch.int8
         )
@@ -148,7 +148,7 @@ class DemoAuthors:
             gradients = fixture.finite_gradients()
             self._scalings[author].scale_(gradients)
             engine.accumulate(gradients)
-            self._sent.append(engine.extract(top_k=fixture.cell.algorithm.top_k_at(round_)))
+            self._sent.append(engine.extract(top_k=fixture.cell.top_k_at(round_)))
             header = Header(_RUN, round_, PeerId(f"{author:032x}"))
             containers.append(encode(header, self._sent[-1].coefficients, self._shape(round_)))
         self._next_round += 1
@@ -156,9 +156,7 @@ class DemoAuthors:
 
     def _shape(self, round_: int) -> PayloadShape:
         cell = self._fixture.cell
-        return PayloadShape(
-            self._fixture.layout.chunks, cell.algorithm.top_k_at(round_), cell.value_bits
-        )
+        return PayloadShape(self._fixture.layout.chunks, cell.top_k_at(round_), cell.value_bits)
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self._fixture.trainee.parameters.values() if p.grad is not None]
@@ -186,11 +184,7 @@ class DemoAuthors:
         if self._fixture.cell.guess == "last":
             self._last_update = self._guess(sent)
         if self._fixture.cell.transform == "exact":
-            counted = [
-                CountedPayload(step, container, Contribution(1, coefficients))
-                for container, coefficients in zip(containers, sent, strict=True)
-            ]
-            contributions = self._earlier.joined(step, step, counted)
+            contributions = [Contribution(1, coefficients) for coefficients in sent]
             apply(
                 layout, self.committed, contributions, rate, decay, rule=self._fixture.cell.update
             )

@@ -125,7 +125,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
                 encode(
                     Header(run_id, round_, ids[author]),
                     extraction.coefficients,
-                    replica.shape_at(round_),
+                    replica.shape,
                 )
             )
         undecided.append((round_, payloads))
@@ -141,7 +141,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     [(0, "none", 1.0, 0), (1, "own", 1.0, 0), (1, "own", 0.5, 0), (1, "own", 1.0, 2)],
 )
 @pytest.mark.parametrize(
-    ("rule", "gradients"), [("sign", "plain"), ("sign", "unit"), ("orthogonal", "even")]
+    ("rule", "gradients"), [("sign", "plain"), ("sign", "even"), ("orthogonal", "even")]
 )
 def test_the_harness_trains_the_bits_that_nodes_would(
     corpus: Corpus,
@@ -160,27 +160,10 @@ def test_the_harness_trains_the_bits_that_nodes_would(
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-def test_rounds_with_a_k_of_their_own_are_as_nodes_have_them(corpus: Corpus, overlap: int) -> None:
-    cell = replace(
-        CELL, early_rounds=2, early_top_k=40, overlap=overlap, guess="own" if overlap else "none"
-    )
-    ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+def test_the_first_rounds_of_a_cell_may_have_a_k_of_their_own(corpus: Corpus) -> None:
+    cell = replace(CELL, early_rounds=2, early_top_k=40)
     up = [DemoAuthors(Fixture(TASK, each, corpus)).step().up_bytes for each in (CELL, cell)]
     assert up[1] > 1.5 * up[0], "less their headers it is 2.5 times"
-
-
-@pytest.mark.parametrize("overlap", [0, 1])
-def test_steps_of_several_rounds_votes_are_as_nodes_have_them(corpus: Corpus, overlap: int) -> None:
-    usual = replace(CELL, update="orthogonal", overlap=overlap, guess="own" if overlap else "none")
-    cell = replace(usual, vote_rounds=3, vote_rounds_from=1)
-    ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    otherwise = [trained(each, corpus) for each in (usual, replace(cell, vote_rounds=2))]
-    assert all(
-        any(not torch.equal(ours[name], other[name]) for name in ours) for other in otherwise
-    )
 
 
 def test_a_lone_author_that_guesses_its_own_payload_is_never_wrong(corpus: Corpus) -> None:

@@ -68,7 +68,6 @@ def test_the_study_goes_around_the_algorithm_of_a_run_file_that_says_nothing_els
     assert ours.keys() >= {
         "top_k",
         "value_bits",
-        "alpha",
         "update",
         "gradients",
         "momentum_decay",

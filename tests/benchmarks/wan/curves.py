@@ -149,8 +149,8 @@ class Curve:
 
 
 _ADAMW = Cell("adamw", 0.001, STEPS_MAX, authors=AUTHORS, warmup_steps=20, shape="constant")
-_SIGN = replace(_ADAMW, method="demo", gradients="unit")
-_ORTHOGONAL = replace(_SIGN, update="orthogonal", gradients="even")
+_SIGN = replace(_ADAMW, method="demo", gradients="even")
+_ORTHOGONAL = replace(_SIGN, update="orthogonal")
 
 CURVES = {
     "adamw": Curve(_ADAMW, AdamW, (0.00025, 0.0005, 0.001)),

@@ -18,13 +18,13 @@ class Method:
     overlap: Literal[0, 1] = 0
     transport: Literal["grpc", "libp2p"] = "grpc"
     update: Rule = "sign"
-    gradients: Literal["unit", "even"] = "unit"
+    gradients: Literal["plain", "even"] = "even"
     top_k: int = 32
 
 
 def _orthogonal(curve: str, overlap: Literal[0, 1] = 0, top_k: int = 32) -> Method:
     """Lockstep with the default update of a run."""
-    return Method("lockstep", curve, overlap, update="orthogonal", gradients="even", top_k=top_k)
+    return Method("lockstep", curve, overlap, update="orthogonal", top_k=top_k)
 
 
 BASE = "ddp"

@@ -182,7 +182,6 @@ class Author:
         decay: float,
         top_k: int,
         value_bits: int,
-        alpha: float = 1.0,
     ) -> Coefficients:
         counts, indices, values = [], [], []
         for momentum, chunk in zip(self.momentum, to_chunks(gradients), strict=True):
@@ -197,7 +196,7 @@ class Author:
             if value_bits > 1 and kept:
                 sent *= np.clip(np.round(magnitudes / (magnitudes.max() / largest)), 1, largest)
             values.extend(sent)
-            flat[kept] *= 1 - alpha
+            flat[kept] = 0
         return Coefficients(
             np.array(counts, np.uint16), np.array(indices, np.uint16), np.array(values, np.int16)
         )

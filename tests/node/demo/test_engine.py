@@ -45,12 +45,12 @@ def as_numpy(tensors: dict[str, torch.Tensor | None]) -> dict[str, reference.Flo
 
 
 @pytest.mark.parametrize("value_bits", [1, 2, 4, 8])
-@pytest.mark.parametrize(("alpha", "recency"), [(1.0, 0.0), (0.25, 1.5)])
+@pytest.mark.parametrize("recency", [0.0, 1.5])
 def test_steps_equal_the_reference_in_double_precision(
-    monkeypatch: pytest.MonkeyPatch, value_bits: int, alpha: float, recency: float
+    monkeypatch: pytest.MonkeyPatch, value_bits: int, recency: float
 ) -> None:
     monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
-    settings = DemoSettings(0.6, alpha, top_k=24, value_bits=value_bits, recency=recency)
+    settings = DemoSettings(0.6, top_k=24, value_bits=value_bits, recency=recency)
     decays = [0.6] * 4 if not recency else [0.4, 4 / 7, 0.6, 0.6]
     engine = Engine(LAYOUT, settings, "cpu")
     author = reference.Author(LAYOUT.chunks)
@@ -58,7 +58,7 @@ def test_steps_equal_the_reference_in_double_precision(
         engine.accumulate(gradients(seed))
         found = engine.extract().coefficients
         expected = author.step(
-            as_numpy(gradients(seed)), decay=decay, top_k=24, value_bits=value_bits, alpha=alpha
+            as_numpy(gradients(seed)), decay=decay, top_k=24, value_bits=value_bits
         )
         assert np.array_equal(found.counts, expected.counts)
         # float32 may prefer another of two nearly equal coefficients, or round a value on a half
@@ -111,21 +111,18 @@ def test_wider_values_are_parts_of_the_largest_and_at_least_one() -> None:
 
 
 @pytest.mark.parametrize("value_bits", [1, 8])
-@pytest.mark.parametrize("alpha", [1.0, 0.5])
-def test_sent_coefficients_leave_the_momentum_and_the_others_stay(
-    value_bits: int, alpha: float
-) -> None:
-    engine = engine_after(2, DemoSettings(alpha=alpha, value_bits=value_bits))
+def test_sent_coefficients_leave_the_momentum_and_the_others_stay(value_bits: int) -> None:
+    engine = engine_after(2, DemoSettings(value_bits=value_bits))
     before = engine.momentum.clone().flatten(1)
     extraction = engine.extract()
     places = transposed(extraction.indices.long())
-    expected = before.scatter(1, places, before.gather(1, places) * (1 - alpha))
+    expected = before.scatter(1, places, 0.0)
     assert torch.equal(engine.momentum.flatten(1), expected)
 
 
 def test_reclaim_right_after_extract_restores_every_bit() -> None:
     for bits in (1, 8):
-        engine = engine_after(3, DemoSettings(alpha=0.3, value_bits=bits))
+        engine = engine_after(3, DemoSettings(value_bits=bits))
         before = engine.momentum.clone()
         extraction = engine.extract()
         assert not torch.equal(engine.momentum, before)
@@ -291,8 +288,6 @@ def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> No
         {"recency": -0.5},
         {"recency": math.inf},
         {"recency": math.nan},
-        {"alpha": 0.0},
-        {"alpha": 1.1},
         {"top_k": 0},
         {"top_k": 4097},
         {"value_bits": 3},
@@ -330,11 +325,8 @@ def sent_since(engine: Engine) -> tuple[Engine, Extraction]:
 
 
 @pytest.mark.parametrize("value_bits", [1, 4])
-@pytest.mark.parametrize("alpha", [1.0, 0.25])
-def test_a_payload_is_withdrawn_from_an_older_copy_as_extract_took_it(
-    value_bits: int, alpha: float
-) -> None:
-    engine = engine_after(3, DemoSettings(top_k=24, alpha=alpha, value_bits=value_bits))
+def test_a_payload_is_withdrawn_from_an_older_copy_as_extract_took_it(value_bits: int) -> None:
+    engine = engine_after(3, DemoSettings(top_k=24, value_bits=value_bits))
     engine.momentum[0] = 0
     engine.momentum[0, 3, :5] = torch.arange(1.0, 6)
     older, extraction = sent_since(engine)

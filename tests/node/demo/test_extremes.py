@@ -132,11 +132,10 @@ def bits(tensor: Tensor) -> Tensor:
 
 @but_plain
 @pytest.mark.parametrize("value_bits", [1, 2, 4, 8])
-@pytest.mark.parametrize("alpha", [1.0, 0.25])
 def test_chunks_of_any_size_are_extracted_alike_and_values_stay_in_range(
-    make_backend: MakeBackend, value_bits: int, alpha: float
+    make_backend: MakeBackend, value_bits: int
 ) -> None:
-    settings = DemoSettings(alpha=alpha, value_bits=value_bits)
+    settings = DemoSettings(value_bits=value_bits)
     (plain_engine, plain), (engine, found) = extractions(make_backend, settings, SANE)
     untied = torch.tensor(
         ["normal" in name for name in SANE] + [False] * (LAYOUT.chunks - len(SANE))

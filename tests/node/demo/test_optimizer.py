@@ -92,7 +92,6 @@ def test_a_process_alone_makes_the_steps_of_the_reference(value_bits: int) -> No
                 "lr": 0.5,
                 "top_k": 9,
                 "weight_decay": 0.0,
-                "alpha": 0.5,
                 "update": "orthogonal",
                 "gradients": "even",
             },
@@ -104,8 +103,8 @@ def test_a_process_alone_makes_the_steps_of_the_reference(value_bits: int) -> No
         weight_decay=0.1,
     )
     plain = [
-        Plain(heads, DemoSettings(0.9, 1.0, 32, value_bits, 0.0), LR, 1 - LR * 0.1, "sign"),
-        Plain(tails, DemoSettings(0.9, 0.5, 9, value_bits, 0.0), 0.5, 1.0, "orthogonal"),
+        Plain(heads, DemoSettings(0.9, 32, value_bits, 0.0), LR, 1 - LR * 0.1, "sign"),
+        Plain(tails, DemoSettings(0.9, 9, value_bits, 0.0), 0.5, 1.0, "orthogonal"),
     ]
     for seed in range(4):
         give_gradients(params, seed)
@@ -362,7 +361,6 @@ def test_sparse_gradients_are_refused() -> None:
         {"top_k": 0},
         {"top_k": 5000},
         {"value_bits": 3},
-        {"alpha": 0.0},
         {"update": "muon"},
         {"gradients": "odd"},
     ],
@@ -374,6 +372,18 @@ def test_settings_outside_their_bounds_are_refused(wrong: dict[str, Any]) -> Non
     with pytest.raises(ValueError, match=next(iter(wrong))):
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))], **wrong})
     assert len(optimizer.param_groups) == 1
+
+
+def test_a_setting_of_an_earlier_release_is_refused_unless_it_says_what_holds_now() -> None:
+    optimizer = DeMo(parameters())
+    for alpha, refused in ((1.0, False), (0.5, True)):
+        group = {"params": [torch.nn.Parameter(torch.zeros(3))], "alpha": alpha}
+        if refused:
+            with pytest.raises(ValueError, match=r"no alpha any more.* got 0\.5; leave it out"):
+                optimizer.add_param_group(group)
+        else:
+            optimizer.add_param_group(group)
+    assert len(optimizer.param_groups) == 2
 
 
 def test_groups_over_two_devices_or_of_whole_numbers_are_refused() -> None:

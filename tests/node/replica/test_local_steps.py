@@ -56,7 +56,7 @@ def work(
 def sent(
     replica: LocalStepsReplica, round: int, author: PeerId, samples: int
 ) -> tuple[Entry, bytes, Pending]:
-    extraction, shape = replica.extract(round), replica.shape_at(round)
+    extraction, shape = replica.extract(round), replica.shape
     payload = sealed(Header(RUN, round, author), extraction.body(shape), shape)
     announced = wire.Announced(round=round, digest=sha256(payload), samples=samples)
     pending = Pending(wire.NodeMessage(announced=announced), extraction, RATE_BITS)
@@ -102,7 +102,7 @@ def test_a_saved_replica_goes_on_bit_for_bit_with_its_undecided_payload(
     revived = loaded.pending[0].extraction
     assert pending.extraction is not None
     assert revived is not None
-    assert revived.body(node.shape_at(1)) == pending.extraction.body(node.shape_at(1))
+    assert revived.body(node.shape) == pending.extraction.body(node.shape)
     assert again.digest == node.digest
     for each, extraction in ((node, pending.extraction), (again, revived)):
         each.engine.reclaim(extraction)

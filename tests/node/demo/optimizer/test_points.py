@@ -42,4 +42,4 @@ def test_each_parameter_s_memory_is_a_view_of_the_state() -> None:
         for piece in (count, means, squares):
             piece.fill_(1)
     assert line.state.sum() == len(line.state) == 2 * len(LENGTHS) + sum(LENGTHS)
-    assert PointScaling("unit", LENGTHS, CPU).pieces() == []
+    assert PointScaling("plain", LENGTHS, CPU).pieces() == []

@@ -65,9 +65,8 @@ def settings_that_part(rank: int) -> Any:
         "recency": 0.0,
         "top_k": 8,
         "value_bits": 2,
-        "alpha": 0.5,
         "update": "sign",
-        "gradients": "unit",
+        "gradients": "plain",
     }
     found = {}
     for name, value in changed.items():
