@@ -104,8 +104,11 @@ class WorkAudit:
         replica: Replica,
         *,
         behind: int,
+        alike: frozenset[PeerId] = frozenset(),
     ) -> None:
-        """A commit is about to be applied: maybe draw a panel of its authors."""
+        """A commit is about to be applied: maybe draw a panel of its authors. Those whose payloads
+        are `alike` are suspects.
+        """
         self._budget.earn(time.monotonic(), len(commit.entries))
         self._ages.committed(commit.round, (entry.author for entry in commit.entries))
         self._overlaps = self._info.spec.rounds.overlap_at(commit.round) > 0
@@ -116,7 +119,8 @@ class WorkAudit:
         said = trained(commit, recorded, voids)
         due = [author for author in said if self._book.is_due(author, commit.round)]
         shares = {author: said[author] for author in due}
-        drawn = panel(self._secret, commit.round, shares, self._book.suspects, self._are_alike)
+        suspects = self._book.suspects | alike
+        drawn = panel(self._secret, commit.round, shares, suspects, self._are_alike)
         if len(drawn) < 2:
             return  # nobody to compare with
         started_s = time.monotonic()
