@@ -99,6 +99,8 @@ class CopyBook(msgspec.Struct):
     pairs: list[Pair] = []
     found: list[Evidence] = []
     """The newest evidence, oldest first."""
+    verdicts: int = 0
+    """Number of all evidence."""
     recent: list[float] = []
     """Likeness of the newest payloads and those of the round before them."""
 
@@ -146,6 +148,7 @@ class CopyBook(msgspec.Struct):
         del self.copies[author]
         evidence = Evidence(run_id, author, "copied work", tuple(map(_audit, near)))
         self.found = [*self.found, evidence][-FOUND_KEPT:]
+        self.verdicts += 1
         return evidence
 
     @property

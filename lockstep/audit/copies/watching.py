@@ -152,6 +152,7 @@ class CopyWatch:
             "words": book.words,
             "payloads": book.payloads,
             "round": book.newest_round,
+            "verdicts": book.verdicts,
             "usual": round(book.usual, 4) if math.isfinite(book.usual) else None,
             "alike": [
                 {

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from prometheus_client import generate_latest
 
 from coordinator.act_log import read_acts
 from coordinator.journal import JOURNAL_NAME
 from coordinator.machine.operator import acts
+from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
+from coordinator.traffic import Traffic
 from lockstep.audit.work.published import evidence_in
+from lockstep.commands.run.audit import verdicts
 from protocol import wire_pb2 as wire
 from protocol.codec.evidence import Evidence, Source, WorkAudit, sign_evidence
 from protocol.ids import Digest, PeerId, sha256
@@ -87,6 +91,9 @@ async def test_evidence_of_a_named_auditor_demotes_and_is_an_act_of_the_chain(
         assert members == {one.peer: "", two.peer: "demoted"}
         log = read_acts(tmp_path / JOURNAL_NAME)
         assert [type(each.act) for each in log.acts] == [acts.Appoint, acts.Demote]
+        assert verdicts(log) == {"other work": 1}
+        metrics = generate_latest(registry(process.rounds, Traffic()))
+        assert b"lockstep_coordinator_demoted 1.0" in metrics
     async with running(tmp_path, quiet_spec()) as process:
         assert demoted(process) == [two.peer]
 
