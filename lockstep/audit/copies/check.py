@@ -28,7 +28,9 @@ class CopyCheck:
             for audit in each.audits:
                 if audit.source:
                     self._wanted[audit.round].append((each.author, audit, audit.source))
-                    self._sources.add(audit.source.round)
+                    self._sources |= {audit.source.round - 1, audit.source.round}
+        self._begun: int | None = None
+        """The first round of the walk."""
         self.checked = 0
         """Copies that were compared again, with the same result."""
         self._passed = 0
@@ -45,6 +47,7 @@ class CopyCheck:
             for entry in commit.entries
             if entry.digest not in voids
         ]
+        self._begun = commit.round if self._begun is None else self._begun
         if commit.round in self._sources:
             self._sent[commit.round] = sent
         for author, audit, source in self._wanted.pop(commit.round, ()):
@@ -68,14 +71,16 @@ class CopyCheck:
             opened = await read.opened(accused)
             named = (opened[0].author, opened[0].round) if opened else None
             return float(named == (source.author, source.round))
-        if source.round not in self._sent:
+        if source.round not in self._sent or source.round == self._begun:
             return None
         then = self._sent[source.round]
         copied = Sent(source.round, source.author, source.digest)
         if copied not in then:
             return 0.0
         own = [each for each in then if each.author == accused.author]
-        like = await read.likeness(own[0], copied) if own else None
+        before = self._sent.get(source.round - 1, ())
+        counted = any(each.author == accused.author for each in before)
+        like = await read.likeness(own[0], copied) if own and counted else None
         if not is_proof(accused, copied, self._alpha, like):
             return 0.0
         return await read.likeness(accused, copied)

@@ -7,11 +7,13 @@
                                                   (`lockstep.audit.work`)
 
 A payload of an earlier round cannot have been made from a later one, so the later author is the one
-that copied. Nobody can be framed by it: whoever copies a payload of the same round, and has its own
-counted while the other's is left out, makes the victim's next payload look like a copy of it, as
-what is left out goes back into the momentum. So an author is judged by earlier payloads alone of
-whose round its own was counted too, and is unlike. In one round neither the order of announcements
-nor that of receipts tells who was first: payloads travel before the coordinator hears of them.
+that copied. Nobody can be framed by it. What is left out of its round goes back into its author's
+momentum and is sent again; somebody who got hold of it, and sends it in that round or the next,
+makes its author look like a copier. So an author is judged by earlier payloads alone of whose
+round, and of the one before it, its own were counted too, and where what it sent then is unlike.
+(By the round behind the next all that was left out has gone back and been sent.) In one round
+neither the order of announcements nor that of receipts tells who was first: payloads travel before
+the coordinator hears of them.
 
 Honest authors of neighbouring rounds share next to nothing (`python -m tests.benchmarks.copies`,
 docs/results/data/copies.json), and how much is learned from each run.
@@ -122,6 +124,11 @@ class CopyBook(msgspec.Struct):
         usual = self.usual
         return min(EXACT, max(COPY, TIMES_USUAL * usual)) if math.isfinite(usual) else math.inf
 
+    def go_back(self, round: int) -> None:
+        """A replay comes to a round again: what was seen from there on may not be so."""
+        for author, rows in list(self.copies.items()):
+            self.copies[author] = [each for each in rows if each.sent.round < round]
+
     def alike(self, one: Sent, other: Sent, likeness: float) -> set[PeerId]:
         """Two payloads of a round are alike; the authors that this makes suspects."""
         if one.round < EARLY_ROUNDS or likeness < self.threshold:
@@ -168,8 +175,8 @@ class CopyBook(msgspec.Struct):
 
 def is_proof(sent: Sent, source: Sent, alpha: float, own_then: float | None) -> bool:
     """Whether a payload that is like that of an earlier round was copied from it. `own_then` is the
-    likeness of that and what the author itself sent then; None where nothing of it was counted.
-    `alpha` is the share of what is sent that leaves an author's momentum.
+    likeness of that and what the author itself sent then; None where nothing of it was counted, in
+    that round or in the one before. `alpha` is the share of what is sent that leaves a momentum.
     """
     if source.round >= sent.round:
         return False

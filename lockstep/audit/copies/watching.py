@@ -61,11 +61,12 @@ class CopyWatch:
         self._seed = int.from_bytes(hashlib.sha256(b"copies" + secret).digest())
         self._book, self._window = _read(path, info.run_id), Window()
         self._saved_round = self._book.newest_round
-        self._restarts = 0
+        self._restarts, self._goes_back = 0, False
 
     def drop(self) -> None:
         """The replay goes back: earlier payloads come again."""
         self._window.clear()
+        self._goes_back = True
 
     async def look(
         self, commit: Commit, voids: frozenset[Digest], read: Payloads, *, restarts: int
@@ -77,7 +78,10 @@ class CopyWatch:
         """
         if restarts != self._restarts:  # the same samples may be trained again from an old state
             self._restarts = restarts
-            self.drop()
+            self._window.clear()
+        if self._goes_back:
+            self._goes_back = False
+            self._book.go_back(commit.round)
         sketches, copies = await self._read(commit, voids, read)
         compared = await asyncio.to_thread(self._window.add, sketches)
         self._book.learn(commit.round, len(sketches) + len(copies), compared.usual)
@@ -119,8 +123,10 @@ class CopyWatch:
             value = await read.likeness(near.sent, near.earlier)
             if value < self._book.threshold:
                 return value, False
-            own = self._window.sent_by(near.sent.author, near.earlier.round)
-            then = await read.likeness(own, near.earlier) if own else None
+            author, round = near.sent.author, near.earlier.round
+            own = self._window.sent_by(author, round)
+            counted = own and self._window.sent_by(author, round - 1)
+            then = await read.likeness(own, near.earlier) if own and counted else None
         except (UnavailableError, StorageError):
             return 0.0, False
         return value, is_proof(near.sent, near.earlier, self._info.spec.algorithm.alpha, then)

@@ -146,6 +146,31 @@ async def test_nobody_frames_an_author_whose_payload_was_left_out(watched: Watch
     assert not watched.found
 
 
+async def test_nobody_frames_an_author_whose_payload_comes_back_two_rounds_later(
+    watched: Watched,
+) -> None:
+    """Where rounds overlap, the next payload is made before the one that is left out is back."""
+    for _ in range(2 * COPIES):
+        left_out = watched.work()
+        await watched.honest(1, B, C)
+        await watched.add({A: watched.work(), B: left_out, C: watched.work()})
+        await watched.add({A: watched.near(left_out, 0.8), B: watched.work(), C: watched.work()})
+    assert not watched.found
+
+
+async def test_copies_of_rounds_that_are_replayed_again_are_forgotten(watched: Watched) -> None:
+    stale = watched.body(B)
+    for _ in range(COPIES - 1):
+        await watched.add({A: watched.work(), B: stale, C: watched.work()})
+    watched.watch.drop()
+    for commit in watched.commits[-COPIES:]:  # the first copy has nothing before it any more
+        await watched.watch.look(commit, frozenset(), watched.read, restarts=0)
+    assert watched.watch.document()["payloads"] == 3 * len(watched.commits), "each counts once"
+    assert not watched.found
+    await watched.add({A: watched.work(), B: stale, C: watched.work()})
+    assert [each.author for each in watched.found] == [B], "two came again, and one more"
+
+
 async def test_nobody_frames_an_author_by_copying_it_in_its_own_round(watched: Watched) -> None:
     for _ in range(2 * COPIES):
         own = watched.work()
