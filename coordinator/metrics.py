@@ -49,6 +49,8 @@ class RoundsCollector(Collector):
         yield _gauge("auditors", text, len(state.verdicts.auditors))
         text = "1 while auditors differ, or members differ and no auditor has said which is right."
         yield _gauge("audit_alarm", text, bool(alarm(state.verdicts)))
+        text = "Keys without standing by an auditor's evidence."
+        yield _gauge("demoted", text, len(state.members.standing.demoted))
         text = "Newest decided round; -1 before the first."
         yield _gauge("decided_round", text, state.decided_round)
         steps = self._rounds.state.schedule(self._rounds.spec).steps

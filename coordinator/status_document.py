@@ -15,7 +15,7 @@ from coordinator.machine.opening import muted_reason
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from protocol.codec.commits import Commit
-from protocol.codec.evidence import WHOLE, read_evidence
+from protocol.codec.evidence import WHOLE, WorkAudit, read_evidence
 from protocol.ids import PeerId
 
 COMMITS_SHOWN = 10
@@ -238,16 +238,22 @@ def _demoted(peer: PeerId, demoted: Demoted) -> dict[str, Any]:
         "finding": evidence.finding,
         "auditor": demoted.auditor,
         "reason": demoted.reason,
-        "audits": [
-            {
-                "round": audit.round,
-                "payload": audit.digest.hex(),
-                "agreement": audit.agreement / WHOLE,
-                "expected": audit.expected / WHOLE,
-            }
-            for audit in evidence.audits
-        ],
+        "audits": [_audited(audit) for audit in evidence.audits],
     }
+
+
+def _audited(audit: WorkAudit) -> dict[str, Any]:
+    """One payload that evidence names; of a copy with its source."""
+    found: dict[str, Any] = {
+        "round": audit.round,
+        "payload": audit.digest.hex(),
+        "agreement": audit.agreement / WHOLE,
+        "expected": audit.expected / WHOLE,
+    }
+    if source := audit.source:
+        digest = source.digest.hex()
+        found["source"] = {"peer_id": source.author, "round": source.round, "payload": digest}
+    return found
 
 
 def _newest_word(auditor: PeerId, tally: DigestTally) -> int | None:

@@ -13,7 +13,7 @@ from protocol import wire_pb2 as wire
 from protocol.codec.commits import open_commit
 from protocol.codec.evidence import Evidence, SignedEvidence, open_evidence
 from protocol.errors import RemoteProtocolError, SettingsError
-from protocol.ids import PeerId
+from protocol.ids import Digest, PeerId
 
 
 class EvidenceDesk:
@@ -50,16 +50,21 @@ class EvidenceDesk:
     def _flaw(self, evidence: Evidence) -> str:
         """The first payload that the evidence names and no commit has; empty when all are there."""
         for audit in evidence.audits:
-            for row in self._journal.commits(audit.round - 1, 1):
-                commit = open_commit(row.signed, self._key)
-                named = evidence.author, audit.digest
-                if commit.round == audit.round and named in (
-                    (entry.author, entry.digest) for entry in commit.entries
-                ):
-                    break
-            else:
-                return (
-                    f"expected evidence about committed payloads, got one of round {audit.round} "
-                    f"that no commit names: {audit.digest.hex()[:16]}"
-                )
+            named = [(audit.round, evidence.author, audit.digest)]
+            source = audit.source
+            if source and source.digest != audit.digest:
+                named.append((source.round, source.author, source.digest))
+            for round, author, digest in named:
+                if not self._is_committed(round, author, digest):
+                    return (
+                        f"expected evidence about committed payloads, got one of round {round} "
+                        f"that no commit names: {digest.hex()[:16]}"
+                    )
         return ""
+
+    def _is_committed(self, round: int, author: PeerId, digest: Digest) -> bool:
+        for row in self._journal.commits(round - 1, 1):
+            commit = open_commit(row.signed, self._key)
+            entries = ((entry.author, entry.digest) for entry in commit.entries)
+            return commit.round == round and (author, digest) in entries
+        return False

@@ -3,11 +3,12 @@
     relay with an archive --commits, payloads--> follower --differences--> log, status, metrics
          '--------- the same payloads, for everybody who audits the run later
 
-It trains nothing, but computes a few payloads again (`lockstep.audit.work`). It tells the
-coordinator every state that it has replayed to, every payload that it holds, and whose work was not
-done; where the operator has named it (`lockstep run auditor add KEY`), its word on a state is final
-(`coordinator.machine.auditing`), and so is its evidence. Its two halves live side by side: the
-archive goes on when the replay is slow, waits, or has found a difference.
+It trains nothing, but looks for copies (`lockstep.audit.copies`) and computes a few payloads again
+(`lockstep.audit.work`). It tells the coordinator every state that it has replayed to, every payload
+that it holds, and whose work was not done; where the operator has named it (`lockstep run auditor
+add KEY`), its word on a state is final (`coordinator.machine.auditing`), and so is its evidence.
+Its two halves live side by side: the archive goes on when the replay is slow, waits, or has found a
+difference.
 """
 
 import asyncio
@@ -141,7 +142,7 @@ class AuditorProcess:
         record = RelayRecord(parts.info, self._relay, parts.archive)
         settings, directory = self._settings, self._settings.relay.directory
         node = NodeSettings(settings.relay.coordinator, directory, settings.data)
-        work, self._unaudited = await asyncio.to_thread(
+        authors, self._unaudited = await asyncio.to_thread(
             begin, parts.info, node, settings.work_share, self._accuse
         )
         if self._unaudited:
@@ -153,7 +154,7 @@ class AuditorProcess:
                 settings.save_every,
                 settings.snapshot,
                 self._words,
-                work=work,
+                authors=authors,
             )
         )
         order = f"lockstep run auditor add {self._relay.peer}"

@@ -34,6 +34,10 @@ class Findings:
     work_checked: int | None = None
     """Number of audits of work that were computed again, with the result that was published; None:
     it was not asked for."""
+    copies_checked: int = 0
+    """Number of published copies that were compared again, with the same result."""
+    copies_unchecked: int = 0
+    """Number of those that the replay did not come by, or whose source it did not."""
     first_difference: dict[str, Any] | None = None
     seconds: float = 0.0
 
@@ -57,6 +61,10 @@ def in_words(findings: Findings) -> str:
         voids += f"; the operator has changed length or rate {findings.schedules} times"
     if findings.work_checked is not None:
         voids += f"; {findings.work_checked} audits of work came out as published"
+    if findings.copies_checked or findings.copies_unchecked:
+        voids += f"; {findings.copies_checked} copies came out as published"
+    if findings.copies_unchecked:
+        voids += f", {findings.copies_unchecked} were not compared: begin earlier, without --from"
     return (
         f"verified: {findings.commits} commits up to round {last} are signed and linked; {replay} "
         f"to state {findings.state_digest}; members reported the same state in "

@@ -27,7 +27,7 @@ from lockstep.audit.shelf import Counts, Shelf, counts_of, put_into
 from lockstep.audit.tally import KeepingUp, Tally
 from lockstep.audit.verify import Audit
 from lockstep.audit.words import Words
-from lockstep.audit.work.auditing import WorkAudit
+from lockstep.audit.work.authors import AuthorAudit
 from node.replica.digest import canonical_sha256
 from node.replica.position import Position
 from protocol import wire_pb2 as wire
@@ -68,12 +68,12 @@ class Follower:
         snapshot: Path | None = None,
         words: Words | None = None,
         *,
-        work: WorkAudit | None = None,
+        authors: AuthorAudit | None = None,
     ) -> None:
         """`snapshot` is where to begin when nothing is saved; None: genesis. `words` are told the
-        state after each round. `work` audits the authors beside the replay.
+        state after each round. `authors` are audited beside the replay.
         """
-        self._work = work
+        self._authors = authors or AuthorAudit()
         self._told = Words(lambda message: None) if words is None else words
         self._record = record
         self._shelf = Shelf(directory, record.info.run_id, save_every)
@@ -136,7 +136,7 @@ class Follower:
             "payloads_ignored": self._ignored,
             "payloads_void": self._findings.voids,
             "state_digest": f"{self._audit.replica.digest:016x}",
-            "work": self._work.document() if self._work else {},
+            **self._authors.document(),
         }
 
     # ---- life
@@ -165,16 +165,15 @@ class Follower:
             if self._leaving.is_set():
                 if not self._audit.awaits_snapshot:
                     await self._write()
-                if self._work:
-                    await self._work.close()
+                await self._authors.close()
                 return
 
     async def _rest(self) -> None:
         """Wait for `POLL_S`, or until told to leave, and audit work meanwhile."""
         until_s = time.monotonic() + POLL_S
-        while self._work and not self._leaving.is_set():
+        while not self._leaving.is_set():
             left_s = until_s - time.monotonic()
-            if left_s <= 0 or not await self._work.step(self._record.payload, left_s):
+            if left_s <= 0 or not await self._authors.step(self._record.payload, left_s):
                 break
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until_s - time.monotonic())):
@@ -209,9 +208,8 @@ class Follower:
         until = self._findings.replayed + PASS_COMMITS
         async with aclosing(self._audit.commits()) as commits:  # type: ignore[type-var]
             async for commit, recorded, voids in commits:
-                if self._work and not self._audit.awaits_snapshot:
-                    replica, behind = self._audit.replica, self._record.newest_round - commit.round
-                    await self._work.before(commit, recorded, voids, replica, behind=behind)
+                if not self._audit.awaits_snapshot:
+                    await self._look_at_authors(commit, recorded, voids)
                 if not await self._audit.take(commit, recorded, voids):
                     continue
                 self._place = self._audit.place
@@ -229,6 +227,19 @@ class Follower:
             self._place = self._audit.place
         await self._compare_waiting()
         return self._findings.replayed >= until
+
+    async def _look_at_authors(
+        self, commit: Commit, recorded: wire.Committed, voids: frozenset[Digest]
+    ) -> None:
+        await self._authors.before(
+            commit,
+            recorded,
+            voids,
+            self._audit.replica,
+            self._record.payload,
+            behind=self._record.newest_round - commit.round,
+            restarts=self._findings.restarts,
+        )
 
     async def _tell(self, commit: Commit) -> None:
         """Tell the coordinator the state after a commit."""
@@ -285,8 +296,7 @@ class Follower:
             await self._halt(error)  # the record announces it with its commit, or it lies
             return
         self._late.add(error.void)
-        if self._work:
-            self._work.drop()
+        self._authors.drop()
         first = self._tally.first_difference
         found = await asyncio.to_thread(self._shelf.load, self._audit, error.void[0])
         genesis = Position(0, genesis_digest(self._record.info.run_id), -1)

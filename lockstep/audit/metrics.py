@@ -12,6 +12,9 @@ GAUGES = {
     "keeps_up": "1 while the replay keeps up with the run, else 0.",
     "rounds_different": "Rounds whose replayed state differs from the members'.",
     "rounds_unreported": "Rounds whose state no majority reported in time.",
+    "work_round": "Newest round of which work was computed again; -1 before the first.",
+    "work_suspects": "Authors that are audited before others.",
+    "copies_alike": "Pairs of authors whose payloads of one round were alike.",
     "halted": "1 when the chain of commits does not hold and the audit has ended, else 0.",
 }
 """Meaning of each gauge, by its field of the document."""
@@ -21,18 +24,23 @@ COUNTERS = {
     "rounds_equal": "Rounds whose replayed state equals the members'.",
     "payloads_ignored": "Committed payloads that did not decode, or were not what they should be.",
     "payloads_void": "Committed payloads that the chain makes void.",
+    "work_audits": "Payloads whose work was computed again and judged.",
+    "work_seconds": "Seconds that this took, since the auditor's start.",
+    "work_verdicts": "Authors found not to do their work.",
+    "copies_payloads": "Payloads that were compared with those before them.",
+    "copies_verdicts": "Authors found to copy.",
 }
 """Meaning of each counter, by its field of the document."""
 
 
 class AuditCollector(Collector):
-    """The numbers of the document that `document()` returns."""
+    """The numbers of the document that `document()` returns; of a list its length."""
 
     def __init__(self, document: Callable[[], dict[str, Any]]) -> None:
         self._document = document
 
     def collect(self) -> Iterator[Metric]:
-        known = self._document()
+        known = _flat(self._document())
         for name, text in GAUGES.items():
             if name in known:
                 value = float(bool(known[name]) if name == "halted" else known[name])
@@ -40,3 +48,13 @@ class AuditCollector(Collector):
         for name, text in COUNTERS.items():
             if name in known:
                 yield CounterMetricFamily(f"lockstep_auditor_{name}", text, value=known[name])
+
+
+def _flat(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with the fields of its parts `work` and `copies` beside the others."""
+    parts = {
+        f"{part}_{name}": len(value) if isinstance(value, list) else value
+        for part in ("work", "copies")
+        for name, value in document.get(part, {}).items()
+    }
+    return {**document, **parts}

@@ -19,6 +19,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from lockstep.audit.copies.check import CopyCheck
+from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.differences import Difference, difference_of
 from lockstep.audit.findings import Findings, in_words
 from lockstep.audit.published import Published
@@ -119,8 +121,9 @@ async def _verify(settings: VerifySettings) -> Findings:
             audit = Audit(record, findings, published, snapshot)
             if local:
                 audit.snapshots = snapshot_directories(Path(settings.target), settings.payloads)
+            evidence = await record.evidence()
+            audit.copies = CopyCheck(evidence, record.info.spec.algorithm.alpha)
             if settings.work:
-                evidence = await record.evidence()
                 recomputer = await asyncio.to_thread(recomputer_for, record.info, settings.work)
                 audit.work = WorkCheck(evidence, recomputer)
             await audit.replay(advance)
@@ -160,6 +163,8 @@ class Audit:
         """Directories in which the snapshots of restarts are looked for."""
         self.work: WorkCheck | None = None
         """Evidence that is computed again on the way."""
+        self.copies: CopyCheck | None = None
+        """Evidence of copies that is compared again on the way."""
 
     async def replay(self, advance: Advance) -> None:
         """Walks to the end of the log; `Difference` at the first round that differs."""
@@ -169,8 +174,11 @@ class Audit:
             self._begins_at_restart = await names_restart(self._record, self._awaited)
         async for commit, recorded, voids in self._chain():
             if self._awaited is None:
+                payload = self._record.payload
+                if self.copies:
+                    read = Payloads(payload, replica.shape_at)
+                    await self.copies.before(commit, voids, read)
                 if self.work:
-                    payload = self._record.payload
                     await self.work.before(commit, recorded, voids, replica, payload)
                 await self._apply(commit, voids)
             elif recorded.snapshot_sha256 == self._awaited and not self._begins_at_restart:
@@ -184,6 +192,9 @@ class Audit:
             raise DivergedError(
                 f"{self._snapshot}: no commit records a snapshot with SHA-256 {self._awaited.hex()}"
             )
+        if self.copies:
+            findings.copies_checked = self.copies.checked
+            findings.copies_unchecked = self.copies.unchecked
         if self.work:
             self.work.require_complete()
             findings.work_checked = self.work.checked

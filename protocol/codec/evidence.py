@@ -2,7 +2,8 @@
 
 The evidence names payloads of the log. Whoever replays the log and has the run's data finds how far
 each of them agrees with the gradient of its author's samples (`node.demo.sign_audit`), and compares
-(`lockstep verify --work`). Shares are in ten-thousandths, so that equal numbers are equal bytes.
+(`lockstep verify --work`). Copies are found without data. Shares are in ten-thousandths, so that
+equal numbers are equal bytes.
 
 The canonical bytes are the msgpack map of the fields in declaration order; the ed25519 signature
 covers a domain tag and their SHA-256.
@@ -17,13 +18,13 @@ from msgspec import Meta
 from protocol.codec.messagepack import converted, packed, unpacked
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes, verify
-from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256
+from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256, short
 
 AUDITS_MAX = 32
 """Audited payloads in one piece of evidence: more than the longest test needs."""
 
 EVIDENCE_BYTES_MAX = 8 * 1024
-"""Bytes of the longest evidence: `AUDITS_MAX` audits of some 110 bytes."""
+"""Bytes of the longest evidence: `AUDITS_MAX` audits of some 220 bytes, with a source."""
 
 WHOLE = 10_000
 """The share of all."""
@@ -37,19 +38,37 @@ _TEXT_BYTES_MAX = 64
 """Bytes of the longest string: an id or a digest, and room for a longer one that an error names."""
 
 Share: TypeAlias = Annotated[int, Meta(ge=0, le=WHOLE)]
-Finding: TypeAlias = Literal["other work", "less work"]
-"""The signs are those of other samples, of noise or of a copy; or of a part of the samples."""
+Round: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
+Finding: TypeAlias = Literal["other work", "less work", "copied work"]
+"""The signs are those of other samples, of noise or of a copy; or of a part of the samples; or the
+places and signs are those of another payload."""
 
 
-class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far one committed payload agrees with the gradient of its author's samples."""
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The payload that was copied; with the digest of the copy itself where that is of a header
+    that names another author or round.
+    """
 
-    round: Annotated[int, Meta(ge=0, lt=2**62)]
+    author: PeerId
+    round: Round
+    digest: Digest
+
+
+class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How far one committed payload agrees with the gradient of its author's samples, or is like
+    another payload.
+    """
+
+    round: Round
     digest: Digest
     """The payload's."""
     agreement: Share
+    """Share of its signs that are those of the gradient; in a copy the share of places and signs
+    that are those of the source."""
     expected: Share
     """What honest work agrees in at that time, by the audits of others."""
+    source: Source | None = None
+    """The payload that was copied; None where nothing was."""
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,27 +120,64 @@ def read_evidence(body: bytes) -> Evidence:
     parse_peer_id(evidence.author)
     for audit in evidence.audits:
         parse_digest(audit.digest)
+    _require_sources(evidence)
     rounds = [audit.round for audit in evidence.audits]
     if rounds != sorted(set(rounds)):
         raise RemoteProtocolError(f"expected audits of rounds in their order, got {rounds[:8]}")
     return evidence
 
 
+def _require_sources(evidence: Evidence) -> None:
+    """`RemoteProtocolError` unless exactly copies have sources, which are before them or of another
+    header.
+    """
+    for audit in evidence.audits:
+        source = audit.source
+        if (source is not None) != (evidence.finding == "copied work"):
+            raise RemoteProtocolError(
+                f"expected a source exactly of copied work, got {evidence.finding} with "
+                f"{'one' if source else 'none'}"
+            )
+        if source is None:
+            continue
+        parse_peer_id(source.author)
+        parse_digest(source.digest)
+        if (source.round, source.author) == (audit.round, evidence.author) or (
+            source.round >= audit.round and source.digest != audit.digest
+        ):
+            raise RemoteProtocolError(
+                f"expected a source before round {audit.round}, got one of round {source.round}"
+            )
+
+
 def words(evidence: Evidence) -> str:
     """What was found, for people."""
     audits = evidence.audits
     mean = sum(audit.agreement for audit in audits) / len(audits)
+    if evidence.finding == "copied work":
+        return f"work audit: {_percent(mean)} % of it copied{_from(evidence)}; {_rounds(evidence)}"
     expected = [audit.expected for audit in audits]
     others = _percent(min(expected))
     if _percent(max(expected)) != others:
         others += f" to {_percent(max(expected))}"
-    named = ", ".join(str(audit.round) for audit in audits[:ROUNDS_NAMED])
-    rest = len(audits) - ROUNDS_NAMED
-    more = f" and {rest} more" if rest > 0 else ""
     return (
         f"work audit: agreed in {_percent(mean)} % of signs where honest work agrees in {others} %"
-        f"; round {named}{more}"
+        f"; {_rounds(evidence)}"
     )
+
+
+def _rounds(evidence: Evidence) -> str:
+    named = ", ".join(str(audit.round) for audit in evidence.audits[:ROUNDS_NAMED])
+    rest = len(evidence.audits) - ROUNDS_NAMED
+    return f"round {named}" + (f" and {rest} more" if rest > 0 else "")
+
+
+def _from(evidence: Evidence) -> str:
+    """The author whose payloads were copied last, and the number of other ones."""
+    authors = [audit.source.author for audit in evidence.audits if audit.source]
+    others = len(set(authors)) - 1
+    whose = "its own earlier payloads" if authors[-1] == evidence.author else short(authors[-1])
+    return f" from {whose}" + (f" and {others} more" if others else "")
 
 
 def _percent(share: float) -> str:

@@ -103,6 +103,17 @@ class Study:
             self._apply(number, sent)
         self._sent = sent
 
+    def honest_step(self, number: int) -> list[Coefficients]:
+        """One round of the honest alone; what they sent."""
+        shares = zip(self.honest, self._shares(number), strict=True)
+        sent = [author.train(part) for author, part in shares]
+        self._apply(number, sent)
+        return sent
+
+    def begin_again(self) -> None:
+        """All honest authors lose their momentum."""
+        self.honest = [Author(self.fixture) for _ in self.honest]
+
     def _apply(self, number: int, sent: Sequence[Coefficients]) -> None:
         fixture, (rate, decay) = self.fixture, self.fixture.rates(number)
         contributions = [Contribution(1, coefficients) for coefficients in sent]

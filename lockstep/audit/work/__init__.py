@@ -2,5 +2,6 @@
 
 `lottery` draws payloads, `recompute` computes their gradients again, `judge` decides what the
 agreement of signs says beside authors of like `ages`, `auditing` does all of it beside a replay,
-and `check` computes `published` evidence again. `lottery`, `judge` and `ages` are pure.
+`authors` joins it with the search for copies, and `check` computes `published` evidence again.
+`lottery`, `judge` and `ages` are pure.
 """

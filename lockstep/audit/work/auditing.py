@@ -11,7 +11,7 @@ parameters before the round are copied; there is one copy, so one panel is audit
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from lockstep.audit.work.ages import Ages
-from lockstep.audit.work.judge import EARLY_ROUNDS, Book, Look, are_alike
+from lockstep.audit.work.judge import EARLY_ROUNDS, Book, Look, Row, are_alike
 from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
 from node.demo.sign_audit import Agreement
@@ -38,6 +38,9 @@ log = logging.getLogger("lockstep.auditor")
 
 NEAR_ROUNDS = 1
 """Rounds that the replay may be behind while a panel is drawn."""
+
+AUTHORS_SHOWN = 64
+"""Authors in the status, those that were audited last."""
 
 BOOK_NAME = "work.json"
 """Name of the file with the audits, in the auditor's directory."""
@@ -104,8 +107,11 @@ class WorkAudit:
         replica: Replica,
         *,
         behind: int,
+        alike: frozenset[PeerId] = frozenset(),
     ) -> None:
-        """A commit is about to be applied: maybe draw a panel of its authors."""
+        """A commit is about to be applied: maybe draw a panel of its authors. Those whose payloads
+        are `alike` are suspects.
+        """
         self._budget.earn(time.monotonic(), len(commit.entries))
         self._ages.committed(commit.round, (entry.author for entry in commit.entries))
         self._overlaps = self._info.spec.rounds.overlap_at(commit.round) > 0
@@ -116,7 +122,8 @@ class WorkAudit:
         said = trained(commit, recorded, voids)
         due = [author for author in said if self._book.is_due(author, commit.round)]
         shares = {author: said[author] for author in due}
-        drawn = panel(self._secret, commit.round, shares, self._book.suspects, self._are_alike)
+        suspects = self._book.suspects | alike
+        drawn = panel(self._secret, commit.round, shares, suspects, self._are_alike)
         if len(drawn) < 2:
             return  # nobody to compare with
         started_s = time.monotonic()
@@ -213,13 +220,29 @@ class WorkAudit:
     def document(self) -> dict[str, Any]:
         """The audit of work for /status.json."""
         book = self._book
+        newest = list(book.rows.items())[: -AUTHORS_SHOWN - 1 : -1]
         return {
             "words": self._words(),
             "audits": book.audits,
+            "round": book.newest_round,
+            "verdicts": book.verdicts,
             "seconds": round(self._budget.spent_s, 1),
             "suspects": sorted(book.suspects),
+            "authors": [_shown(author, rows) for author, rows in newest if rows],
             "found": [{"peer_id": each.author, "reason": words(each)} for each in book.found],
         }
+
+
+def _shown(author: PeerId, rows: Sequence[Row]) -> dict[str, Any]:
+    """The audits of one author that are kept, for people."""
+    newest = rows[-1]
+    return {
+        "peer_id": author,
+        "audits": len(rows),
+        "round": newest.round,
+        "agreement": round(newest.agreement, 4),
+        "expected": round(newest.expected, 4),
+    }
 
 
 def trained(

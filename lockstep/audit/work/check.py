@@ -30,7 +30,8 @@ class WorkCheck:
         self._wanted: dict[int, list[tuple[PeerId, WorkAudit]]] = defaultdict(list)
         for each in evidence:
             for audit in each.audits:
-                self._wanted[audit.round].append((each.author, audit))
+                if audit.source is None:  # copies are compared without data
+                    self._wanted[audit.round].append((each.author, audit))
         self.checked = 0
         """Audits that were computed again, with the same result."""
 

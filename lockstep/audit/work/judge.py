@@ -158,6 +158,10 @@ class Book(msgspec.Struct):
     """Audits of panels that were too near to chance, since the last that was not."""
     found: list[Evidence] = []
     """The newest evidence, oldest first."""
+    verdicts: int = 0
+    """Number of all evidence."""
+    newest_round: int = -1
+    """The newest round of which payloads were audited."""
     recent: list[float] = []
     """How far the ratios of the newest audits lie from one, in either direction."""
 
@@ -175,6 +179,8 @@ class Book(msgspec.Struct):
             self._add(look.author, row)
         verdicts = [self._judged(look.author, run_id) for look in looks]
         evidence = [each for each in verdicts if each]
+        self.verdicts += len(evidence)
+        self.newest_round = max(self.newest_round, round)
         self.found = [*self.found, *evidence][-FOUND_KEPT:]
         return evidence
 

@@ -36,21 +36,33 @@ def evidence_in(document: bytes, run_id: RunId) -> list[Evidence]:
     try:
         demoted = msgspec.json.decode(document)["audit"]["demoted"]
         return [_evidence(each, run_id) for each in demoted]
-    except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+    except (
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        msgspec.MsgspecError,
+    ) as error:
         raise RemoteProtocolError(
             f"expected evidence in the coordinator's status, got {type(error).__name__}: {error}"
         ) from None
 
 
 def _evidence(demoted: Any, run_id: RunId) -> Evidence:
-    audits = [
-        {
-            "round": audit["round"],
-            "digest": bytes.fromhex(audit["payload"]),
-            "agreement": round(WHOLE * audit["agreement"]),
-            "expected": round(WHOLE * audit["expected"]),
-        }
-        for audit in demoted["audits"]
-    ]
+    audits = [_audit(audit) for audit in demoted["audits"]]
     about = {"run_id": run_id, "author": demoted["peer_id"], "finding": demoted["finding"]}
     return msgspec.convert({**about, "audits": audits}, Evidence)
+
+
+def _audit(shown: Any) -> dict[str, Any]:
+    audit = {
+        "round": shown["round"],
+        "digest": bytes.fromhex(shown["payload"]),
+        "agreement": round(WHOLE * shown["agreement"]),
+        "expected": round(WHOLE * shown["expected"]),
+    }
+    if source := shown.get("source"):
+        digest = bytes.fromhex(source["payload"])
+        audit["source"] = {"author": source["peer_id"], "round": source["round"], "digest": digest}
+    return audit

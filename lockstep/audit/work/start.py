@@ -1,10 +1,13 @@
-"""Begins the audit of a run's work, if the run and this machine allow one."""
+"""Begins the audit of a run's authors, as far as the run and this machine allow one."""
 
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from lockstep.audit.copies.watching import BOOK_NAME as COPIES_NAME
+from lockstep.audit.copies.watching import CopyWatch, uncompared
 from lockstep.audit.work.auditing import BOOK_NAME, WorkAudit
+from lockstep.audit.work.authors import AuthorAudit
 from lockstep.audit.work.recompute import Recomputer, unaudited
 from node.data.corpus import Corpus
 from node.own_data import open_corpus
@@ -22,10 +25,24 @@ def begin(
     node: NodeSettings,
     share: float,
     tell: Callable[[Evidence], None],
-) -> tuple[WorkAudit | None, str]:
-    """The audit of a run's work, which may take this share of the run's compute; or None, and why
-    there is none. `node` says where the run's data are.
+) -> tuple[AuthorAudit, str]:
+    """The audit of a run's authors, whose work is computed again with this share of the run's
+    compute; and why there is nothing of that. `node` says where the run's data are.
     """
+    copies = None
+    if not uncompared(info.spec):
+        secret, path = secrets.token_bytes(SECRET_BYTES), node.directory / COPIES_NAME
+        copies = CopyWatch(info, secret=secret, tell=tell, path=path)
+    work, reason = _work(info, node, share, tell)
+    return AuthorAudit(copies, work), reason
+
+
+def _work(
+    info: RunInfo,
+    node: NodeSettings,
+    share: float,
+    tell: Callable[[Evidence], None],
+) -> tuple[WorkAudit | None, str]:
     if share <= 0:
         return None, "work is not audited: --work-share is 0"
     if reason := unaudited(info.spec):

@@ -1,5 +1,6 @@
 """`lockstep run audit`: checks the chain of the operator's acts, and prints them."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from lockstep.commands.run.place import any_here
 from lockstep.console import output, write_json
 from lockstep.service.directory import pid_at_work
 from protocol.border.text import clean
+from protocol.codec.evidence import read_evidence
 from protocol.errors import SettingsError, StorageError
 from protocol.ids import Digest
 
@@ -50,8 +52,17 @@ def audit(directory: Path | None, kept: str, json_path: str | None) -> None:
             f"{clean(acts.words(each.act), acts.NOTICE_MAX)}",
             soft_wrap=True,
         )
+    if found := verdicts(log):
+        named = ", ".join(f"{count} for {finding}" for finding, count in found.items())
+        output.print(f"lost their standing by an auditor's evidence: {named}", soft_wrap=True)
     count = "1 act" if len(log.acts) == 1 else f"{len(log.acts)} acts"
     output.print(f"sound: {count}; the newest digest: {log.head.hex()}", soft_wrap=True)
+
+
+def verdicts(log: ActLog) -> Counter[str]:
+    """How often an author has lost its standing, by what was found."""
+    demotions = (each.act for each in log.acts if isinstance(each.act, acts.Demote))
+    return Counter(read_evidence(act.body).finding for act in demotions)
 
 
 def _require_kept(digests: list[Digest], kept: str) -> None:
@@ -78,4 +89,5 @@ def _document(log: ActLog) -> dict[str, Any]:
         }
         for number, each in enumerate(log.acts, 1)
     ]
-    return {"run_id": log.run_id, "acts": rows, "head": log.head.hex()}
+    document = {"run_id": log.run_id, "acts": rows, "head": log.head.hex()}
+    return {**document, "verdicts": dict(verdicts(log))}

@@ -126,6 +126,7 @@ function showStatus(status) {
   put("samples", `${count(status.data.samples_trained)}, ${count(status.data.samples_lost)} lost`);
   put("pace", [status.pace.reason, status.pace.round].filter(Boolean).join("; "));
   showMembers(status.members);
+  showAudit(status.audit, new Map(status.members.map((member) => [member.peer_id, member.name])));
   showCheckpoints(status.checkpoint);
 }
 
@@ -162,6 +163,24 @@ function showMembers(members) {
     cell(row, duration(member.member_seconds), "number");
   }
   document.getElementById("no-members").hidden = members.length > 0;
+}
+
+function showAudit(audit, names) {
+  document.getElementById("audit").hidden = !audit.auditors.length && !audit.demoted.length;
+  put("audit-alarm", audit.alarm, "bad");
+  put("auditors", audit.auditors.map((each) => {
+    const said = each.round === null ? "has not spoken yet" : `replayed up to round ${count(each.round)}`;
+    return `Auditor ${each.peer_id.slice(0, 8)} ${said}${each.connected ? "" : ", is away"}.`;
+  }).join(" "));
+  const body = rows("demoted");
+  for (const each of audit.demoted) {
+    const row = body.insertRow();
+    node(row, names.get(each.peer_id) || "", each.peer_id);
+    cell(row, each.finding, "bad");
+    cell(row, each.reason, "reason");
+    cell(row, each.auditor.slice(0, 8), "id");
+  }
+  document.getElementById("demoted").hidden = !audit.demoted.length;
 }
 
 function showRounds(status) {

@@ -6,14 +6,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
+from prometheus_client import generate_latest
 
 from coordinator.act_log import read_acts
 from coordinator.journal import JOURNAL_NAME
 from coordinator.machine.operator import acts
+from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
+from coordinator.traffic import Traffic
+from lockstep.audit.work.published import evidence_in
+from lockstep.commands.run.audit import verdicts
 from protocol import wire_pb2 as wire
-from protocol.codec.evidence import Evidence, WorkAudit, sign_evidence
+from protocol.codec.evidence import Evidence, Source, WorkAudit, sign_evidence
 from protocol.ids import Digest, PeerId, sha256
 from tests.coordinator.client import ScriptedNode, node_of, quiet_spec, running, train, until_after
 from tests.coordinator.machine.driver import payload_digest
@@ -21,10 +27,14 @@ from tests.coordinator.service.test_auditors import relaying
 
 
 async def accuse(
-    auditor: ScriptedNode, author: PeerId, digest: Digest, signer: ScriptedNode | None = None
+    auditor: ScriptedNode,
+    author: PeerId,
+    digest: Digest,
+    signer: ScriptedNode | None = None,
+    evidence: Evidence | None = None,
 ) -> None:
     audit = WorkAudit(0, digest, 5000, 9000)
-    evidence = Evidence(auditor.run_id, author, "other work", (audit,))
+    evidence = evidence or Evidence(auditor.run_id, author, "other work", (audit,))
     signed = sign_evidence(evidence, (signer or auditor).key)
     said = wire.Evidence(body=signed.body, public_key=signed.public_key, signature=signed.signature)
     await auditor.say(wire.NodeMessage(evidence=said))
@@ -81,6 +91,9 @@ async def test_evidence_of_a_named_auditor_demotes_and_is_an_act_of_the_chain(
         assert members == {one.peer: "", two.peer: "demoted"}
         log = read_acts(tmp_path / JOURNAL_NAME)
         assert [type(each.act) for each in log.acts] == [acts.Appoint, acts.Demote]
+        assert verdicts(log) == {"other work": 1}
+        metrics = generate_latest(registry(process.rounds, Traffic()))
+        assert b"lockstep_coordinator_demoted 1.0" in metrics
     async with running(tmp_path, quiet_spec()) as process:
         assert demoted(process) == [two.peer]
 
@@ -100,6 +113,25 @@ async def test_the_log_tells_the_samples_behind_each_payload(tmp_path: Path) -> 
         opened = next(each.opened for each in one.heard if each.WhichOneof("kind") == "opened")
         own = trained[[entry.author for entry in commit.entries].index(one.peer)]
         assert own == [(opened.shares[0].first, 1)], "one sample was announced"
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_source_of_copied_work_must_be_committed_too(known: bool, tmp_path: Path) -> None:
+    async with a_round(tmp_path) as (process, one, two, auditor):
+        await train([one, two], 1)
+        await until_after(lambda: process.rounds.state.head_round >= 1, one.ping)
+        digest = payload_digest(one.peer, 0) if known else sha256(b"no commit names it")
+        source = Source(one.peer, 0, digest)
+        audit = WorkAudit(1, payload_digest(two.peer, 1), 9900, 200, source)
+        evidence = Evidence(auditor.run_id, two.peer, "copied work", (audit,))
+        await accuse(auditor, two.peer, audit.digest, evidence=evidence)
+        if not known:
+            assert "that no commit names" in (await auditor.hear("refused")).refused.reason
+            assert not demoted(process)
+            return
+        await until_after(lambda: demoted(process) == [two.peer], auditor.ping)
+        document = msgspec.json.encode(process.status())
+        assert evidence_in(document, auditor.run_id) == [evidence], "anybody reads it there"
 
 
 @pytest.mark.parametrize("named", [False, True])

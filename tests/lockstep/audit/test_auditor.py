@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from prometheus_client import CollectorRegistry, generate_latest
 
 from lockstep.audit import auditor as auditing
 from lockstep.audit.auditor import AuditorProcess, AuditorSettings
-from lockstep.audit.metrics import COUNTERS, GAUGES
+from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
 from node.relay.settings import RelaySettings
@@ -69,3 +70,25 @@ def test_without_torch_it_says_what_to_install() -> None:
     assert done.returncode == ExitCode.USAGE
     assert "this command needs" in done.stderr
     assert "[node]" in done.stderr
+
+
+def test_its_metrics_count_what_was_audited_and_found() -> None:
+    document = {
+        "round": 90,
+        "work": {"audits": 12, "round": 88, "verdicts": 1, "suspects": ["a", "b"], "words": "x"},
+        "copies": {"payloads": 360, "alike": [{}], "verdicts": 2},
+    }
+    registry = CollectorRegistry()
+    registry.register(AuditCollector(lambda: document))
+    shown = generate_latest(registry).decode()
+    for line in (
+        "lockstep_auditor_work_audits_total 12.0",
+        "lockstep_auditor_work_round 88.0",
+        "lockstep_auditor_work_verdicts_total 1.0",
+        "lockstep_auditor_work_suspects 2.0",
+        "lockstep_auditor_copies_payloads_total 360.0",
+        "lockstep_auditor_copies_alike 1.0",
+        "lockstep_auditor_copies_verdicts_total 2.0",
+    ):
+        assert f"\n{line}\n" in shown
+    assert "work_seconds" not in shown, "what is unknown is not shown"

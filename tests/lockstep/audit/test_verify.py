@@ -14,11 +14,14 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.torch import load_file, save_file
 
+from lockstep.audit.records import RecordInFiles
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
 from lockstep.service.keys import load_or_create_key
 from protocol.codec.commits import SignedCommit, open_commit, sign_commit
+from protocol.codec.evidence import Evidence, Source, WorkAudit
 from protocol.handshake import public_bytes
+from protocol.ids import RunId, short
 from tests.lockstep.audit.runs import STEPS, coordinator_in, spec_of
 from tests.node.test_process import NodeTask
 from tests.support.tiny import tiny_corpus
@@ -125,6 +128,27 @@ def test_one_flipped_byte_in_a_payload_names_its_round_and_file(
     assert document["first_difference"]["round"] == 4
     assert not document["verified"]
     assert (record / "node-0" / "payloads" / "4" / name).exists(), "the evidence stays"
+
+
+def test_published_evidence_of_a_copy_is_compared_again(
+    record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with journal(record) as database:
+        rows = database.execute("SELECT body, signature FROM commits ORDER BY round").fetchall()
+    key = public_bytes(load_or_create_key(record / "coordinator"))
+    before, after = (open_commit(SignedCommit(*row), key).entries[0] for row in rows[3:5])
+    source = Source(before.author, 3, before.digest)
+    audit = WorkAudit(4, after.digest, 9900, 200, source)
+    said = Evidence(RunId("0" * 32), after.author, "copied work", (audit,))
+
+    async def evidence(_: RecordInFiles) -> list[Evidence]:
+        return [said]
+
+    monkeypatch.setattr(RecordInFiles, "evidence", evidence)
+    assert verified(record) == ExitCode.REFUSED
+    line = error_line(capsys)
+    assert f"evidence against {short(after.author)} names payload" in line
+    assert "of round 4 as 99.00% copied, the comparison says" in line
 
 
 def test_a_payload_damaged_at_one_node_is_read_from_another(record: Path) -> None:

@@ -9,6 +9,7 @@ from protocol.codec.evidence import (
     EVIDENCE_BYTES_MAX,
     Evidence,
     SignedEvidence,
+    Source,
     WorkAudit,
     open_evidence,
     sign_evidence,
@@ -21,6 +22,7 @@ from protocol.ids import PeerId, RunId, peer_id, sha256
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
 RUN, AUTHOR = RunId("ab" * 16), PeerId("cd" * 16)
+OTHER = PeerId("ef" * 16)
 
 
 def evidence(*rounds: int, agreement: int = 5100) -> Evidence:
@@ -28,6 +30,12 @@ def evidence(*rounds: int, agreement: int = 5100) -> Evidence:
         WorkAudit(round, sha256(b"%d" % round), agreement, 8000 + round) for round in rounds
     )
     return Evidence(RUN, AUTHOR, "other work", audits)
+
+
+def copied(*rounds: int, source: int = 0, of: PeerId = OTHER) -> Evidence:
+    named = Source(of, source, sha256(b"source"))
+    rows = [msgspec.structs.replace(row, source=named) for row in evidence(*rounds).audits]
+    return Evidence(RUN, AUTHOR, "copied work", tuple(rows))
 
 
 def resigned(body: bytes) -> SignedEvidence:
@@ -45,8 +53,12 @@ def test_it_comes_back_with_the_auditor_that_signed_it() -> None:
 
 def test_the_longest_evidence_fits_its_bound() -> None:
     long = evidence(*(2**62 - 1 - AUDITS_MAX + place for place in range(AUDITS_MAX)), agreement=0)
-    rows = tuple(msgspec.structs.replace(row, expected=10_000) for row in long.audits)
-    signed = sign_evidence(msgspec.structs.replace(long, audits=rows), KEY)
+    source = Source(OTHER, 2**62 - AUDITS_MAX - 2, sha256(b"source"))
+    rows = tuple(
+        msgspec.structs.replace(row, expected=10_000, source=source) for row in long.audits
+    )
+    widest = msgspec.structs.replace(long, finding="copied work", audits=rows)
+    signed = sign_evidence(widest, KEY)
     assert len(signed.body) <= EVIDENCE_BYTES_MAX
     open_evidence(signed)
 
@@ -67,6 +79,11 @@ def test_changed_bytes_are_not_the_auditors() -> None:
         (packed(evidence(*range(AUDITS_MAX + 1))), "MessagePack"),
         (packed(evidence(1, agreement=10_001)), "<= 10000"),
         (packed(msgspec.structs.replace(evidence(1), author=PeerId("x"))), "expected"),
+        (packed(msgspec.structs.replace(evidence(1), finding="copied work")), "with none"),
+        (packed(msgspec.structs.replace(copied(1), finding="less work")), "with one"),
+        (packed(copied(4, source=4)), "expected a source before round 4"),
+        (packed(copied(4, source=9, of=AUTHOR)), "expected a source before round 4"),
+        (packed(copied(4, of=PeerId("x"))), "expected"),
         (b"", "MessagePack"),
         (bytes(EVIDENCE_BYTES_MAX + 1), "at most"),
     ],
@@ -74,6 +91,22 @@ def test_changed_bytes_are_not_the_auditors() -> None:
 def test_what_no_honest_auditor_signs_is_refused(body: bytes, expected: str) -> None:
     with pytest.raises(RemoteProtocolError, match=expected):
         open_evidence(resigned(body))
+
+
+def test_copies_come_back_with_their_sources_and_other_evidence_has_no_word_of_any() -> None:
+    said = copied(120, 131, 140, source=119)
+    assert open_evidence(sign_evidence(said, KEY))[1] == said
+    assert words(said) == "work audit: 51 % of it copied from efefefef; round 120, 131, 140"
+    own = copied(120, source=119, of=AUTHOR)
+    assert "51 % of it copied from its own earlier payloads" in words(own)
+    assert b"source" not in sign_evidence(evidence(1), KEY).body
+
+
+def test_a_payload_of_another_header_may_have_its_source_in_the_same_round() -> None:
+    (row,) = evidence(7).audits
+    named = msgspec.structs.replace(row, source=Source(OTHER, 7, row.digest))
+    said = Evidence(RUN, AUTHOR, "copied work", (named,))
+    assert open_evidence(sign_evidence(said, KEY))[1] == said
 
 
 def test_its_words_name_the_shares_and_the_first_rounds() -> None:

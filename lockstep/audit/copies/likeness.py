@@ -1,0 +1,174 @@
+"""How far two payloads are alike. Pure.
+
+    likeness = max(places with the same sign, places with the other sign) / places of the smaller
+
+A copy whose signs are all turned is a copy, so is one with some places of its own. Every payload is
+compared with thousands, so what is kept of it is a sketch: its places in a few chunks, which are
+drawn with a secret of the auditor's. Pairs that are alike there are compared whole.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from protocol.codec.payload import Coefficients
+from protocol.ids import Digest, PeerId
+from protocol.limits import CHUNK_ENTRIES
+
+CHUNKS_DRAWN: Final = 16
+"""Chunks of a sketch: half a thousand places at k = 32."""
+
+PLACES_KEPT: Final = 1 << 20
+"""Places of all sketches that are kept: some two thousand payloads at k = 32, in 5 MB."""
+
+NEAR: Final = 0.25
+"""Likeness of two sketches from which on the payloads are compared whole. Of 512 places of a copy
+that is judged, 205 are alike in the mean, and hardly ever fewer than 128."""
+
+NEAR_MAX: Final = 4
+"""Payloads that one is compared with whole: nobody makes an auditor read more."""
+
+PLACES_MIN: Final = 64
+"""Fewest places of a payload, and of its sketch, that are compared: fewer may be alike by chance.
+"""
+
+Places = npt.NDArray[np.int64]
+Signs = npt.NDArray[np.int8]
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """One committed payload."""
+
+    round: int
+    author: PeerId
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sketch:
+    """What is kept of one payload: int64 [n] places in the drawn chunks, ascending, int8 [n] their
+    signs.
+    """
+
+    sent: Sent
+    places: Places
+    signs: Signs
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Two payloads whose sketches are alike; `earlier` may be of the same round."""
+
+    sent: Sent
+    earlier: Sent
+    likeness: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The payloads of a round beside those before them."""
+
+    near: list[Near]
+    """At most `NEAR_MAX` for each payload, the nearest first."""
+    usual: list[float]
+    """How far each is like each payload of the newest earlier round, which none of them copies if
+    most authors are honest."""
+
+
+def drawn_chunks(secret: int, chunks: int) -> npt.NDArray[np.int64]:
+    """int64 [at most CHUNKS_DRAWN]: the chunks of a sketch, ascending."""
+    count = min(CHUNKS_DRAWN, chunks)
+    drawn = np.random.default_rng(secret).choice(chunks, count, replace=False)
+    return np.sort(drawn.astype(np.int64))
+
+
+def sketch_of(sent: Sent, found: Coefficients, chunks: npt.NDArray[np.int64]) -> Sketch:
+    """The sketch of a payload over these chunks."""
+    ends = np.cumsum(found.counts, dtype=np.int64)
+    kept = [slice(int(ends[each] - found.counts[each]), int(ends[each])) for each in chunks]
+    places = [found.indices[part] + each * CHUNK_ENTRIES for each, part in enumerate(kept)]
+    signs = [np.sign(found.values[part]).astype(np.int8) for part in kept]
+    return Sketch(sent, np.concatenate(places).astype(np.int64), np.concatenate(signs))
+
+
+def likeness(one: Coefficients, other: Coefficients) -> float:
+    """How far two payloads are alike, from 0 to 1; 0 for one of too few places."""
+    (first, signs), (second, others) = _flat(one), _flat(other)
+    least = min(first.size, second.size)
+    if least < PLACES_MIN:
+        return 0.0
+    _, mine, theirs = np.intersect1d(first, second, assume_unique=True, return_indices=True)
+    same = int(np.count_nonzero(signs[mine] == others[theirs]))
+    return max(same, mine.size - same) / least
+
+
+def _flat(found: Coefficients) -> tuple[Places, Signs]:
+    chunks = np.repeat(np.arange(len(found.counts), dtype=np.int64), found.counts)
+    return chunks * CHUNK_ENTRIES + found.indices, np.sign(found.values).astype(np.int8)
+
+
+class Window:
+    """The sketches of the newest payloads, as many as `PLACES_KEPT` places allow."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Sketch] = deque()
+        self._places = 0
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._kept.clear()
+        self._places = 0
+
+    def sent_by(self, author: PeerId, round: int) -> Sent | None:
+        """The author's payload of a round; None without one, or when it is forgotten."""
+        for kept in self._kept:
+            if (kept.sent.author, kept.sent.round) == (author, round):
+                return kept.sent
+        return None
+
+    def add(self, sketches: Sequence[Sketch]) -> Compared:
+        """Keep the payloads of a round, and compare each with those before it."""
+        known = {each.sent for each in self._kept}  # a replay that waited looks once more
+        sketches = [each for each in sketches if each.sent not in known]
+        for sketch in sketches:
+            self._kept.append(sketch)
+            self._places += sketch.places.size
+        while self._places > PLACES_KEPT and len(self._kept) > len(sketches):
+            self._places -= self._kept.popleft().places.size
+        large = [each for each in self._kept if each.places.size >= PLACES_MIN]
+        new = [each for each in large if each in sketches]
+        old = large[: len(large) - len(new)]
+        newest = old[-1].sent.round if old else -1
+        compared = Compared([], [])
+        for place, sketch in enumerate(new):
+            found = _beside(sketch, [*old, *new[:place]])
+            near = [each for each in found if each.likeness >= NEAR]
+            near.sort(key=lambda each: (-round(each.likeness, 2), each.earlier.round))
+            compared.near.extend(near[:NEAR_MAX])
+            compared.usual.extend(each.likeness for each in found if each.earlier.round == newest)
+        return compared
+
+
+def _beside(sketch: Sketch, earlier: Sequence[Sketch]) -> list[Near]:
+    """A sketch beside all earlier ones, none of which is empty."""
+    if not earlier:
+        return []
+    places = np.concatenate([each.places for each in earlier])
+    signs = np.concatenate([each.signs for each in earlier])
+    table = np.zeros(CHUNKS_DRAWN * CHUNK_ENTRIES, np.int8)
+    table[sketch.places] = sketch.signs
+    products = table[places] * signs
+    sizes = np.array([each.places.size for each in earlier])
+    starts = np.cumsum(sizes) - sizes
+    shared = np.add.reduceat(np.abs(products), starts, dtype=np.int64)
+    excess = np.abs(np.add.reduceat(products, starts, dtype=np.int64))
+    alike = (shared + excess) / 2 / np.minimum(sizes, sketch.places.size)
+    return [
+        Near(sketch.sent, each.sent, float(value))
+        for each, value in zip(earlier, alike, strict=True)
+    ]

@@ -1,0 +1,39 @@
+"""Reads payloads of a log and compares them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from lockstep.audit.copies import likeness
+from lockstep.audit.copies.likeness import Sent
+from protocol.codec.commits import Entry
+from protocol.codec.payload import Coefficients, Header, PayloadShape, decode
+from protocol.errors import DivergedError, RemoteProtocolError
+
+Payload = Callable[[int, Entry], Awaitable[bytes]]
+
+
+class Payloads:
+    """The payloads of one log. `payload` reads one; `shape_at` is the shape of those of a round."""
+
+    def __init__(self, payload: Payload, shape_at: Callable[[int], PayloadShape]) -> None:
+        self._payload, self.shape_at = payload, shape_at
+
+    async def opened(self, sent: Sent) -> tuple[Header, Coefficients] | None:
+        """A payload decoded; None for one that counts for nothing.
+
+        Raises `UnavailableError`, `StorageError` when it is not there.
+        """
+        try:
+            blob = await self._payload(sent.round, Entry(sent.author, sent.digest, 0, 0, 0))
+            return await asyncio.to_thread(decode, blob, self.shape_at(sent.round))
+        except (RemoteProtocolError, DivergedError):
+            return None  # the replay says so
+
+    async def likeness(self, one: Sent, other: Sent) -> float:
+        """How far two payloads are alike; 0 where one of them counts for nothing.
+
+        Raises `UnavailableError`, `StorageError` when one is not there.
+        """
+        opened = [await self.opened(one), await self.opened(other)]
+        found = [each[1] for each in opened if each]
+        return await asyncio.to_thread(likeness.likeness, *found) if len(found) == 2 else 0.0

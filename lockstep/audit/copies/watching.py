@@ -1,0 +1,193 @@
+"""The search for copies beside a replay: every committed payload is read, before its commit is
+applied, and compared with those before it.
+
+    payloads of a commit --sketches--> beside earlier ones --near: compared whole--> judged
+                                                                   evidence told <--'
+
+Payloads are read twice, here and by the replay, so that no more than two are in memory.
+"""
+
+import asyncio
+import hashlib
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lockstep.audit.copies.judge import Copy, CopyBook, foreign, is_proof
+from lockstep.audit.copies.likeness import Near, Sent, Sketch, Window, drawn_chunks, sketch_of
+from lockstep.audit.copies.payloads import Payloads
+from node.system.files import replacing_file
+from protocol.codec.commits import Commit
+from protocol.codec.evidence import Evidence, words
+from protocol.errors import StorageError, UnavailableError
+from protocol.ids import Digest, PeerId, RunId
+from protocol.run_info import RunInfo
+from protocol.runfile import RunSpec
+
+log = logging.getLogger("lockstep.auditor")
+
+BOOK_NAME = "copies.json"
+"""Name of the file with what was found, in the auditor's directory."""
+
+SAVE_ROUNDS = 50
+"""Rounds after which it is written, when nothing was found."""
+
+
+class Saved(msgspec.Struct):
+    """The file of copies."""
+
+    run_id: RunId
+    book: CopyBook = msgspec.field(default_factory=CopyBook)
+
+
+class CopyWatch:
+    """The search in one run. `secret` draws the chunks that are looked at; `tell` is given what is
+    found.
+    """
+
+    def __init__(
+        self,
+        info: RunInfo,
+        *,
+        secret: bytes,
+        tell: Callable[[Evidence], None],
+        path: Path,
+    ) -> None:
+        self._info, self._tell, self._path = info, tell, path
+        self._seed = int.from_bytes(hashlib.sha256(b"copies" + secret).digest())
+        self._book, self._window = _read(path, info.run_id), Window()
+        self._saved_round = self._book.newest_round
+        self._restarts, self._goes_back = 0, False
+
+    def drop(self) -> None:
+        """The replay goes back: earlier payloads come again."""
+        self._window.clear()
+        self._goes_back = True
+
+    async def look(
+        self, commit: Commit, voids: frozenset[Digest], read: Payloads, *, restarts: int
+    ) -> set[PeerId]:
+        """Judge the payloads of a commit that is about to be applied; returns the authors whose
+        payloads of this round are alike. `restarts` counts those of the run up to here.
+
+        Raises `UnavailableError`, `StorageError` when a payload is not there, with nothing judged.
+        """
+        if restarts != self._restarts:  # the same samples may be trained again from an old state
+            self._restarts = restarts
+            self._window.clear()
+        if self._goes_back:
+            self._goes_back = False
+            self._book.go_back(commit.round)
+        sketches, copies = await self._read(commit, voids, read)
+        compared = await asyncio.to_thread(self._window.add, sketches)
+        self._book.learn(commit.round, len(sketches) + len(copies), compared.usual)
+        alike = set[PeerId]()
+        for near in compared.near:
+            if near.sent in (copy.sent for copy in copies):
+                continue
+            value, proven = await self._looked_at(near, read)
+            if proven:
+                copies.append(Copy(near.sent, near.earlier, value, self._book.usual))
+            elif near.earlier.round == commit.round:
+                alike |= self._book.alike(near.sent, near.earlier, value)
+        await self._take(copies, commit.round)
+        return alike
+
+    async def _read(
+        self, commit: Commit, voids: frozenset[Digest], read: Payloads
+    ) -> tuple[list[Sketch], list[Copy]]:
+        """The sketches of a commit's payloads, and those whose header names another."""
+        chunks = drawn_chunks(self._seed, read.shape_at(commit.round).chunks)
+        sketches, copies = list[Sketch](), list[Copy]()
+        for entry in commit.entries:
+            sent = Sent(commit.round, entry.author, entry.digest)
+            opened = None if entry.digest in voids else await read.opened(sent)
+            if opened is None:
+                continue
+            header, coefficients = opened
+            if (header.author, header.round) != (entry.author, commit.round):
+                copies.append(foreign(sent, header.author, header.round))
+            elif header.run_id == self._info.run_id:
+                sketches.append(sketch_of(sent, coefficients, chunks))
+        return sketches, copies
+
+    async def _looked_at(self, near: Near, read: Payloads) -> tuple[float, bool]:
+        """How far two payloads are alike, and whether the later one is a copy; 0 for what is not in
+        the archive any more.
+        """
+        try:
+            value = await read.likeness(near.sent, near.earlier)
+            if value < self._book.threshold:
+                return value, False
+            author, round = near.sent.author, near.earlier.round
+            own = self._window.sent_by(author, round)
+            counted = own and self._window.sent_by(author, round - 1)
+            then = await read.likeness(own, near.earlier) if own and counted else None
+        except (UnavailableError, StorageError):
+            return 0.0, False
+        return value, is_proof(near.sent, near.earlier, self._info.spec.algorithm.alpha, then)
+
+    async def _take(self, copies: list[Copy], round: int) -> None:
+        for copy in copies:
+            evidence = self._book.take(copy, self._info.run_id)
+            if evidence:
+                about = {"peer": evidence.author, "reason": words(evidence)}
+                log.error("COPIED WORK", extra=about)
+                self._tell(evidence)
+        if copies or round >= self._saved_round + SAVE_ROUNDS:
+            await self.save()
+
+    async def save(self) -> None:
+        """Keep what was found on disk."""
+        self._saved_round = self._book.newest_round
+        saved = msgspec.json.encode(Saved(self._info.run_id, self._book))
+        await asyncio.to_thread(self._write, saved)
+
+    def _write(self, saved: bytes) -> None:
+        with replacing_file(self._path) as temporary:
+            temporary.write_bytes(saved)
+
+    def document(self) -> dict[str, Any]:
+        """The search for /status.json."""
+        book = self._book
+        return {
+            "words": book.words,
+            "payloads": book.payloads,
+            "round": book.newest_round,
+            "verdicts": book.verdicts,
+            "usual": round(book.usual, 4) if math.isfinite(book.usual) else None,
+            "alike": [
+                {
+                    "peers": [pair.one, pair.other],
+                    "rounds": pair.rounds,
+                    "newest_round": pair.newest_round,
+                    "likeness": round(pair.likeness, 4),
+                }
+                for pair in reversed(book.pairs)
+            ],
+            "found": [{"peer_id": each.author, "reason": words(each)} for each in book.found],
+        }
+
+
+def uncompared(spec: RunSpec) -> str:
+    """Why nobody looks for copies in a run; empty when somebody does."""
+    name = spec.algorithm.name
+    return "" if name == "demo" else f"copies are told in runs of demo alone, this one is of {name}"
+
+
+def _read(path: Path, run_id: RunId) -> CopyBook:
+    """What an earlier start has found; nothing when there is nothing of this run."""
+    try:
+        saved = msgspec.json.decode(path.read_bytes(), type=Saved)
+    except FileNotFoundError:
+        return CopyBook()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        log.warning("copies that were found cannot be used", extra={"reason": str(error)})
+        return CopyBook()
+    return saved.book if saved.run_id == run_id else CopyBook()

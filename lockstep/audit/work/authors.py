@@ -1,0 +1,66 @@
+"""What an auditor finds out about the authors of a run, beside its replay: whose payloads are
+copies, and whose work was not done.
+"""
+
+from typing import Any
+
+from lockstep.audit.copies.payloads import Payload, Payloads
+from lockstep.audit.copies.watching import CopyWatch
+from lockstep.audit.work.auditing import WorkAudit
+from node.replica.replica import Replica
+from protocol import wire_pb2 as wire
+from protocol.codec.commits import Commit
+from protocol.ids import Digest, PeerId
+
+
+class AuthorAudit:
+    """Both searches, as far as there are any."""
+
+    def __init__(self, copies: CopyWatch | None = None, work: WorkAudit | None = None) -> None:
+        self._copies, self._work = copies, work
+
+    async def before(
+        self,
+        commit: Commit,
+        recorded: wire.Committed,
+        voids: frozenset[Digest],
+        replica: Replica,
+        payload: Payload,
+        *,
+        behind: int,
+        restarts: int,
+    ) -> None:
+        """A commit is about to be applied. Raises `UnavailableError` when a payload of it is not
+        there.
+        """
+        alike = frozenset[PeerId]()
+        if self._copies:
+            read = Payloads(payload, replica.shape_at)
+            alike = frozenset(await self._copies.look(commit, voids, read, restarts=restarts))
+        if self._work:
+            await self._work.before(commit, recorded, voids, replica, behind=behind, alike=alike)
+
+    def drop(self) -> None:
+        """The replay goes back."""
+        if self._copies:
+            self._copies.drop()
+        if self._work:
+            self._work.drop()
+
+    async def step(self, payload: Payload, seconds: float) -> bool:
+        """Go on with the work in hand, no longer than this; False when there is none."""
+        return self._work is not None and await self._work.step(payload, seconds)
+
+    async def close(self) -> None:
+        """Give up the work in hand, and keep what was found."""
+        if self._work:
+            await self._work.close()
+        if self._copies:
+            await self._copies.save()
+
+    def document(self) -> dict[str, Any]:
+        """Both for /status.json."""
+        return {
+            "work": self._work.document() if self._work else {},
+            "copies": self._copies.document() if self._copies else {},
+        }

@@ -1,0 +1,99 @@
+"""How far honest payloads are alike: `python -m tests.benchmarks.copies`.
+
+The parity study's network and text, and honest authors of DeMo at the default rule. Of each round
+every pair of payloads of that round, and every pair of one of them and one of the last rounds, is
+compared whole (`lockstep.audit.copies.likeness`). Every `--young` steps all authors begin again
+without momentum, at the same time. Printed as JSON (`--json PATH`: added to a list there): number,
+median, 999 and 9999 of ten thousand, and most, before and from round `EARLY_ROUNDS` on.
+"""
+
+import argparse
+import json
+import tempfile
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lockstep.audit.copies.judge import EARLY_ROUNDS
+from lockstep.audit.copies.likeness import likeness
+from protocol.codec.payload import Coefficients
+from tests.benchmarks.parity.cells import Task
+from tests.benchmarks.parity.task import Fixture, open_corpus
+from tests.benchmarks.work_audit import Study, cell_of
+
+ROUNDS_BACK = 4
+"""Earlier rounds that each is compared with."""
+
+Sent = Sequence[Coefficients]
+
+
+def compared(sent: Sent, earlier: Sequence[Sent]) -> Iterator[tuple[str, float]]:
+    """The pairs of a round's payloads, and of them and those of earlier rounds, the newest last."""
+    for one, other in combinations(sent, 2):
+        yield "of one round", likeness(one, other)
+    for age, before in enumerate(reversed(earlier), 1):
+        when = "the round before" if age == 1 else "rounds before"
+        for author, one in enumerate(sent):
+            for place, other in enumerate(before):
+                whose = "its own" if place == author else "another's"
+                yield f"{whose} of {when}", likeness(one, other)
+
+
+def spread(found: Sequence[float]) -> Mapping[str, float]:
+    """What is told of some likenesses."""
+    at = np.quantile(found, (0.5, 0.999, 0.9999, 1))
+    names = ("median", "999 of 1000", "9999 of 10000", "most")
+    return {"pairs": len(found)} | dict(zip(names, at.round(4).tolist(), strict=True))
+
+
+def main() -> None:
+    """Measure and print."""
+    program = "python -m tests.benchmarks.copies"
+    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser.add_argument("--json", type=Path, help="file for the result")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--authors", type=int, default=4)
+    parser.add_argument("--top-k", type=int, default=32)
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--young", type=int, default=0, help="life of all momenta; 0: no end")
+    wanted = parser.parse_args()
+    torch.set_num_threads(1)
+    task = replace(Task(), layers=wanted.layers, hidden=wanted.hidden)
+    cell = cell_of(wanted.authors, wanted.steps, wanted.top_k, wanted.seed)
+    found: dict[str, dict[str, list[float]]] = {"early": defaultdict(list)}
+    found["later"] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = open_corpus(Path(scratch) / "corpus")
+        study = Study(Fixture(task, cell, corpus), corpus.samples(task.sequence_length))
+        earlier: deque[Sent] = deque(maxlen=ROUNDS_BACK)
+        for number in range(wanted.steps):
+            if wanted.young and number % wanted.young == 0:
+                study.begin_again()
+            sent = study.honest_step(number)
+            when = found["early" if number < EARLY_ROUNDS else "later"]
+            for kind, value in compared(sent, earlier):
+                when[kind].append(value)
+            earlier.append(sent)
+    names = ("steps", "authors", "top_k", "layers", "hidden", "seed", "young")
+    document = {
+        "settings": {name: getattr(wanted, name) for name in names},
+        **{
+            when: {kind: spread(values) for kind, values in kinds.items()}
+            for when, kinds in found.items()
+        },
+    }
+    if wanted.json:
+        kept = json.loads(wanted.json.read_text()) if wanted.json.exists() else []
+        wanted.json.write_text(json.dumps([*kept, document], indent=1) + "\n")
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
