@@ -33,7 +33,7 @@ from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
 from protocol.shuffle import Share
 
-FORMAT = "10"
+FORMAT = "11"
 """Version of the tables, of the events' names and fields, and of the snapshots."""
 
 JOURNAL_NAME = "journal.sqlite"

@@ -1,5 +1,6 @@
 """The coordinator's state as a document for people and scripts: /status.json, `lockstep status`."""
 
+import math
 from typing import Any
 
 from coordinator.forecast import forecast
@@ -17,9 +18,13 @@ from coordinator.machine.run_state import RunState
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import WHOLE, WorkAudit, read_evidence
 from protocol.ids import PeerId
+from protocol.mixing.measured_links import matrix_of
 
 COMMITS_SHOWN = 10
 """Newest commits in the document."""
+
+LINKS_SHOWN = 64
+"""Members whose links are shown: their number is squared in the document."""
 
 DEMOTED_SHOWN = 8
 """Keys in the document that have lost their standing, those of the newest evidence."""
@@ -42,6 +47,7 @@ def status(
         "finished": state.end.finished,
         "operator": _operator(state),
         "members": [member_document(rounds, member, now_ms) for member in rounds.members],
+        "links": links_document(list(rounds.members)),
         "steps": {
             "committed": totals.committed,
             "skipped": totals.skipped,
@@ -133,6 +139,25 @@ def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, An
         "loss": member.work.loss,
         "member_seconds": (now_ms - member.joined_ms) // 1000,
     }
+
+
+def links_document(members: list[Member]) -> dict[str, Any] | None:
+    """The links between members as these measure them; null where nothing was measured. None
+    before anything was, and with more than `LINKS_SHOWN` members.
+    """
+    said = {member.peer: member.work.links for member in members}
+    if len(said) > LINKS_SHOWN or not any(said.values()):
+        return None
+    links = matrix_of(said, peers := sorted(said))
+    return {
+        "peers": peers,
+        "round_trip_ms": [[_whole(1000 * one) for one in row] for row in links.round_trip_s],
+        "bit_per_second": [[_whole(one) for one in row] for row in links.bit_s],
+    }
+
+
+def _whole(value: float) -> int | None:
+    return None if math.isnan(value) else round(value)
 
 
 def validation(state: RunState) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
+from node.links.quality.reports import LinkReports
 from node.links.uplink import Uplink
 from node.own_data import reach_corpus
 from node.own_replica import build_replica
@@ -285,10 +286,18 @@ class NodeProcess:
         return self._swarm.statistics.complete(self._client.traffic, self._overhead)
 
     async def _charge_traffic(self, mesh: Mesh) -> None:
-        """Charge bytes that no link counts, as those of the operating system, to the uplink."""
+        """Charge bytes that no link counts, as those of the operating system, to the uplink; tell
+        what the links are like.
+        """
+        reports = LinkReports()
         while traffic := self._traffic():
             mesh.uplink.carried(traffic.up_bytes)
             self._status.traffic = traffic.document()  # for metrics
+            session = self._client.sessions_lost
+            if self._client.connected and (
+                report := reports.due(mesh.links, session, own_clock_ms())
+            ):
+                self._client.send(report)
             await asyncio.sleep(TRAFFIC_S)
 
     # ---- parts

@@ -108,7 +108,7 @@ class CheckpointReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ...) -> None: ...
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint", "evaluated", "evidence")
+    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint", "evaluated", "evidence", "links")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -121,6 +121,7 @@ class NodeMessage(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     EVALUATED_FIELD_NUMBER: _ClassVar[int]
     EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     ready: Ready
     heartbeat: Heartbeat
@@ -133,7 +134,8 @@ class NodeMessage(_message.Message):
     checkpoint: CheckpointSaid
     evaluated: Evaluated
     evidence: Evidence
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ...) -> None: ...
+    links: LinksMeasured
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., links: _Optional[_Union[LinksMeasured, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "token")
@@ -284,6 +286,22 @@ class Evaluated(_message.Message):
     data_sha256: bytes
     failure: str
     def __init__(self, round: _Optional[int] = ..., loss: _Optional[float] = ..., samples: _Optional[int] = ..., data_sha256: _Optional[bytes] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class LinksMeasured(_message.Message):
+    __slots__ = ("links",)
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    links: _containers.RepeatedCompositeFieldContainer[MeasuredLink]
+    def __init__(self, links: _Optional[_Iterable[_Union[MeasuredLink, _Mapping]]] = ...) -> None: ...
+
+class MeasuredLink(_message.Message):
+    __slots__ = ("peer_id", "round_trip_ms", "bit_per_second")
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_MS_FIELD_NUMBER: _ClassVar[int]
+    BIT_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    peer_id: str
+    round_trip_ms: int
+    bit_per_second: int
+    def __init__(self, peer_id: _Optional[str] = ..., round_trip_ms: _Optional[int] = ..., bit_per_second: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("reason",)

@@ -26,6 +26,7 @@ from protocol.clock import Instants
 from protocol.codec.chain import ChainEntry
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
+from protocol.mixing.link_report import MeasuredLink
 from protocol.shuffle import Share
 
 Instant = Literal["least", "bell", "publish_by", "commit_by"]
@@ -66,6 +67,14 @@ class Heartbeat:
     """A node's session is alive. The only event that is not journalled."""
 
     peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class LinksMeasured:
+    """A node says what it measures of its links, all of them anew."""
+
+    peer: PeerId
+    links: tuple[MeasuredLink, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +202,7 @@ class Restarted:
     """The coordinator continues after it was stopped; leases and instants are extended."""
 
 
-MemberEvent = Joined | Ready | Heartbeat | Disconnected | Left | Lapsed | Restarted
+MemberEvent = Joined | Ready | Heartbeat | LinksMeasured | Disconnected | Left | Lapsed | Restarted
 Event = (
     MemberEvent
     | Announced

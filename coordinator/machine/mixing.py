@@ -10,6 +10,9 @@ Rules
 - An edge is committed when both ends have said that they hold each other's parameters: each has
   them on its disk, so each can mix them whatever happens to it. The others fail for both ends, and
   the mean of all members stays as it was.
+- Where the topology has groups they are those of fast links, as the members measure them, from the
+  first round by which all have. They are found anew every `GROUP_ROUNDS` rounds: a graph has to
+  last for its period, so that everybody's parameters reach all others.
 - In a round of the mean every member fetches all payloads. Those whose authors hold each other's
   are committed, and everybody takes their mean: it is the same for all, to the bit.
 - A round is decided as soon as every edge holds between members that are waited for.
@@ -26,37 +29,50 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from coordinator.machine.events import Announced, Applied, Effect, Ready, RecordDigest
+from coordinator.machine.members.member import Member
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.clock import Slot, longest_slot
 from protocol.codec.commits import Mix
+from protocol.errors import SettingsError
 from protocol.ids import Digest, PeerId
 from protocol.mixing.consensus import distance, should_only_mix
+from protocol.mixing.measured_links import Groups, groups_of, matrix_of
 from protocol.mixing.weights import edge_divisors
+from protocol.planner.parameters import size_of
+from protocol.planner.payload_bytes import payload_bytes
 from protocol.runfile import RunSpec
 from protocol.topologies import Edge, Topology
 
 ROUNDS_KEPT = 2
 """Rounds whose reports are kept: the newest, and the one before it, of which all have reported."""
 
+GROUP_ROUNDS = 64
+"""Rounds for which groups of fast links stay: longer than the period of a graph of 256 members."""
+
 
 # ---- a round
 
 
 def planned(
-    spec: RunSpec, round: int, workers: Iterable[PeerId], *, mean: bool
+    spec: RunSpec, round: int, workers: Iterable[PeerId], groups: Groups = (), *, mean: bool
 ) -> tuple[Edge, ...]:
     """The edges of a round among its workers whose payloads count, sorted."""
     if mean:
         return tuple(combinations(sorted(workers), 2))
-    return Topology(spec.algorithm.mixing.topology, seed=spec.seed).edges(round, workers)
+    name = spec.algorithm.mixing.topology
+    return Topology(name, groups=groups, seed=spec.seed).edges(round, workers)
 
 
-def with_edges(undecided: UndecidedRound, spec: RunSpec) -> UndecidedRound:
+def with_edges(
+    undecided: UndecidedRound, spec: RunSpec, consensus: "Consensus", members: Membership
+) -> UndecidedRound:
     """The round that was just opened, with its edges and each member's neighbours."""
     asked = undecided.assignments
     counted = [peer for peer, each in asked.items() if not each.muted]
-    edges = planned(spec, undecided.round, counted, mean=undecided.mean)
+    if spec.algorithm.mixing.grouped:
+        consensus.find_groups(undecided.round, [members.roster[peer] for peer in counted], spec)
+    edges = planned(spec, undecided.round, counted, consensus.groups, mean=undecided.mean)
     near: dict[PeerId, list[PeerId]] = {peer: [] for peer in asked}
     for first, second in edges:
         near[first].append(second)
@@ -215,6 +231,21 @@ class Consensus:
     snapshots: dict[PeerId, bytes] = field(default_factory=dict)
     """SHA-256 of the snapshots of it that they wrote."""
 
+    groups: Groups = ()
+    """Members with fast links among them, where the topology asks for groups."""
+    groups_round: int = -1
+    """Round before which they were found; -1 before all have measured their links."""
+
+    def find_groups(self, round: int, members: list[Member], spec: RunSpec) -> None:
+        """Find the groups of these members anew, if it is time and each has a measured link."""
+        if self.groups_round >= 0 and round < self.groups_round + GROUP_ROUNDS:
+            return
+        said = {member.peer: member.work.links for member in members}
+        if not matrix_of(said, sorted(said)).covers_all:
+            return
+        up_bit_s = {member.peer: float(member.work.up_bit_s) for member in members}
+        self.groups, self.groups_round = groups_of(said, up_bit_s, _content_bytes(spec)), round
+
     def begin(self, round: int, *, mean: bool) -> None:
         """A round was committed."""
         self.apart = not mean
@@ -302,4 +333,15 @@ class Consensus:
             "distance": self.distance,
             "update": self.update or None,
             "only_mixed": self.only_mixed,
+            "groups": [list(group) for group in self.groups],
         }
+
+
+def _content_bytes(spec: RunSpec) -> float:
+    """Bytes that neighbours send each other; 0, so that round trips alone count, for a model whose
+    size is not known here.
+    """
+    try:
+        return float(payload_bytes(spec.algorithm, size_of(spec.model)))
+    except SettingsError:
+        return 0.0

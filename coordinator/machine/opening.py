@@ -124,7 +124,7 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
     state.reason = why or f"{len(assignments)} members train round {opened.round}"
     if spec.algorithm.mixes:
         opened.mean, opened.only_mixes = mean, bool(why)
-        opened = mixing.with_edges(opened, in_force)
+        opened = mixing.with_edges(opened, in_force, state.consensus, members)
     opened.receipts.auditors = frozenset(state.verdicts.auditors)
     state.next_round += 1
     state.undecided.append(opened)

@@ -60,6 +60,7 @@ from coordinator.machine.events import (
     Joined,
     Lapsed,
     Left,
+    LinksMeasured,
     NotHeld,
     Ready,
     RestartAsked,
@@ -227,7 +228,7 @@ class Rounds:
                     event, self.state, self.members, (self.run_id, self.spec), now_ms=now_ms
                 )
                 return self._enforce(effects, now_ms)
-            case Heartbeat() | Disconnected():
+            case Heartbeat() | Disconnected() | LinksMeasured():
                 return self.members.handle(event, now_ms)
             case Evaluated():
                 return []  # taken by `measuring.follow`

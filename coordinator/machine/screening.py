@@ -23,6 +23,7 @@ from coordinator.machine.events import (
     Holding,
     Joined,
     Left,
+    LinksMeasured,
     NotHeld,
     Ready,
     Refuse,
@@ -66,6 +67,10 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
                 return Heartbeat(peer)
         case Evaluated(peer):
             if not measuring.is_news(event, state, members):
+                return Heartbeat(peer)
+        case LinksMeasured(peer, links):
+            member = members.get(peer)
+            if member is None or not members.decides(peer) or member.work.links == links:
                 return Heartbeat(peer)
         case TokenShown(peer):
             if not levers.gives_something(event, state, members):

@@ -169,6 +169,8 @@ def _cost(message: wire.NodeMessage) -> float:
     kind = message.WhichOneof("kind")
     if kind == "holding":
         return 1 + len(message.holding.digests) / DIGESTS_PER_MESSAGE
+    if kind == "links":
+        return REPORT_COST + len(message.links.links) / DIGESTS_PER_MESSAGE
     return REPORT_COST if kind in ("ready", "applied", "audited", "evidence") else 1
 
 

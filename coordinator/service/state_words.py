@@ -1,4 +1,4 @@
-"""What members say of a state that they were asked about, and what they are told of it.
+"""What members say of a state that they were asked about, and of their links; what they are told.
 
 Every field that a stranger can write is bounded here, with the sender's name in the error.
 """
@@ -7,12 +7,14 @@ import math
 
 from coordinator.machine.checkpoints.events import CheckpointSaid
 from coordinator.machine.evaluation.events import AskEvaluation, Evaluated
+from coordinator.machine.events import LinksMeasured
 from coordinator.machine.run_state import RunState
 from protocol import wire_pb2 as wire
 from protocol.border.text import clean, require_plain
 from protocol.errors import RemoteProtocolError
-from protocol.ids import Digest, PeerId, parse_digest
+from protocol.ids import Digest, PeerId, parse_digest, parse_peer_id
 from protocol.limits import LOSS_NATS_MAX, VALIDATION_WINDOWS_MAX
+from protocol.mixing.link_report import BIT_S_MAX, LINKS_MAX, ROUND_TRIP_MS_MAX, MeasuredLink
 from protocol.runfile import RunSpec
 
 
@@ -46,6 +48,32 @@ def evaluated(peer: PeerId, said: wire.Evaluated) -> Evaluated:
         )
     data_sha256 = parse_digest(said.data_sha256) if said.data_sha256 else b""
     return Evaluated(peer, round, said.loss, said.samples, data_sha256)
+
+
+def links_measured(peer: PeerId, said: wire.LinksMeasured) -> LinksMeasured:
+    """What a member measures of its links; `RemoteProtocolError` when it is out of bounds."""
+    if len(said.links) > LINKS_MAX:
+        raise RemoteProtocolError(
+            f"{peer}: expected at most {LINKS_MAX} measured links, got {len(said.links)}"
+        )
+    others = [parse_peer_id(link.peer_id) for link in said.links]
+    if others != sorted(set(others)) or peer in others:
+        raise RemoteProtocolError(
+            f"{peer}: expected links to other nodes, each once and sorted, got {len(others)} others"
+        )
+    for link in said.links:
+        if link.round_trip_ms > ROUND_TRIP_MS_MAX or link.bit_per_second > BIT_S_MAX:
+            raise RemoteProtocolError(
+                f"{peer}: expected a round trip of at most {ROUND_TRIP_MS_MAX} ms at up to "
+                f"{BIT_S_MAX} bit/s, got {link.round_trip_ms} ms at {link.bit_per_second} bit/s"
+            )
+    links = zip(others, said.links, strict=True)
+    return LinksMeasured(
+        peer,
+        tuple(
+            MeasuredLink(other, link.round_trip_ms, link.bit_per_second) for other, link in links
+        ),
+    )
 
 
 def evaluation_asked(ask: AskEvaluation) -> wire.CoordinatorMessage:

@@ -139,6 +139,8 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
             return state_words.checkpoint_said(peer, message.checkpoint)
         case "evaluated":
             return state_words.evaluated(peer, message.evaluated)
+        case "links":
+            return state_words.links_measured(peer, message.links)
         case "leave":
             return Left(peer, clean(message.leave.reason))
         case kind:

@@ -15,6 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from lockstep.commands.planning.links_table import links_document, links_table, links_words
 from lockstep.commands.planning.matrix import read_matrix
 from lockstep.commands.planning.measured import Measured, measured
 from lockstep.commands.status import ask
@@ -114,6 +115,7 @@ def plan_run(
                 "parameters": size.parameters,
                 "chunks": size.chunks,
                 **found.document(spec.algorithm),
+                "links": _links(found.setting.network, members),
                 "words": words,
             },
         )
@@ -122,7 +124,7 @@ def plan_run(
         with replacing_file(svg_path) as temporary:
             temporary.write_text(chart(title, found.predictions), encoding="utf-8")
     if json_path != "-":
-        for part in render(spec, size, found, words):
+        for part in render(spec, size, found, words, members):
             output.print(part)
 
 
@@ -136,6 +138,11 @@ def _members(options: PlanOptions) -> Measured:
         names = ", ".join(found.left_out)
         messages.print(f"note: too little is known of {names}", soft_wrap=True, markup=False)
     return found
+
+
+def _links(network: Network, members: Measured | None) -> dict[str, object]:
+    pairs = members.links.measured_pairs if members else None
+    return {**links_document(network), "measured_pairs": pairs}
 
 
 def setting_of(
@@ -226,11 +233,18 @@ def _network(options: PlanOptions) -> Network:
 # ---- what a person sees
 
 
-def render(spec: RunSpec, size: Size, found: Plan, words: Sequence[str]) -> list[RenderableType]:
-    """Facts, methods, growth and sentences, each at most 80 columns wide."""
-    parts: list[RenderableType] = [_facts(spec, size, found.setting), _methods(found)]
+def render(
+    spec: RunSpec, size: Size, found: Plan, words: Sequence[str], members: Measured | None = None
+) -> list[RenderableType]:
+    """Facts, methods, growth or measured links, and sentences, each at most 80 columns wide."""
+    facts = _facts(spec, size, found.setting)
+    pairs = members.links.measured_pairs if members else None
+    facts.add_row("links", links_words(found.setting.network, pairs))
+    parts: list[RenderableType] = [facts, _methods(found)]
     if found.growth:
         parts.append(_growth(found))
+    elif table := links_table(found.setting.network):
+        parts.append(table)
     return [*parts, *(Padding(Text(f"- {text}"), (0, 0)) for text in words)]
 
 

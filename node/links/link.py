@@ -28,6 +28,7 @@ from node.links.protocol_events import (
     Proven,
     Refused,
 )
+from node.links.quality.meter import FetchTiming
 from node.links.serving import Serving, ServingOwner
 from node.traffic import Traffic
 from node.transports.base import Pipe
@@ -69,6 +70,10 @@ class PeerLink:
     relayed: bool
     dialled: bool
     rtt_ms: int | None
+    round_trip_ms: int | None
+    """Median of the newest; None while too few were measured."""
+    bit_s: int
+    """Rate at which content comes from the peer; 0 while unknown."""
     traffic: Traffic
 
 
@@ -87,6 +92,7 @@ class _Fetch:
     digest: Digest
     purpose: Purpose
     arrived: asyncio.Queue[Part | LockstepError] = field(default_factory=asyncio.Queue)
+    timing: FetchTiming = field(default_factory=FetchTiming)
 
 
 class Link:
@@ -135,13 +141,16 @@ class Link:
 
     def describe(self) -> PeerLink:
         """The link as it is now; its traffic is a copy."""
+        meter = self.protocol.meter
         return PeerLink(
             self.peer,
             self.kind,
             self.pipe.remote,
             self.pipe.relayed,
             self.protocol.dialled,
-            self.protocol.rtt_ms,
+            meter.newest_ms,
+            meter.round_trip_ms,
+            meter.bit_s,
             replace(self.traffic),
         )
 
@@ -323,6 +332,7 @@ class Link:
     def _on_part(self, part: Part) -> None:
         if fetch := self._fetches.get(part.request):
             self._count_down(fetch.purpose, len(part.data))
+            fetch.timing.note(len(part.data), self._owner.clock_ms())
             fetch.arrived.put_nowait(part)
         else:  # on its way when its fetch was cancelled
             purpose = self._late.get(part.request, Purpose.PAYLOAD)
@@ -349,6 +359,7 @@ class Link:
             if isinstance(part_or_end := fetch.arrived.get_nowait(), Part):
                 self._took(len(part_or_end.data))
         self.protocol.end_fetch(request, complete)
+        self.protocol.meter.note_fetch(fetch.timing)
         if not complete:
             self._late[request] = fetch.purpose
         self._to_write.set()

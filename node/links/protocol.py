@@ -34,6 +34,7 @@ from node.links.protocol_events import (
     Proven,
     Refused,
 )
+from node.links.quality.meter import LinkMeter
 from node.links.requests import OwnRequests, PeerRequests, Received
 from node.links.window import Window
 from protocol.border.text import clean
@@ -106,7 +107,7 @@ class LinkProtocol:
 
     def __init__(self, identity: Identity, nonce: bytes, dialled: bool, now_ms: int) -> None:
         self.dialled = dialled
-        self.rtt_ms: int | None = None
+        self.meter = LinkMeter()
         self.window = Window()
         self.peer_requests = PeerRequests()
         self.received = Received()
@@ -317,7 +318,7 @@ class LinkProtocol:
         if not beat.reply:
             self._heartbeat.to_answer = beat
         elif beat.sent_ms <= now_ms:
-            self.rtt_ms = now_ms - beat.sent_ms
+            self.meter.note_round_trip(now_ms - beat.sent_ms)
 
     def _on_offer(self, offer: LinkOffers) -> list[Event]:
         if offer.offers.sender != self.peer:

@@ -1,8 +1,10 @@
 """Mixing by pairs: the weights of a round's edges, one-way links, and the distance between nodes.
 
-Pure: numpy and nothing else. The graphs are those of `protocol.topologies`.
+Pure: numpy and nothing else; `link_report` without it. The graphs are those of
+`protocol.topologies`.
 
-    weights      edges that both ends commit, their weights, and a topology judged once
-    push_sum     one-way links: a weight travels with the values and takes the bias out
-    consensus    how far nodes are apart, from short reports, and when that is too far
+    weights          edges that both ends commit, their weights, and a topology judged once
+    push_sum         one-way links: a weight travels with the values and takes the bias out
+    measured_links   links as both ends measure them, and the fast groups that follow
+    consensus        how far nodes are apart, from short reports, and when that is too far
 """

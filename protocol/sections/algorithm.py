@@ -17,6 +17,9 @@ TopologyName = Literal[
 ]
 """Names of the rules for the graph of a round: `protocol.topologies`."""
 
+GROUPED: Final[tuple[TopologyName, ...]] = ("alternating-exponential-ring", "hierarchical")
+"""Those whose graph follows from groups of members with fast links among them."""
+
 MIXING_MEMBERS_MAX: Final = 256
 """Members of a run whose nodes mix parameters: in a round of the mean each fetches all of them."""
 
@@ -32,8 +35,9 @@ class MixingSpec(Section):
 
     topology: TopologyName = "one-peer-exponential"
     """Neighbours of a round. "ring" and "one-peer-exponential": one, by turns; "random-matching":
-    one, drawn anew; "alternating-exponential-ring" and "hierarchical": by turns one of the same
-    pair and one of another; "complete": everybody."""
+    one, drawn anew; "alternating-exponential-ring" and "hierarchical": by turns members of the
+    same group and one of another, groups being those of fast links as the members measure them,
+    and pairs where none stand out; "complete": everybody."""
 
     accumulate: int = Field(default=1, ge=1, le=4096)
     """Number of successive gradients of one node; Adam's moments take their mean, as if the batch
@@ -55,6 +59,11 @@ class MixingSpec(Section):
     def differs(self) -> bool:
         """Whether neighbours send differences to the newest mean, or to genesis before it."""
         return self.exchange == "int8"
+
+    @property
+    def grouped(self) -> bool:
+        """Whether fast links make groups of members."""
+        return self.topology in GROUPED
 
     @property
     def members_max(self) -> int:

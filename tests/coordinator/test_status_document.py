@@ -7,7 +7,9 @@ import pytest
 
 from coordinator import status_document
 from coordinator.journal import RecordedCommit
+from coordinator.machine.events import LinksMeasured
 from protocol.codec.commits import SignedCommit
+from protocol.mixing.link_report import MeasuredLink
 from tests.coordinator.machine.driver import PHASES, A, B, C, Driver, driver_in, state_digest
 
 
@@ -37,6 +39,21 @@ def test_a_run_without_members_has_a_status() -> None:
         "rounds_disputed": 0,
         "last": None,
     }
+
+
+def test_links_are_shown_as_both_ends_measure_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(A, B, C)
+    assert status_of(driver)["links"] is None
+    driver.tell(LinksMeasured(A, (MeasuredLink(B, 5, 7_000), MeasuredLink(C, 0))))
+    driver.tell(LinksMeasured(B, (MeasuredLink(A, 9),)))
+    links = msgspec.json.decode(msgspec.json.encode(status_of(driver)))["links"]
+    assert links == {
+        "peers": [A, B, C],
+        "round_trip_ms": [[None, 9, 0], [9, None, None], [0, None, None]],
+        "bit_per_second": [[None] * 3, [7_000, None, None], [None] * 3],
+    }
+    monkeypatch.setattr(status_document, "LINKS_SHOWN", 2)
+    assert status_of(driver)["links"] is None
 
 
 def test_the_status_is_json_with_the_runs_numbers() -> None:

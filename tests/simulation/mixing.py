@@ -7,7 +7,7 @@ and come back with a state that may be rounds old. Nobody trains, so:
     the distance from it falls once the faults end
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coordinator.machine.events import Announced, Applied, Holding, SkipRound
+from coordinator.machine.events import Announced, Applied, Holding, LinksMeasured, SkipRound
 from node.replica.factory import replica_for
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.position import Pending, Position
@@ -25,6 +25,7 @@ from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, genesis_digest
 from protocol.codec.payload import Header
 from protocol.ids import Digest, PeerId, sha256
+from protocol.mixing.link_report import MeasuredLink
 from protocol.runfile import AlgorithmSpec
 from tests.coordinator.machine.driver import PEERS, RUN, Driver, of_kind
 from tests.simulation.checkers import Violation
@@ -95,9 +96,19 @@ class Node:
 
 
 class MixingRun:
-    """A whole run of one seed."""
+    """A whole run of one seed. `houses`: members with fast links among them, which each measures
+    once it has joined. `deaf`: a holder and an author whose payloads never reach it.
+    """
 
-    def __init__(self, seed: int, directory: Path, topology: str, **mixing: Any) -> None:
+    def __init__(
+        self,
+        seed: int,
+        directory: Path,
+        topology: str,
+        houses: Collection[Collection[PeerId]] = (),
+        deaf: tuple[PeerId, PeerId] | None = None,
+        **mixing: Any,
+    ) -> None:
         self._random = Random(seed)
         algorithm = {"name": "gossip-adam", "mixing": {**MIXING, "topology": topology, **mixing}}
         rounds = {"payload_bytes_max": 10**7, "quorum": 1}
@@ -107,6 +118,11 @@ class MixingRun:
         self._reports = "critical" in mixing
         self.decisions: list[tuple[int, Commit | None]] = []
         self.committed_edges = 0
+        self.near_edges = 0
+        """Committed edges within a house."""
+        self._houses, self._deaf = houses, deaf
+        for peer in PEERS:
+            self._measure_links(peer)
         self.kills = 0
 
     def _node(self, peer: PeerId, directory: Path, algorithm: dict[str, Any]) -> Node:
@@ -230,7 +246,7 @@ class MixingRun:
                 self._kill(doomed)
             if said is None or not by_peer[holder].alive or not by_peer[author].alive:
                 continue
-            if faulty and self._random.random() < 0.1:
+            if (holder, author) == self._deaf or (faulty and self._random.random() < 0.1):
                 continue  # the payload is lost
             digest = Digest(said.digest)
             by_peer[holder].log[digest] = by_peer[author].log[digest]
@@ -243,7 +259,13 @@ class MixingRun:
         for decided in range(len(self.decisions), self._driver.machine.state.decided_round + 1):
             assert (decided in commits) is not (decided in skipped)
             commit = commits.get(decided)
-            self.committed_edges += len(commit.mix.edges) if commit and commit.mix else 0
+            if commit and commit.mix:
+                self.committed_edges += len(commit.mix.edges)
+                authors = [entry.author for entry in commit.entries]
+                ends = ({authors[first], authors[second]} for first, second, _ in commit.mix.edges)
+                self.near_edges += sum(
+                    any(both <= set(each) for each in self._houses) for both in ends
+                )
             self.decisions.append((decided, commit))
 
     def _kill(self, node: Node) -> None:
@@ -256,6 +278,15 @@ class MixingRun:
         for decision in self.decisions[node.next_round :]:
             self._take(node, decision)
         self._driver.join(node.peer)
+        self._measure_links(node.peer)
+
+    def _measure_links(self, peer: PeerId) -> None:
+        near = next((house for house in self._houses if peer in house), ())
+        if near:
+            fast, slow = (2, 10**9), (60, 10**7)
+            others = (other for other in PEERS if other != peer)
+            links = (MeasuredLink(other, *(fast if other in near else slow)) for other in others)
+            self._driver.tell(LinksMeasured(peer, tuple(links)))
 
     def _all_back(self) -> None:
         for node in self.nodes:

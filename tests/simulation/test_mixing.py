@@ -6,8 +6,10 @@ import pytest
 
 from coordinator.machine import mixing
 from coordinator.machine.undecided_round import UndecidedRound
-from protocol.ids import Digest
+from protocol.codec.commits import Commit
+from protocol.ids import Digest, PeerId
 from protocol.topologies import Edge
+from tests.coordinator.machine.driver import PEERS
 from tests.simulation.checkers import Violation
 from tests.simulation.mixing import MixingRun, Node
 
@@ -22,6 +24,34 @@ def test_the_mean_is_kept_and_the_members_come_together(
     run.check()
     assert run.committed_edges > 20
     assert run.kills > 2
+
+
+def test_groups_of_measured_links_keep_the_mean_and_most_edges_are_within_them(
+    tmp_path: Path,
+) -> None:
+    first, second, third, *others = PEERS
+    houses = (first, third), (second, *others)  # unlike the pairs of ids
+    run = MixingRun(4, tmp_path, "hierarchical", houses)
+    run.check()
+    assert run.kills > 2
+    assert run.near_edges > run.committed_edges / 2 > 5
+
+
+def test_with_one_direction_between_two_members_lost_the_mean_stays_and_they_come_together(
+    tmp_path: Path,
+) -> None:
+    first, second, *_ = PEERS
+    run = MixingRun(7, tmp_path, "one-peer-exponential", deaf=(first, second))
+    run.check()
+    commits = [commit for _, commit in run.decisions if commit and commit.mix]
+    both = [commit for commit in commits if {first, second} <= authors_of(commit)]
+    assert len(both) > 5
+    assert all(second not in commit.shares_of(first) for commit in both)
+    assert all(first not in commit.shares_of(second) for commit in both), "for neither end"
+
+
+def authors_of(commit: Commit) -> set[PeerId]:
+    return {entry.author for entry in commit.entries}
 
 
 def test_differences_of_one_byte_keep_the_mean_and_bring_the_members_together(

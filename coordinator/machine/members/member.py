@@ -6,6 +6,7 @@ from typing import Literal
 from coordinator.machine.members.standing import Standing
 from coordinator.machine.pacing import smoothed_speed
 from protocol.ids import PeerId
+from protocol.mixing.link_report import MeasuredLink
 
 
 @dataclass(slots=True)
@@ -22,6 +23,8 @@ class WorkRecord:
     """Rounds in a row whose time ended before the announced payload had its copies."""
     up_bit_s: int = 0
     """Bits a second, at least, at which its payloads have reached others; 0 while unknown."""
+    links: tuple[MeasuredLink, ...] = ()
+    """What it said last of its links."""
 
     def book(self, samples: int, took_ms: int) -> None:
         """The member trained these samples in this time."""

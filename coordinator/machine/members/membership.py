@@ -33,6 +33,7 @@ from coordinator.machine.events import (
     Joined,
     Lapsed,
     Left,
+    LinksMeasured,
     MemberEvent,
     Ready,
     Refuse,
@@ -198,6 +199,11 @@ class Membership:
                         return [TellMembers(came=(peer,))]
                 return []
             case Heartbeat(peer):
+                self.renew(peer, now_ms)
+                return []
+            case LinksMeasured(peer, links):
+                if member := self.roster.get(peer):
+                    member.work.links = links
                 self.renew(peer, now_ms)
                 return []
             case Disconnected(peer):

@@ -1,12 +1,15 @@
 """The members of a running coordinator, as its status measures them, for `lockstep plan --measure`.
 
 compute   from `samples_per_second`: the fastest member sets the pass, the others are slower
-up        `up_bit_per_second`: the rate at which a member's payloads reached others; its line may
-          be faster, as round trips are in it
+up        `up_bit_per_second`: the rate at which a member's payloads reached others, or that of its
+          fastest link, if larger
 down      not measured: the largest rate up of any member, so that it does not count
-delays    not measured apart: the rates have them
+links     `links`: round trips between two members, the median of several heartbeats on the link
+          that carries their payloads, and rates of transfers on it; `protocol.mixing.
+          measured_links` fills what was not measured. A coordinator that names none: no delays
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +17,10 @@ from typing import Any
 from lockstep.commands.planning.matrix import NODES_MAX
 from protocol.border.text import clean
 from protocol.errors import RemoteProtocolError, SettingsError
-from protocol.planner.links import Line, Network
+from protocol.ids import PeerId
+from protocol.mixing.link_report import BIT_S_MAX, LINKS_MAX, ROUND_TRIP_MS_MAX, MeasuredLink
+from protocol.mixing.measured_links import LinkMatrix, matrix_of, network_of
+from protocol.planner.links import Network
 
 RATE_MAX = 1e15
 """Largest rate that is believed, in bits or samples a second."""
@@ -27,6 +33,8 @@ class Measured:
     network: Network
     samples_per_second: tuple[float, ...]
     """In the order of the network's lines."""
+    links: LinkMatrix
+    """What was measured between them, in the same order."""
     left_out: tuple[str, ...]
     """Names of members of which too little is known."""
 
@@ -45,7 +53,7 @@ def measured(status: Mapping[str, Any]) -> Measured:
     """The members in a status document. `SettingsError` where too little was measured yet,
     `RemoteProtocolError` for a document of another form.
     """
-    known: list[tuple[str, float, float]] = []
+    known: list[tuple[PeerId, str, float, float]] = []
     left_out = []
     for member in _members(status):
         name = clean(str(member.get("name") or member.get("peer_id", "")[:8]))
@@ -53,7 +61,7 @@ def measured(status: Mapping[str, Any]) -> Measured:
             _rate(member, field) for field in ("samples_per_second", "up_bit_per_second")
         )
         if speed and up_bit_s:
-            known.append((name, speed, up_bit_s))
+            known.append((PeerId(str(member.get("peer_id"))), name, speed, up_bit_s))
         else:
             left_out.append(name)
     if not known:
@@ -63,9 +71,10 @@ def measured(status: Mapping[str, Any]) -> Measured:
         )
     if len(known) > NODES_MAX:
         raise SettingsError(f"--measure: expected at most {NODES_MAX} members, got {len(known)}")
-    down_bit_s = max(up_bit_s for _, _, up_bit_s in known)
-    lines = [Line(name, up_bit_s, down_bit_s) for name, _, up_bit_s in known]
-    return Measured(Network(lines), tuple(speed for _, speed, _ in known), tuple(left_out))
+    links = matrix_of(_links(status), [peer for peer, _, _, _ in known])
+    rates = [up_bit_s for _, _, _, up_bit_s in known]
+    network = network_of([name for _, name, _, _ in known], rates, links)
+    return Measured(network, tuple(speed for _, _, speed, _ in known), links, tuple(left_out))
 
 
 def _members(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -73,6 +82,45 @@ def _members(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     if not isinstance(members, list) or not all(isinstance(each, dict) for each in members):
         raise RemoteProtocolError("expected a list of members in the status, got none")
     return members
+
+
+def _links(status: Mapping[str, Any]) -> Mapping[PeerId, Sequence[MeasuredLink]]:
+    """What each member measured of its links, as the matrices of the status have it."""
+    found = status.get("links")
+    if found is None:
+        return {}
+    if not isinstance(found, dict) or not isinstance(peers := found.get("peers"), list):
+        raise RemoteProtocolError("expected the members of measured links in the status, got none")
+    count = len(peers)
+    if count > LINKS_MAX:
+        raise RemoteProtocolError(
+            f"expected measured links of at most {LINKS_MAX} members in the status, got {count}"
+        )
+    round_trips_ms = _matrix(found, "round_trip_ms", count, ROUND_TRIP_MS_MAX)
+    rates = _matrix(found, "bit_per_second", count, BIT_S_MAX)
+    said: dict[PeerId, list[MeasuredLink]] = defaultdict(list)
+    for row, sender in enumerate(peers):
+        for column, receiver in enumerate(peers):
+            if row != column and (took_ms := round_trips_ms[row][column]) is not None:
+                link = MeasuredLink(PeerId(str(sender)), took_ms, rates[row][column] or 0)
+                said[PeerId(str(receiver))].append(link)
+    return said
+
+
+def _matrix(found: Mapping[str, Any], field: str, count: int, most: int) -> list[list[int | None]]:
+    rows: Any = found.get(field)
+    listed = isinstance(rows, list) and all(isinstance(row, list) for row in rows)
+    square = listed and [len(row) for row in rows] == [count] * count
+    if not square or not all(_fits(value, most) for row in rows for value in row):
+        raise RemoteProtocolError(
+            f"expected {field} of links as {count} rows of {count} whole numbers from 0 to {most}, "
+            f"or null, got {str(rows)[:40]!r}"
+        )
+    return [list(row) for row in rows]
+
+
+def _fits(value: object, most: int) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= most)
 
 
 def _rate(member: Mapping[str, Any], field: str) -> float:

@@ -42,7 +42,8 @@ from protocol.runfile import (
     RunSpec,
     ScheduleSpec,
 )
-from tests.benchmarks.wan.methods import METHODS, Method
+from protocol.sections.algorithm import MixingSpec
+from tests.benchmarks.wan.methods import METHODS, MIXING, Method
 from tests.benchmarks.wan.model import CONFIGS, StepNote, read_notes
 from tests.benchmarks.wan.node import VARIABLE, StandIn
 from tests.benchmarks.wan.ranks import MATCHMAKING_S, Rank
@@ -58,6 +59,12 @@ COMPUTE_S = 2.0
 ROUND_MS = 600_000
 """Latest instant of every part of a round: rounds here end when all have announced, never by
 time."""
+
+STEPS_UNTIL_MEAN = 1_000_000
+"""Steps of a run of gossip Adam: a trial ends before its first mean of all, which takes minutes."""
+
+PAYLOAD_BYTES_MAX = 128 * 1024**2
+"""Room for the parameters of the larger network in float32, which that mean would send."""
 
 Rates = Callable[[int, float, float], tuple[float, float]]
 """(node, from, until) on the monotonic clock -> bytes up and down on its line."""
@@ -85,7 +92,7 @@ class Trial:
     @property
     def how(self) -> Method:
         """The method's settings."""
-        return METHODS[self.method]
+        return (METHODS | MIXING)[self.method]
 
     @property
     def name(self) -> str:
@@ -174,7 +181,10 @@ def run(trial: Trial, directory: Path) -> Seen:
         Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
     )
     facts["load"] = round(os.getloadavg()[0], 1)
-    notes = tuple(read_notes(_notes_path(directory, number)) for number in range(trial.nodes))
+    until = trial.steps + 1 if trial.how.topology else None  # whose runs go on
+    notes = tuple(
+        read_notes(_notes_path(directory, number))[:until] for number in range(trial.nodes)
+    )
     return Seen(notes, meter.crossed, facts)
 
 
@@ -314,16 +324,26 @@ class StandInCluster(WanCluster):
         )
 
 
+def algorithm_of(how: Method) -> AlgorithmSpec:
+    """The algorithm of a method of Lockstep."""
+    if how.topology:
+        mixing = MixingSpec(topology=how.topology, exchange="int8", mean_every=STEPS_UNTIL_MEAN)
+        return AlgorithmSpec(name="gossip-adam", mixing=mixing)
+    return AlgorithmSpec(top_k=how.top_k, gradients=how.gradients, update=how.update)
+
+
 def run_spec(trial: Trial) -> RunSpec:
     """The run of a trial: one sample per node and step."""
     return RunSpec(
         name="wan",
         model=ModelSpec(config=CONFIGS[trial.size]),
         data=DataSpec(corpus="tiny", sequence_length=64),
-        algorithm=AlgorithmSpec(
-            top_k=trial.how.top_k, gradients=trial.how.gradients, update=trial.how.update
+        algorithm=algorithm_of(trial.how),
+        schedule=ScheduleSpec(
+            steps=trial.steps + (STEPS_UNTIL_MEAN if trial.how.topology else 0),
+            learning_rate=0.0005,
+            warmup_steps=0,
         ),
-        schedule=ScheduleSpec(steps=trial.steps, learning_rate=0.0005, warmup_steps=0),
         rounds=RoundsSpec(
             compute_ms=ROUND_MS,
             publish_ms=ROUND_MS,
@@ -334,6 +354,7 @@ def run_spec(trial: Trial) -> RunSpec:
             batch_samples_max=trial.nodes,
             share_samples_first=1,
             quorum=trial.nodes,
+            payload_bytes_max=PAYLOAD_BYTES_MAX,
         ),
         membership=MembershipSpec(start_members=trial.nodes, lease_ms=60_000, heartbeat_ms=2_000),
         retention=RetentionSpec(snapshot_every=1000),
@@ -351,7 +372,7 @@ def _run_lockstep(
     )
     with StandInCluster(settings, laboratory, trial) as cluster:
         cluster.start()
-        _until(trial, meter, lambda: _trained(cluster))
+        _until(trial, meter, lambda: _trained(cluster, trial.steps))
         status = cluster.coordinator.status
     return {
         "rounds": status["steps"]["committed"],
@@ -364,10 +385,13 @@ def _run_lockstep(
     }
 
 
-def _trained(cluster: Cluster) -> bool:
-    """Whether the run is over; raises the last words of a process that died."""
+def _trained(cluster: Cluster, steps: int) -> bool:
+    """Whether the run is over, or every node has noted these steps and one more; raises the last
+    words of a process that died.
+    """
     for child in cluster.children:
         if child.exit_status not in (None, 0):
             raise RuntimeError(f"{child.name} ended with {child.exit_status}: {child.last_words()}")
     cluster.coordinator.refresh()
-    return cluster.finished
+    status = cluster.coordinator.status
+    return cluster.finished or status.get("steps", {}).get("committed", 0) > steps + 1

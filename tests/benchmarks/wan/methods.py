@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from node.demo.aggregate import Rule
+from protocol.sections.algorithm import TopologyName
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Method:
     update: Rule = "sign"
     gradients: Literal["plain", "even"] = "even"
     top_k: int = 32
+    topology: TopologyName | None = None
+    """Of gossip Adam, with differences of one byte; None: votes."""
 
 
 def _orthogonal(curve: str, overlap: Literal[0, 1] = 0, top_k: int = 32) -> Method:
@@ -44,3 +47,9 @@ METHODS = {
     "lockstep-1-libp2p": Method("lockstep", "lockstep-1", overlap=1, transport="libp2p"),
 }
 """Methods by name, in the order of the report."""
+
+MIXING = {
+    "gossip-adam-grpc": Method("lockstep", "", overlap=1, topology="one-peer-exponential"),
+}
+"""Gossip Adam, beside which `tests.benchmarks.gossip.beside_demo` sets DeMo; the report of the
+methods leaves it out, as it has no curve of this network."""

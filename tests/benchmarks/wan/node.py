@@ -24,6 +24,7 @@ import torch
 from lockstep.cli import main as lockstep
 from node import own_replica
 from node.model.training import RoundWork, Tokens, TrainingModel
+from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.replica import Replica
 from node.trainer import Trainer
 from tests.benchmarks.wan.model import GradientPool, Notes
@@ -37,6 +38,9 @@ ARITHMETIC = (
     (Replica, "stand_at"),
     (Replica, "accumulate"),
     (Replica, "apply"),
+    (GossipAdamReplica, "stand_at"),
+    (GossipAdamReplica, "accumulate"),
+    (GossipAdamReplica, "apply"),
 )
 """Functions of a round that compute and neither wait nor send."""
 

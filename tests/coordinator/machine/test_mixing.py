@@ -9,14 +9,26 @@ import pytest
 
 from coordinator.machine.checkpoints.events import AskCheckpoint, RoomGiven
 from coordinator.machine.checkpoints.publishing import words
-from coordinator.machine.events import Applied, AskResync, Evict, OpenRound, RecordDigest
+from coordinator.machine.events import (
+    Applied,
+    AskResync,
+    Evict,
+    Heartbeat,
+    Left,
+    LinksMeasured,
+    OpenRound,
+    RecordDigest,
+)
+from coordinator.machine.mixing import GROUP_ROUNDS
 from coordinator.machine.opening import LAST_MEANS_MAX
 from coordinator.machine.operator.acts import Act, Finish, Pause, Resume, ordered
 from coordinator.machine.operator.acts import Checkpoint as CheckpointAct
+from coordinator.machine.screening import screened
 from coordinator.state_snapshot import decode_state, encode_state
 from protocol.codec.commits import Commit, Mix
 from protocol.ids import PeerId
 from protocol.mixing.consensus import PROJECTION_SIZE
+from protocol.mixing.link_report import MeasuredLink
 from tests.coordinator.machine.driver import PEERS, A, B, C, D, Driver, of_kind, payload_digest
 
 FOUR = (A, B, C, D)
@@ -422,3 +434,96 @@ def test_receipts_before_an_announcement_count() -> None:
     run.hold(B, 0, [A])
     assert edges(run.commits[-1].commit) == {(A, B)}
     assert run.commits[-1].commit.entries[0].digest == payload_digest(A, 0)
+
+
+# ---- groups of measured links
+
+
+def tell_links(run: Driver, *houses: tuple[PeerId, ...], peers: tuple[PeerId, ...] = FOUR) -> None:
+    """Each member is two milliseconds from those of its house and sixty from all others."""
+    for peer in peers:
+        near = next(house for house in houses if peer in house)
+        others = [other for other in peers if other != peer]
+        fast, slow = (2, 10**9), (60, 10**7)
+        links = (MeasuredLink(other, *(fast if other in near else slow)) for other in others)
+        run.tell(LinksMeasured(peer, tuple(links)))
+
+
+def partners(run: Driver, rounds: range) -> list[set[tuple[PeerId, ...]]]:
+    """The edges of these rounds, all of which go well."""
+    found = []
+    for round in rounds:
+        near = neighbours(run.opened[-1])
+        found.append({tuple(sorted((peer, each[0]))) for peer, each in near.items() if each})
+        run.exchange(round, *near)
+    return found
+
+
+@pytest.mark.parametrize("topology", ["hierarchical", "alternating-exponential-ring"])
+def test_fast_groups_are_those_of_the_links_that_all_members_have_measured(topology: str) -> None:
+    run = driver(*FOUR, topology=topology)
+    assert partners(run, range(1)) == [{(A, B), (C, D)}], "pairs of ids before that"
+    tell_links(run, (A, D), (B, C))
+    inside = {(A, D), (B, C)}
+    assert partners(run, range(1, 2))[0].isdisjoint(inside), "this round was open by then"
+    assert partners(run, range(2, 3)) == [inside]
+    assert partners(run, range(3, 4))[0].isdisjoint(inside)
+    assert run.machine.state.consensus.document()["groups"] == [[A, D], [B, C]]
+    assert decode_state(encode_state(run.machine.state)) == run.machine.state
+
+
+def test_pairs_of_ids_stay_while_a_member_has_measured_nothing() -> None:
+    run = driver(*FOUR, topology="hierarchical")
+    tell_links(run, (A, C), (B,), peers=(A, B, C))
+    assert partners(run, range(3))[2] == {(A, B), (C, D)}
+    assert run.machine.state.consensus.groups_round == -1
+
+
+def test_groups_stay_for_their_rounds_and_are_then_found_anew() -> None:
+    run = driver(*FOUR, topology="hierarchical", mixing={"mean_every": 1000})
+    tell_links(run, (A, C), (B, D))
+    partners(run, range(1))
+    tell_links(run, (A, D), (B, C))
+    first = run.machine.state.consensus.groups_round
+    partners(run, range(1, first + GROUP_ROUNDS - 1))
+    assert run.machine.state.consensus.groups == ((A, C), (B, D)), "a graph lasts for its period"
+    partners(run, range(first + GROUP_ROUNDS - 1, first + GROUP_ROUNDS))
+    assert run.machine.state.consensus.groups == ((A, D), (B, C))
+
+
+def test_a_member_that_comes_later_joins_a_group_and_one_that_goes_leaves_it() -> None:
+    run = driver(*FOUR, topology="hierarchical")
+    tell_links(run, (A, C), (B, D))
+    partners(run, range(1))
+    run.join(PEERS[4])
+    partners(run, range(1, 2))
+    assert set(neighbours(run.opened[-1])) == set(PEERS)
+    run.part(A)
+    round = run.opened[-1].round
+    run.exchange(round, *PEERS[1:])
+    assert sorted(neighbours(run.opened[-1])) == sorted(PEERS[1:])
+    assert [sorted(group) for group in run.machine.state.consensus.groups] == [[A, C], [B, D]]
+
+
+def test_topologies_without_groups_do_not_look_at_links() -> None:
+    run = driver(*FOUR)
+    tell_links(run, (A, C), (B, D))
+    partners(run, range(2))
+    assert run.machine.state.consensus.groups == ()
+
+
+def test_only_a_members_news_of_its_links_is_kept_in_the_journal() -> None:
+    run = driver(*FOUR)
+    links = (MeasuredLink(B, 2, 7),)
+    said = LinksMeasured(A, links)
+    state, members = run.machine.state, run.machine.members
+    assert screened(said, state, members) == said
+    run.tell(said)
+    assert members.roster[A].work.links == links
+    assert screened(said, state, members) == Heartbeat(A), "said before"
+    stranger = LinksMeasured(PEERS[4], links)
+    assert screened(stranger, state, members) == Heartbeat(PEERS[4])
+    assert run.tell(stranger) == []
+    run.tell(Left(A, "asked to"))
+    run.hello(A)
+    assert members.roster[A].work.links == (), "a member that comes back measures anew"

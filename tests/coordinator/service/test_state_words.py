@@ -4,13 +4,15 @@ import pytest
 
 from coordinator.machine.evaluation.events import AskEvaluation, Evaluated
 from coordinator.machine.evaluation.state import Point
+from coordinator.machine.events import LinksMeasured
 from coordinator.machine.run_state import new_state
 from coordinator.service import state_words, wire_messages
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError
 from protocol.limits import LOSS_NATS_MAX, VALIDATION_WINDOWS_MAX
+from protocol.mixing.link_report import BIT_S_MAX, LINKS_MAX, ROUND_TRIP_MS_MAX, MeasuredLink
 from protocol.runfile import RunSpec
-from tests.coordinator.machine.driver import RUN, A
+from tests.coordinator.machine.driver import RUN, A, B, C
 
 
 def said(**changes: object) -> wire.NodeMessage:
@@ -40,6 +42,40 @@ def test_a_measured_loss_and_the_word_that_there_is_none() -> None:
 def test_what_is_out_of_bounds_ends_the_session(changes: dict[str, object], expected: str) -> None:
     with pytest.raises(RemoteProtocolError, match=expected):
         wire_messages.event_of(A, said(**changes))
+
+
+def measured(*links: tuple[str, int, int]) -> wire.NodeMessage:
+    told = (
+        wire.MeasuredLink(peer_id=peer, round_trip_ms=round_trip_ms, bit_per_second=bit_s)
+        for peer, round_trip_ms, bit_s in links
+    )
+    return wire.NodeMessage(links=wire.LinksMeasured(links=told))
+
+
+def test_measured_links_are_taken_as_they_are_said() -> None:
+    event = wire_messages.event_of(A, measured((B, 0, 0), (C, ROUND_TRIP_MS_MAX, BIT_S_MAX)))
+    links = MeasuredLink(B, 0, 0), MeasuredLink(C, ROUND_TRIP_MS_MAX, BIT_S_MAX)
+    assert event == LinksMeasured(A, links)
+    assert wire_messages.event_of(A, measured()) == LinksMeasured(A, ())
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ([(f"{number:032x}", 1, 1) for number in range(9, LINKS_MAX + 10)], "at most 64 measured"),
+        ([("short", 1, 1)], "expected"),
+        ([(C, 1, 1), (B, 1, 1)], "each once and sorted"),
+        ([(B, 1, 1), (B, 1, 1)], "each once and sorted"),
+        ([(A, 1, 1)], "to other nodes"),
+        ([(B, ROUND_TRIP_MS_MAX + 1, 1)], "expected a round trip of at most"),
+        ([(B, 1, BIT_S_MAX + 1)], "expected a round trip of at most"),
+    ],
+)
+def test_links_out_of_bounds_end_the_session(
+    links: list[tuple[str, int, int]], expected: str
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=expected):
+        wire_messages.event_of(A, measured(*links))
 
 
 def test_the_request_names_the_round_and_the_samples() -> None:

@@ -154,6 +154,7 @@ class FaultyPipe:
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.damage = False
+        self.delay_s = 0.0
 
     @property
     def remote(self) -> str:
@@ -167,6 +168,7 @@ class FaultyPipe:
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         await self.flowing.wait()
+        await asyncio.sleep(self.delay_s)
         if self.damage:
             data = bytearray(data)
             data[len(data) // 2] ^= 1

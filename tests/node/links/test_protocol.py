@@ -305,7 +305,7 @@ def test_two_idle_ends_keep_each_other_and_know_the_round_trip() -> None:
         other_replies, one_replies = sent(other), sent(one)
         one.receive(other_replies, now_ms + 60)
         other.receive(one_replies, now_ms + 60)
-    assert one.rtt_ms == other.rtt_ms == 60
+    assert one.meter.newest_ms == other.meter.newest_ms == 60
 
 
 def test_a_beat_leaves_each_second_unless_frames_wait() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.mixing.push_sum import Arrow, Pushed, exponential_arrows, push_matrix
+from protocol.topologies import Topology, mixing_matrix
 
 
 def peers(count: int) -> list[PeerId]:
@@ -43,6 +44,24 @@ def test_plain_averaging_over_one_way_links_is_biased_and_push_sum_is_not() -> N
     assert abs(averaged[0] - mean).max() > 0.1  # and not on the mean
     np.testing.assert_allclose(pushed.values, np.broadcast_to(mean, (5, 2)), atol=1e-12)
     assert np.ptp(pushed.weights) > 0.5  # the weights took up the bias
+
+
+def test_where_one_direction_is_lost_edges_that_fail_for_both_ends_keep_the_mean() -> None:
+    """The rule of a run's commits: what crossed one way alone is left out. To take it moves the
+    mean.
+    """
+    members, values = peers(8), np.arange(8.0)
+    kept, taken = values, values
+    for round in range(60):
+        planned = Topology("one-peer-exponential").edges(round, members)
+        arrows = {arrow for edge in planned for arrow in (edge, edge[::-1])}
+        arrows.discard((members[0], members[1]))
+        committed = [edge for edge in planned if {edge, edge[::-1]} <= arrows]
+        kept = mixing_matrix(committed, members) @ kept
+        taken = plain(sorted(arrows), 8) @ taken
+    np.testing.assert_allclose(kept, values.mean(), atol=1e-6)
+    assert np.ptp(taken) < 1e-6
+    assert abs(taken[0] - values.mean()) > 0.05
 
 
 @settings(max_examples=50, deadline=None)

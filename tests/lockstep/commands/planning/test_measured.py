@@ -68,3 +68,93 @@ def test_the_members_of_a_running_coordinator_are_planned_for(
     assert document["growth"] == {}, "lines of more nodes are not known"
     assert "too little is known of new" in capsys.readouterr().err
     assert main([*arguments, "--nodes", "4"]) == ExitCode.USAGE
+
+
+# ---- links
+
+
+ADA, BOB, CY = (f"{number:032x}" for number in (1, 2, 3))
+
+
+def with_links(round_trip_ms: Any, bit_per_second: Any, peers: Any = (ADA, BOB, CY)) -> Any:
+    members = [
+        member(name, 4.0, 2e6) | {"peer_id": peer}
+        for name, peer in (("ada", ADA), ("bob", BOB), ("cy", CY))
+    ]
+    links = {
+        "peers": list(peers),
+        "round_trip_ms": round_trip_ms,
+        "bit_per_second": bit_per_second,
+    }
+    return {"members": members, "links": links}
+
+
+TRIPS = [[None, 4, 60], [4, None, None], [60, None, None]]
+RATES = [[None, 90_000_000, 3_000_000], [80_000_000, None, None], [None, None, None]]
+
+
+def test_round_trips_and_rates_of_pairs_enter_the_matrix() -> None:
+    network = measured(with_links(TRIPS, RATES)).network
+    assert 2 * network.delay_s[0, 1] == pytest.approx(0.004)
+    assert 2 * network.delay_s[0, 2] == pytest.approx(0.060)
+    assert network.rate_bit_s[0, 1] == 90e6
+    assert network.rate_bit_s[1, 0] == 80e6
+    assert network.rate_bit_s[0, 2] == 3e6
+    assert network.rate_bit_s[2, 0] == 2e6, "not measured: that of cy's line"
+
+
+def test_a_pair_that_nobody_measured_is_as_far_as_the_way_through_another() -> None:
+    found = measured(with_links(TRIPS, RATES))
+    assert found.links.measured_pairs == 2
+    assert 2 * found.network.delay_s[1, 2] == pytest.approx(0.064)
+    assert found.network.rate_bit_s[1, 2] == 3e6, "what comes to cy from another"
+
+
+def test_a_coordinator_that_names_no_links_gives_no_delays() -> None:
+    status = with_links(TRIPS, RATES) | {"links": None}
+    assert not measured(status).network.delay_s.any()
+    assert not measured(STATUS).network.delay_s.any()
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        7,
+        {"peers": None},
+        {"peers": [ADA], "round_trip_ms": [[None]], "bit_per_second": [[None, 1]]},
+        {"peers": [ADA], "round_trip_ms": [], "bit_per_second": [[None]]},
+        {"peers": [ADA], "round_trip_ms": [["4"]], "bit_per_second": [[None]]},
+        {"peers": [ADA], "round_trip_ms": [[-1]], "bit_per_second": [[None]]},
+        {"peers": [ADA], "round_trip_ms": [[True]], "bit_per_second": [[None]]},
+        {"peers": [ADA], "round_trip_ms": [[None]], "bit_per_second": [[10**13]]},
+        {"peers": [ADA] * 65, "round_trip_ms": [], "bit_per_second": []},
+    ],
+)
+def test_links_of_another_form_are_an_error(links: Any) -> None:
+    with pytest.raises(RemoteProtocolError, match="expected"):
+        measured(with_links(TRIPS, RATES) | {"links": links})
+
+
+def test_table_and_json_show_rates_and_round_trips_of_each_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(planning, "ask", lambda link: with_links(TRIPS, RATES))
+    path, out = tmp_path / "run.toml", tmp_path / "plan.json"
+    path.write_text(run_file_text(RunSpec()))
+    arguments = ["plan", str(path), "--measure", "127.0.0.1:1", "--json", str(out)]
+    assert main(arguments) == ExitCode.OK
+    links = json.loads(out.read_text())["links"]
+    assert links["nodes"] == ["ada", "bob", "cy"]
+    assert links["one_way_ms"][0] == [0, 2, 30]
+    assert links["mbit_s"][0] == [0, 90, 3]
+    assert links["measured_pairs"] == 2
+    shown = capsys.readouterr().out
+    assert "round trips 4 ms to 64 ms; 2 of 3 pairs measured" in shown
+    assert "milliseconds there and back" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
+
+    del links["measured_pairs"]
+    matrix = tmp_path / "links.json"
+    matrix.write_text(json.dumps(links))
+    assert main(["plan", str(path), "--matrix", str(matrix)]) == ExitCode.OK
+    assert "round trips 4 ms to 64 ms" in capsys.readouterr().out

@@ -1,0 +1,1 @@
+"""What a node measures of its links, and when it tells the coordinator."""
