@@ -28,16 +28,18 @@ GRAPHICAL = ("x11", "wayland", "mir")
 """Types of sessions whose input no terminal sees."""
 
 UNKNOWN = (
-    "when_idle: expected a system that tells when its person was last active, found no terminal "
-    "and neither xprintidle nor logind for the screen (WSL sees no keyboard); install xprintidle, "
-    "or leave --when-idle out and name --hours"
+    "when_idle: expected a system that tells when its person was last active, found no console "
+    "(as in a container or WSL), or neither xprintidle nor logind for its screen; install "
+    "xprintidle, or leave --when-idle out and name --hours"
 )
 """The refusal where nothing tells."""
 
 _TERMINALS = {
-    "Linux": ("/dev/tty[1-9]*", "/dev/pts/[0-9]*"),
-    "Darwin": ("/dev/ttys[0-9]*", "/dev/console"),
+    "Linux": ("dev/tty[1-9]*", "dev/pts/[0-9]*"),
+    "Darwin": ("dev/console", "dev/ttys[0-9]*"),
 }
+"""Consoles, and other terminals, below the root."""
+
 _HID = re.compile(r'"HIDIdleTime"\s*=\s*(\d+)')
 _PROPERTIES = ("Type", "Class", "State", "IdleHint", "IdleSinceHint", "Display")
 
@@ -58,15 +60,21 @@ def run_program(words: Sequence[str]) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def typed_s() -> list[float]:
-    """Times, in seconds since 1970, of the last key on each terminal."""
+def typed_s(system: str = "", root: str = "/") -> list[float]:
+    """Times, in seconds since 1970, of the last key on each terminal; none where the console is
+    missing, as in a container, which sees its own terminals and not the machine's.
+    """
+    console, *others = _TERMINALS.get(system or platform.system(), ("",))
+    consoles = glob.glob(root + console) if console else []
     times = []
-    for pattern in _TERMINALS.get(platform.system(), ()):
-        for path in glob.glob(pattern):
-            try:
-                times.append(os.stat(path).st_atime)
-            except OSError:
-                continue  # it has just been closed
+    for path in [
+        *consoles,
+        *(path for each in others if consoles for path in glob.glob(root + each)),
+    ]:
+        try:
+            times.append(os.stat(path).st_atime)
+        except OSError:
+            continue  # it has just been closed
     return times
 
 

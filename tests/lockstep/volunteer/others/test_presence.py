@@ -1,6 +1,8 @@
 """The last input of a person is read where the operating system tells it, and only there."""
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +123,18 @@ def test_windows_tells_by_ticks_that_begin_again_after_49_days() -> None:
         raise OSError("no desktop")
 
     assert Presence("Windows", ticks=failing).idle_s() is None
+
+
+def test_a_container_s_own_terminals_are_not_taken_for_the_machine_s(tmp_path: Path) -> None:
+    (tmp_path / "dev" / "pts").mkdir(parents=True)
+    (tmp_path / "dev" / "pts" / "0").touch()
+    (tmp_path / "dev" / "tty").touch()
+    assert typed_s("Linux", f"{tmp_path}/") == []
+    (tmp_path / "dev" / "tty1").touch()
+    os.utime(tmp_path / "dev" / "tty1", (1000, 2000))
+    times = typed_s("Linux", f"{tmp_path}/")
+    assert (len(times), min(times)) == (2, 1000), "the times of access, not those of output"
+    assert typed_s("Plan9") == []
 
 
 def test_this_machine_is_read_without_an_error() -> None:
