@@ -300,43 +300,6 @@ Checkpoint = Annotated[
         help="Checkpoint, or snapshot file, from which a run goes on whose newest state is lost.",
     ),
 ]
-Nice = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        envvar="LOCKSTEP_NICE",
-        min=0,
-        max=19,
-        help="Niceness: other programs go first; 0 competes as an equal.",
-    ),
-]
-Hours = Annotated[
-    str,
-    typer.Option(
-        metavar="WINDOWS",
-        envvar="LOCKSTEP_HOURS",
-        show_default="always",
-        help="Times of work, such as 'mon-fri 18:00-08:00, sat-sun 00:00-24:00'.",
-    ),
-]
-DailyTransfer = Annotated[
-    int,
-    typer.Option(
-        metavar="BYTES",
-        envvar="LOCKSTEP_DAILY_TRANSFER",
-        min=0,
-        help="Limit on the bytes of a day, up and down together; 0: none.",
-    ),
-]
-OnBattery = Annotated[
-    bool,
-    typer.Option(
-        "--on-battery",
-        envvar="LOCKSTEP_ON_BATTERY",
-        help="Work on battery too, in place of resting.",
-    ),
-]
-
 Yes = Annotated[
     bool,
     typer.Option(

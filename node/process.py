@@ -12,7 +12,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,7 +47,9 @@ from node.settings import NodeSettings
 from node.status import NodeStatus, registry
 from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
-from node.system.device import choose_devices, describe, use_threads
+from node.system.device import choose_devices, describe, facts, limit_memory, use_threads
+from node.system.duty_cycle import DutyKeeper
+from node.system.hardware import unused
 from node.system.malloc import keep_freed_memory
 from node.traffic import Statistics
 from node.trainer import Trainer
@@ -101,7 +103,7 @@ class NodeProcess:
         overhead: Overhead = unknown_overhead,
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
-        self._overhead = overhead
+        self._overhead, self._duty = overhead, DutyKeeper(settings.duty_cycle)
         self._peer: PeerId = peer_id(public_bytes(key))
         link = parse_link(settings.coordinator).with_token(settings.token)
         self._client = CoordinatorClient(link, key)
@@ -132,6 +134,9 @@ class NodeProcess:
         keep_freed_memory()
         use_threads(settings.threads)
         devices = choose_devices(settings.device)
+        limit_memory(devices, settings.gpu_memory)
+        if settings.device in ("auto", "all") and (reason := unused(facts())):
+            log.warning("trains on the CPU", extra={"reason": reason})
         status.phase = "opens its data"
         corpus = await reach_corpus(settings, info, self._say)
         status.data = corpus.document
@@ -177,7 +182,8 @@ class NodeProcess:
         )
         addresses = await swarm.start()
         self.address = addresses[0]
-        turns = turns_of(settings, info, replica, corpus, client, status=self._status)
+        parts = settings, info, replica, corpus, client
+        turns = turns_of(*parts, status=self._status, duty=self._duty)
         context = RoundContext(
             info=info,
             own=self._peer,
@@ -192,6 +198,7 @@ class NodeProcess:
             save=lambda position: replica.save(self._state_path, position),
             save_every=settings.save_every,
             turns=turns,
+            duty=self._duty,
             restored=position,
         )
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
@@ -243,6 +250,15 @@ class NodeProcess:
         if self._started:
             self._started.turns.leave()
             self._started.trainer.leave()
+
+    def limit(self, *, duty_cycle: int, gpu_memory: int) -> None:
+        """Keep to these percentages of the time and of a GPU's memory from now on; `SettingsError`
+        for a device whose memory has no limit.
+        """
+        if gpu_memory != self._settings.gpu_memory:
+            limit_memory(choose_devices(self._settings.device), gpu_memory)
+            self._settings = replace(self._settings, gpu_memory=gpu_memory)
+        self._duty.limit(duty_cycle)
 
     async def stop(self) -> None:
         """Close everything that `start` and `run` have opened. Safe to call twice."""

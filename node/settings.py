@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from node.links.upload_limit import LIMIT_BYTES_PER_SECOND_MIN
+from node.system.hardware import MPS_REFUSAL
 from node.transports.factory import parse_kinds
 from protocol.addresses import check_advertise, check_listen
 from protocol.border.join_link import parse_link
@@ -19,6 +20,9 @@ _DEVICE = r"(cpu|cuda(:[0-9]{1,3})?)"
 DEVICES = rf"auto|all|{_DEVICE}(,{_DEVICE}){{0,63}}"
 """Names of devices, as a regular expression."""
 
+
+PERCENTS = ("duty_cycle", "gpu_memory")
+"""Settings that are percentages, 1 to 100."""
 
 LEAST = {"threads": 0, "micro_batch": 1, "save_every": 1, "data_cache": 10**6}
 """Least values of settings that are numbers."""
@@ -108,6 +112,12 @@ class NodeSettings:
     micro_batch: int = 8
     """Samples in one forward and backward pass."""
 
+    duty_cycle: int = 100
+    """Percent of the time in which this node computes at most."""
+
+    gpu_memory: int = 100
+    """Percent of a GPU's memory that this node takes at most."""
+
     save_every: int = 20
     """Rounds between two saves of the node's state; with 1 a kill loses nothing."""
 
@@ -137,6 +147,8 @@ class NodeSettings:
             self.coordinator, listen, self.advertise, self.links, upload_limit=self.upload_limit
         )
         check_sha256("p2pd_sha256", self.p2pd_sha256)
+        if "mps" in self.device.split(","):
+            raise SettingsError(f"device: {MPS_REFUSAL}; leave --device out, and the CPU trains")
         if not re.fullmatch(DEVICES, self.device):
             raise SettingsError(
                 f"device: expected cpu, cuda, cuda:N, several with commas, all or auto, found "
@@ -146,6 +158,11 @@ class NodeSettings:
             if getattr(self, number) < least:
                 raise SettingsError(
                     f"{number}: expected at least {least}, found {getattr(self, number)}"
+                )
+        for percent in PERCENTS:
+            if not 1 <= getattr(self, percent) <= 100:
+                raise SettingsError(
+                    f"{percent}: expected 1 to 100 percent, found {getattr(self, percent)}"
                 )
         check_publish(self.publish)
         try:

@@ -73,7 +73,7 @@ class Trainer:
         work = await self._compute(opened)  # until the bell
         while self._agenda.must_settle_first(self.log_position):
             await self._settle_next()  # where the payload is made of the state
-        pending, payload = await asyncio.to_thread(self._extract, opened, work)  # DCT, top-k
+        pending, payload = await self._context.duty.compute(self._extract, opened, work)
         await self._save_when_due()  # on disk before anybody hears of it
         await self._publish(pending, payload)  # to the neighbours, announced to the coordinator
         while self._agenda.must_settle(self.log_position):
@@ -293,7 +293,7 @@ class Trainer:
     async def _apply(self, decision: Decision, commit: Commit, payloads: list[bytes]) -> None:
         context, started_ms = self._context, self._context.client.now_ms()
         context.ledger.settled()
-        digest = await asyncio.to_thread(context.replica.apply, commit, payloads)
+        digest = await context.duty.compute(context.replica.apply, commit, payloads)
         await self._recovery.applied(commit, payloads)
         context.status.round, context.status.state_digest = commit.round, digest
         snapshot = await asyncio.to_thread(context.catch_up.write, commit)

@@ -159,9 +159,19 @@ def examine_disk(home: Path, needed_bytes: int) -> Finding:
     return Finding("disk", "note", words, "free space, or name another place with --directory")
 
 
-def judge_bell(pass_s: float, round_s: float, samples: int, spec: Any) -> Finding:
+def examine_device(used: str, idle: str) -> Finding:
+    """The device that trains, and a GPU that does not, with its reason and a remedy."""
+    if not idle:
+        return Finding("device", "ok", used)
+    reason, _, remedy = idle.partition("; ")
+    return Finding("device", "note", f"{used}; {reason}", remedy)
+
+
+def judge_bell(
+    pass_s: float, round_s: float, samples: int, spec: RunSpec, duty_cycle: int = 100
+) -> Finding:
     """Whether a round with one pass of `samples` ends before its payload must be out. `pass_s` is
-    the time of the pass, `round_s` that of all the work.
+    the time of the pass, `round_s` that of all the work; `duty_cycle` is in percent.
     """
     bell_s = spec.rounds.compute_ms / 1000
     latest_s = bell_s + spec.rounds.publish_ms / 1000
@@ -170,8 +180,15 @@ def judge_bell(pass_s: float, round_s: float, samples: int, spec: Any) -> Findin
         words = f"no, because {took} and its payload must be out after {latest_s:g} s"
         remedy = "fewer samples in a pass (--micro-batch 1), more --threads, or a GPU"
         return Finding("bell", "bad", words, remedy)
-    passes = max(1, int((bell_s - (round_s - pass_s)) / max(pass_s, 1e-6)))
+    paid_s = pass_s * 100 / duty_cycle
+    passes = max(1, int((bell_s - (round_s - pass_s)) / max(paid_s, 1e-6)))
     share = min(passes * samples, spec.rounds.batch_samples_max)
+    if round_s * 100 / duty_cycle > latest_s:
+        words = (
+            f"yes, with {duty_cycle} % of the time not in every round: {took}, the bell rings "
+            f"after {bell_s:g} s"
+        )
+        return Finding("bell", "ok", words)
     words = f"yes: {took}, the bell rings after {bell_s:g} s: up to {share:,} samples a round"
     return Finding("bell", "ok", words)
 
@@ -193,31 +210,33 @@ def _examine_run(coordinator: str) -> Iterator[Finding]:
 def _examine_work(settings: NodeSettings, info: RunInfo, home: Path) -> Iterator[Finding]:
     """What needs torch: device, model, memory, data, and the time of a round."""
     from node.model.check import check_model
-    from node.system.device import choose_devices, describe, use_threads
+    from node.system.device import choose_devices, describe, facts, limit_memory, use_threads
+    from node.system.hardware import unused
 
     try:
         use_threads(settings.threads)
         devices = choose_devices(settings.device)
         device = devices[0]
-        yield Finding("device", "ok", describe(*devices))
-        facts = check_model(info.spec, device)
+        limit_memory(devices, settings.gpu_memory)
+        yield examine_device(describe(*devices), unused(facts()))
+        found = check_model(info.spec, device)
     except LockstepError as error:
         yield _failed("model", error)
         return
-    yield Finding("model", "ok", f"{facts.parameters:,} parameters fit this machine's memory")
-    for note in facts.notes:
+    yield Finding("model", "ok", f"{found.parameters:,} parameters fit this machine's memory")
+    for note in found.notes:
         yield Finding("model", "note", note)
     payloads = info.spec.retention.log_bytes_max
-    yield examine_disk(home, payloads + STATE_BYTES_PER_PARAMETER * facts.parameters)
+    yield examine_disk(home, payloads + STATE_BYTES_PER_PARAMETER * found.parameters)
     yield from _examine_data(settings, info)
     try:
         pass_s, round_s = _measure(settings, info, device)
     except LockstepError as error:
         yield _failed("bell", error)
         return
-    yield judge_bell(pass_s, round_s, settings.micro_batch, info.spec)
+    yield judge_bell(pass_s, round_s, settings.micro_batch, info.spec, settings.duty_cycle)
     layout = has_layout(info.spec.model)
-    size = size_of(info.spec.model, None if layout else facts.parameters)
+    size = size_of(info.spec.model, None if layout else found.parameters)
     yield Finding("upload", "ok", upload_words(info.spec, size))
 
 

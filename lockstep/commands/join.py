@@ -30,6 +30,7 @@ from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.manners import Limits
 from lockstep.volunteer.needs import SEEN, judged
+from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.pausable import PausableNode
 from lockstep.volunteer.screen import traffic_bytes
 from lockstep.volunteer.watch import watch
@@ -77,6 +78,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     answers, then whether the directory is free.
     """
     _check_before_imports(settings)
+    others = OthersWatch(wishes.limits.others)
     log_versions(settings)
     if taken := take_over(home):
         messages.print(taken, soft_wrap=True)
@@ -107,7 +109,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
                 "directory": place,
             },
         )
-        limited = (wishes.limits, DailyUsage(home.path))
+        limited = (wishes.limits, DailyUsage(home.path), others)
         reason, status = run_event_loop(_join(settings, options, key, limited, wishes.nice))
         for line in farewell(status, place):
             messages.print(line, soft_wrap=True)
@@ -177,7 +179,7 @@ async def _join(
     settings: NodeSettings,
     options: ServeOptions,
     key: Ed25519PrivateKey,
-    limited: tuple[Limits, DailyUsage],
+    limited: tuple[Limits, DailyUsage, OthersWatch],
     niceness: int,
 ) -> tuple[str, dict[str, Any]]:
     """Returns how it ended, in words, and the last status. The process is made inside the event
@@ -189,8 +191,9 @@ async def _join(
 
     meter = OverheadMeter()
 
-    def make() -> NodeProcess:
-        return NodeProcess(settings, key, f"lockstep {__version__}", meter.measure_overhead)
+    def make(limits: Limits) -> NodeProcess:
+        kept = replace(settings, duty_cycle=limits.duty_cycle, gpu_memory=limits.gpu_memory)
+        return NodeProcess(kept, key, f"lockstep {__version__}", meter.measure_overhead)
 
     process = PausableNode(make, *limited)
     control = ControlSocket(settings.directory, process)

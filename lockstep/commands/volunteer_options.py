@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
+from lockstep import limit_options as limits_of
 from lockstep import options
+from lockstep.volunteer.manners import Limits, parse_hours
+from lockstep.volunteer.others.quiet import QuietLimits
 
 
 def join(
@@ -29,10 +32,14 @@ def join(
     save_every: options.SaveEvery = 20,
     name: options.Name = "",
     token: options.Token = "",
-    nice: options.Nice = 10,
-    hours: options.Hours = "",
-    daily_transfer: options.DailyTransfer = 0,
-    on_battery: options.OnBattery = False,
+    nice: limits_of.Nice = 10,
+    hours: limits_of.Hours = "",
+    daily_transfer: limits_of.DailyTransfer = 0,
+    on_battery: limits_of.OnBattery = False,
+    when_idle: limits_of.WhenIdle = 0,
+    other_load: limits_of.OtherLoad = 0,
+    duty_cycle: limits_of.DutyCycle = 100,
+    gpu_memory: limits_of.GpuMemory = 100,
     memory: options.MemoryLimit = 0,
     disk: options.DiskLimit = 0,
     dial_private: options.DialPrivate = False,
@@ -43,12 +50,11 @@ def join(
     follow_parent: options.FollowParent = False,
 ) -> None:
     """Train on this machine as a node of a run. Ctrl-C finishes the round and leaves; a second one
-    stops at once. From another terminal: lockstep pause, resume, finish, stop, me.
+    stops at once. From another terminal: lockstep pause, resume, finish, stop, limit, me.
     """
     from lockstep.commands import join as command
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
-    from lockstep.volunteer.manners import Limits, parse_hours
     from node.settings import NodeSettings
     from protocol.border.join_link import split_token
 
@@ -61,7 +67,8 @@ def join(
     settings = replace(settings, upload_limit=upload_limit, dial_private=dial_private)
     settings = replace(settings, p2pd_sha256=p2pd_sha256, restart_from=restart_from)
     settings = replace(settings, data_url=data_url, data_cache=data_cache)
-    limits = Limits(parse_hours(hours), daily_transfer, on_battery)
+    windows, others = parse_hours(hours), QuietLimits(when_idle, other_load)
+    limits = Limits(windows, daily_transfer, on_battery, others, duty_cycle, gpu_memory)
     wishes = command.Wishes(limits, nice, memory_bytes=memory, disk_bytes=disk, yes=yes)
     serving, known = ServeOptions(place, admin, follow_parent), directory is not None
     command.join(settings, serving, Home(place, only=known), wishes)
@@ -76,6 +83,8 @@ def doctor(
     device: options.Device = "auto",
     threads: options.Threads = 0,
     micro_batch: options.MicroBatch = 8,
+    duty_cycle: limits_of.DutyCycle = 100,
+    gpu_memory: limits_of.GpuMemory = 100,
     json: options.JsonFile = None,
 ) -> int:
     """Say whether this machine can take part in a run and will be in time, and what to do if not.
@@ -88,7 +97,7 @@ def doctor(
     settings = NodeSettings(
         url, home, data=data, device=device, threads=threads, micro_batch=micro_batch
     )
-    settings = replace(settings, data_url=data_url)
+    settings = replace(settings, data_url=data_url, duty_cycle=duty_cycle, gpu_memory=gpu_memory)
     return examine(settings, home, json)
 
 
@@ -137,6 +146,34 @@ def stop(
     from lockstep.commands.wish import tell
 
     tell("stop", home, directory)
+
+
+def limit(
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    directory: options.NodeDirectory = None,
+    hours: limits_of.NewHours = None,
+    daily_transfer: limits_of.NewDailyTransfer = None,
+    on_battery: limits_of.NewOnBattery = None,
+    when_idle: limits_of.NewWhenIdle = None,
+    other_load: limits_of.NewOtherLoad = None,
+    duty_cycle: limits_of.NewDutyCycle = None,
+    gpu_memory: limits_of.NewGpuMemory = None,
+) -> None:
+    """Change what this machine's node may use until it ends; without options, show it."""
+    from lockstep.commands.wish import tell
+
+    named = {
+        "hours": hours,
+        "daily_transfer": daily_transfer,
+        "on_battery": on_battery,
+        "when_idle": when_idle,
+        "other_load": other_load,
+        "duty_cycle": duty_cycle,
+        "gpu_memory": gpu_memory,
+    }
+    changes = {name: value for name, value in named.items() if value is not None}
+    tell("limit", home, directory, limits=changes)
 
 
 def me(
@@ -238,5 +275,5 @@ def remove() -> None:
 GROUPS = (keys_app, service_app)
 """The volunteer's groups of commands."""
 
-COMMANDS = (join, doctor, pause, resume, finish, stop, me, generate)
+COMMANDS = (join, doctor, pause, resume, finish, stop, limit, me, generate)
 """The volunteer's commands, in the order of their help."""

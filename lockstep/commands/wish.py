@@ -1,5 +1,8 @@
-"""`lockstep pause | resume | finish | stop | me`: tells the node at work on this machine."""
+"""`lockstep pause | resume | finish | stop | limit | me`: tells the node at work on this machine
+the owner's wish.
+"""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +12,18 @@ from lockstep.service.directory import owner_of
 from lockstep.service.home import Home
 from lockstep.volunteer.control import Wish, ask
 from lockstep.volunteer.screen import render
-from protocol.errors import RemoteProtocolError, UnavailableError
+from protocol.errors import RemoteProtocolError, SettingsError, UnavailableError
 
 
-def tell(command: str, home: Path, directory: Path | None, seconds: float | None = None) -> None:
+def tell(
+    command: str,
+    home: Path,
+    directory: Path | None,
+    seconds: float | None = None,
+    limits: Mapping[str, str | int | bool] | None = None,
+) -> None:
     """Tells the node the owner's wish, and prints its answer."""
-    answer = _answer(Wish(command, seconds), home, directory)
+    answer = _answer(Wish(command, seconds, dict(limits or {})), home, directory)
     output.print(str(answer.get("said", "")), soft_wrap=True, markup=False)
 
 
@@ -31,6 +40,8 @@ def _answer(wish: Wish, home: Path, directory: Path | None) -> dict[str, Any]:
     answer = ask(node_at_work(home, directory), wish)
     if error := answer.get("error"):
         raise RemoteProtocolError(str(error))
+    if refused := answer.get("refused"):
+        raise SettingsError(str(refused))
     return answer
 
 

@@ -181,13 +181,17 @@ class ProcessTree:
     def __init__(self) -> None:
         self._ours = {os.getpid(): True}  # every process that was seen
 
-    def sockets(self) -> set[int]:
-        """Inodes of all sockets of these processes; `OSError` where there is no /proc."""
+    def pids(self) -> set[int]:
+        """Numbers of these processes; `OSError` where there is no /proc."""
         pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
         self._ours = {pid: ours for pid, ours in self._ours.items() if pid in pids}
         for pid in pids:
             self.learn(pid)
-        return {inode for pid, ours in self._ours.items() if ours for inode in _sockets(pid)}
+        return {pid for pid, ours in self._ours.items() if ours}
+
+    def sockets(self) -> set[int]:
+        """Inodes of all sockets of these processes; `OSError` where there is no /proc."""
+        return {inode for pid in self.pids() for inode in _sockets(pid)}
 
     def learn(self, pid: int) -> bool:
         """Learns whether a process belongs to the tree, and remembers it."""

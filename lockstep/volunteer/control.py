@@ -22,6 +22,8 @@ class Wish(msgspec.Struct, forbid_unknown_fields=True):
     command: str
     seconds: float | None = None
     """Length of a pause; None: until `resume`."""
+    limits: dict[str, str | int | bool] = {}
+    """Limits to change, by name."""
 
 
 class Obedient(Protocol):

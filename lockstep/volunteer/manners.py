@@ -1,4 +1,5 @@
-"""When a volunteer's machine may work: hours, battery, bytes a day. Pure: time is an argument.
+"""When a volunteer's machine may work, and how much: hours, battery, bytes a day, the others on
+it, and its share of the machine. Pure: time is an argument.
 
     HOURS = WINDOW, ...    WINDOW = [DAY[-DAY]] HH:MM-HH:MM    DAY = mon tue wed thu fri sat sun
 
@@ -7,10 +8,13 @@ A window that ends before it begins goes over midnight and belongs to the day on
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from lockstep.console import bytes_text
+from lockstep.volunteer.others.quiet import QuietLimits
 from protocol.errors import SettingsError
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -51,6 +55,72 @@ class Limits:
     """Bytes, up and down together, from midnight to midnight; 0: no limit."""
 
     works_on_battery: bool = False
+
+    others: QuietLimits = field(default_factory=QuietLimits)
+    """When the machine counts as free of people and of other programs."""
+
+    duty_cycle: int = 100
+    """Percent of the time in which the node computes at most."""
+
+    gpu_memory: int = 100
+    """Percent of a GPU's memory that the node takes at most."""
+
+
+def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
+    """The limits with some of them changed, named as the options of `lockstep limit` are.
+
+    Raises `SettingsError` for a name or a value that is none.
+    """
+    for name, value in changes.items():
+        match name, value:
+            case "hours", str():
+                limits = replace(limits, hours=parse_hours(value))
+            case "on_battery", bool():
+                limits = replace(limits, works_on_battery=value)
+            case _, bool():
+                raise SettingsError(f"{name}: expected a number, found {value}")
+            case "daily_transfer", int():
+                limits = replace(limits, daily_transfer=value)
+            case "when_idle", int():
+                limits = replace(limits, others=replace(limits.others, when_idle=value))
+            case "other_load", int():
+                limits = replace(limits, others=replace(limits.others, other_load=value))
+            case "duty_cycle", int():
+                limits = replace(limits, duty_cycle=value)
+            case "gpu_memory", int():
+                limits = replace(limits, gpu_memory=value)
+            case _:
+                raise SettingsError(f"expected a limit and its value, found {name} {value!r:.40}")
+    _check(limits)
+    return limits
+
+
+def _check(limits: Limits) -> None:
+    bounds = {
+        "daily_transfer": (limits.daily_transfer, 0, 10**15),
+        "when_idle": (limits.others.when_idle, 0, 24 * 60),
+        "other_load": (limits.others.other_load, 0, 100),
+        "duty_cycle": (limits.duty_cycle, 1, 100),
+        "gpu_memory": (limits.gpu_memory, 1, 100),
+    }
+    for name, (value, least, most) in bounds.items():
+        if not least <= value <= most:
+            raise SettingsError(f"{name}: expected {least} to {most}, found {value}")
+
+
+def limits_text(limits: Limits) -> str:
+    """The limits that hold, in words; empty where none was chosen."""
+    others = limits.others
+    words = {
+        "own hours": limits.hours,
+        f"{bytes_text(limits.daily_transfer)} a day": limits.daily_transfer,
+        f"works after {others.when_idle} quiet min": others.when_idle,
+        f"other programs up to {others.other_load} %": others.other_load,
+        f"duty cycle {limits.duty_cycle} %": limits.duty_cycle < 100,
+        f"GPU memory {limits.gpu_memory} %": limits.gpu_memory < 100,
+        "works on battery": limits.works_on_battery,
+    }
+    return " · ".join(text for text, chosen in words.items() if chosen)
 
 
 def parse_hours(text: str) -> tuple[Window, ...]:

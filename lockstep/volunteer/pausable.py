@@ -1,4 +1,4 @@
-"""A node that rests when its owner wishes it: by command, by the clock, on battery.
+"""A node that rests when its owner wishes it: by command, by the clock, on battery, beside others.
 
               pause, or a limit                        resume, and no limit
     working --------------------> leaving -> resting ------------------------> working
@@ -22,8 +22,10 @@ from prometheus_client import CollectorRegistry
 from lockstep.exit_codes import StoppedError
 from lockstep.volunteer.control import Wish
 from lockstep.volunteer.machine import DailyUsage, on_battery
-from lockstep.volunteer.manners import Limits, hold
+from lockstep.volunteer.manners import Limits, changed, hold, limits_text
+from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.screen import traffic_bytes
+from protocol.errors import SettingsError
 
 log = logging.getLogger("lockstep.join")
 
@@ -52,6 +54,9 @@ class Node(Protocol):
     def leave(self) -> None:
         """Finish the round, then end `run`."""
 
+    def limit(self, *, duty_cycle: int, gpu_memory: int) -> None:
+        """Keep to these percentages from now on; `SettingsError` where that cannot be."""
+
     def status(self) -> dict[str, Any]:
         """The status document."""
 
@@ -60,10 +65,19 @@ class Node(Protocol):
 
 
 class PausableNode:
-    """Makes a node whenever it may work. `make` must be called inside the event loop."""
+    """Makes a node, which is to keep limits, whenever it may work. `make` must be called inside the
+    event loop.
+    """
 
-    def __init__(self, make: Callable[[], Node], limits: Limits, usage: DailyUsage) -> None:
+    def __init__(
+        self,
+        make: Callable[[Limits], Node],
+        limits: Limits,
+        usage: DailyUsage,
+        others: OthersWatch | None = None,
+    ) -> None:
         self._make, self._limits, self._usage = make, limits, usage
+        self._others = others or OthersWatch(limits.others)
         self._node: Node | None = None
         self._paused_until_s = 0.0
         self._leaving = ""
@@ -80,6 +94,7 @@ class PausableNode:
     async def start(self) -> None:
         """Start the node, unless it must rest from the beginning."""
         self._count_bytes()
+        await self._others.look()
         if not self.resting_reason():
             await self._begin()
 
@@ -118,7 +133,7 @@ class PausableNode:
             self._node.leave()
 
     async def _begin(self) -> None:
-        self._node = self._make()
+        self._node = self._make(self._limits)
         self.registry = self._node.registry
         await self._node.start()
 
@@ -167,6 +182,7 @@ class PausableNode:
         while True:
             await asyncio.sleep(LOOK_S)
             self._count_bytes()
+            await self._others.look()
             if self.resting_reason():
                 self._changed.set()
 
@@ -182,7 +198,8 @@ class PausableNode:
             if math.isinf(left_s):
                 return "paused by its owner until `lockstep resume`"
             return f"paused by its owner for {math.ceil(left_s / 60)} more min"
-        return hold(self._limits, datetime.now(), self._used_bytes, on_battery())
+        held = hold(self._limits, datetime.now(), self._used_bytes, on_battery())
+        return held or self._others.reason()
 
     def obey(self, wish: Wish) -> dict[str, Any]:
         """Fulfils a wish of the owner; returns the answer in words."""
@@ -201,12 +218,31 @@ class PausableNode:
             case "stop":
                 self._stop_now = True
                 said = "stops at once; work that was not saved is lost"
+            case "limit":
+                try:
+                    said = self._limit(wish.limits)
+                except SettingsError as error:
+                    return {"refused": str(error)}
             case "me":
                 return {"status": self.status()}
             case _:
-                return {"error": f"expected pause, resume, finish, stop or me, got {wish.command}"}
+                known = "pause, resume, finish, stop, limit or me"
+                return {"error": f"expected {known}, got {wish.command}"}
         self._changed.set()
         return {"said": said}
+
+    def _limit(self, changes: Mapping[str, Any]) -> str:
+        """Changes limits until the node ends; returns those that hold, in words."""
+        limits = changed(self._limits, changes)
+        self._others.limit(limits.others)
+        try:
+            if self._node:
+                self._node.limit(duty_cycle=limits.duty_cycle, gpu_memory=limits.gpu_memory)
+        except SettingsError:
+            self._others.limit(self._limits.others)
+            raise
+        self._limits = limits
+        return limits_text(limits) or "no limits"
 
     # ---- for people
 
@@ -218,11 +254,12 @@ class PausableNode:
                 name: count + self._earlier.get(name, 0) for name, count in _work_of(status).items()
             }
             rounds = {name: work.pop(name) for name in ROUND_COUNTS}
-            return status | work | {"rounds": rounds}
+            return status | work | {"rounds": rounds, "limits": limits_text(self._limits)}
         reason = self.resting_reason()
         state = {"state": "resting" if reason else "starting", "reason": reason}
         return self.last_status | {
             "standing": state,
+            "limits": limits_text(self._limits),
             "phase": "rests" if reason else "starts",
             "session": "",
             "bell_in_seconds": None,

@@ -76,6 +76,7 @@ def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
         "traffic": Text(_traffic(status)),
         "peers": Text(_peers(status)),
         "session": Text(_session(status)),
+        "limits": Text(str(status.get("limits") or "")),
         "notice": Text(str(status.get("notice") or "")),
     }
     return [(name, value) for name, value in rows.items() if value.plain]

@@ -27,6 +27,7 @@ from node.model.training import (
     named_parameters_once,
     require_positions,
 )
+from node.system.device import gpu_memory_bytes
 from protocol.errors import LockstepError, SettingsError
 from protocol.runfile import RunSpec
 
@@ -121,9 +122,11 @@ def require_memory(spec: RunSpec, parameters: int, memory_bytes: int) -> None:
 
 
 def device_memory_bytes(device: torch.device) -> int:
-    """Memory of a device in bytes: a GPU's own; of a CPU the machine's, or the container's."""
+    """Memory of a device in bytes: a GPU's share that this process may take; of a CPU the
+    machine's, or the container's.
+    """
     if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
+        return gpu_memory_bytes(device)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         limit = _CGROUP_LIMIT.read_text(encoding="ascii").strip()

@@ -14,7 +14,6 @@ local steps the passes move the model as they go, and what they moved takes the 
 (`node.replica.local_steps`).
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -42,17 +41,19 @@ async def train_round(
     In a round that only mixes there is nothing to do. `pending` is the undecided round in front of
     this one, if this node announced it.
     `settle(left_ms)` is asked between two passes, with the time that is left, and returns whether
-    it applied or reclaimed that round.
+    it applied or reclaimed that round. Between passes the node rests as its duty cycle asks.
     """
-    replica = context.replica
+    replica, duty = context.replica, context.duty
     if opened.only_mixes:
         return RoundWork(0, 0.0, 0)
     rate_bits = opened.learning_rate_bits, opened.decay_bits
+    if not await _rested(context, opened):
+        return None  # not even one pass can be paid
     batches = _batches(context, opened)
-    passes = await asyncio.to_thread(replica.begin, batches, pending, rate_bits)
+    passes = await duty.compute(replica.begin, batches, pending, rate_bits)
     leased, late, cut = sum(share.count for share in opened.shares), 0, False
     began_ms, made = context.client.now_ms(), 0
-    while await asyncio.to_thread(_next, passes, context.status):
+    while await duty.make_pass(_next, passes, context.status):
         made += 1
         if context.ledger.next_round < opened.round:
             late = passes.samples
@@ -60,12 +61,15 @@ async def train_round(
         if left_ms <= 0 or passes.samples == leased:
             cut = passes.samples < leased
             break
-        if await settle(left_ms):
-            await asyncio.to_thread(replica.stand_at, None)
+        if not await _rested(context, opened):
+            cut = True
+            break
+        if await settle(opened.bell_ms - context.client.now_ms()):
+            await duty.compute(replica.stand_at, None)
     if passes.samples == 0:
         return None  # the data have not come before the bell
     context.turns.worked((context.client.now_ms() - began_ms) / max(1, made), cut=cut)
-    work = await asyncio.to_thread(_accumulate, context, opened.round, passes)
+    work = await duty.compute(_accumulate, context, opened.round, passes)
     status = context.status
     status.rounds_trained += 1
     status.samples_late += late
@@ -74,6 +78,12 @@ async def train_round(
         status.samples += work.samples
         status.tokens += work.tokens
     return work
+
+
+async def _rested(context: RoundContext, opened: wire.RoundOpened) -> bool:
+    """Rest as the duty cycle asks, until the bell at most; whether another pass may begin."""
+    left_ms = opened.bell_ms - context.client.now_ms()
+    return context.duty.percent == 100 or await context.duty.rest(left_ms)
 
 
 def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:

@@ -20,6 +20,7 @@ from node.round.catch_up import CatchUp
 from node.round.turns.line import NoTurns, StateTurns
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
+from node.system.duty_cycle import DutyKeeper
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
 from protocol.codec.payload_header import Header
@@ -187,5 +188,6 @@ class RoundContext:
     """Saves the state on disk; called every `save_every` rounds from a worker thread."""
     save_every: int
     turns: StateTurns = field(default_factory=NoTurns)
+    duty: DutyKeeper = field(default_factory=DutyKeeper)
     restored: Position | None = None
     """Where the loaded state stands; None at genesis."""

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import torch
 
+from node.system.hardware import MPS_REFUSAL, Facts, gpu_name
 from protocol.errors import SettingsError
+
+NVIDIA = Path("/proc/driver/nvidia/version")
+AMD = Path("/dev/kfd")
+"""Files that are there while a driver is loaded."""
+
+_shares = dict[int, float]()
+"""Parts of the memory of GPUs that this process may take, where they are limited."""
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
@@ -42,6 +50,8 @@ def choose_device(wanted: str) -> torch.device:
         raise SettingsError(
             f"device: expected cpu, cuda, cuda:N or auto, found {wanted!r}"
         ) from None
+    if device.type == "mps":
+        raise SettingsError(f"device: {MPS_REFUSAL}; leave --device out, and the CPU trains")
     if device.type not in ("cpu", "cuda"):
         raise SettingsError(f"device: expected cpu, cuda, cuda:N or auto, found {wanted!r}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -57,6 +67,46 @@ def use_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
+def limit_memory(devices: tuple[torch.device, ...], percent: int) -> None:
+    """Take at most this part of the memory of each GPU; a pass that does not fit it is out of
+    memory, and made with fewer samples.
+
+    Raises `SettingsError` where one of the devices is no GPU.
+    """
+    if percent < 100 and (others := [each for each in devices if each.type != "cuda"]):
+        raise SettingsError(
+            f"gpu_memory: expected a GPU of CUDA or ROCm, found {others[0]}; leave --gpu-memory "
+            "out, or name a GPU with --device"
+        )
+    for device in devices:
+        if device.type == "cuda" and percent / 100 != memory_share(device):
+            torch.cuda.set_per_process_memory_fraction(percent / 100, device)
+            _shares[device.index or 0] = percent / 100
+
+
+def memory_share(device: torch.device) -> float:
+    """Part of a GPU's memory that this process may take."""
+    return _shares.get(device.index or 0, 1.0)
+
+
+def gpu_memory_bytes(device: torch.device) -> int:
+    """Memory of a GPU that this process may take, in bytes."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    return int(total * memory_share(device))
+
+
+def facts() -> Facts:
+    """What torch and the drivers tell of this machine's GPUs."""
+    return Facts(
+        cuda=torch.version.cuda or "",
+        hip=torch.version.hip or "",
+        gpus=torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        mps=torch.backends.mps.is_available(),
+        nvidia=NVIDIA.exists(),
+        amd=AMD.exists(),
+    )
+
+
 def describe(device: torch.device, *others: torch.device) -> str:
     """Devices in words, for tables."""
     if others:
@@ -65,7 +115,7 @@ def describe(device: torch.device, *others: torch.device) -> str:
             f"{count} x {name}" if count > 1 else name for name, count in counts.items()
         )
     if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
+        return gpu_name(torch.cuda.get_device_name(device), facts())
     return f"{platform.machine()} CPU, {torch.get_num_threads()} of {os.cpu_count()} threads"
 
 
@@ -74,7 +124,11 @@ def free_memory_bytes(device: torch.device) -> int | None:
     container can still give. None where that cannot be told.
     """
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        free = int(torch.cuda.mem_get_info(device)[0])
+        if memory_share(device) == 1.0:
+            return free
+        own = gpu_memory_bytes(device) - torch.cuda.memory_reserved(device)
+        return max(0, min(free, own))
     found = [count for count in (_available_bytes(), _container_bytes()) if count is not None]
     return min(found, default=None)
 

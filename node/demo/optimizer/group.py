@@ -12,6 +12,7 @@ from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings
 from node.demo.gradient_scaling import SCALES
 from node.demo.vote_sum import RULES
+from node.system.hardware import MPS_REFUSAL
 from protocol.errors import SettingsError
 
 Group = dict[str, Any]
@@ -111,6 +112,11 @@ def check_parameters(parameters: Sequence[Tensor], names: Sequence[str]) -> None
             raise SettingsError(
                 f"expected parameters of float dtypes, got {parameter.dtype} of {name}: freeze it "
                 f"(requires_grad = False), or make it one of {known}"
+            )
+        if parameter.device.type == "mps":
+            raise SettingsError(
+                f"expected parameters on a CPU or a GPU of CUDA or ROCm, got mps of {name}: "
+                f"{MPS_REFUSAL}"
             )
     devices = sorted({str(parameter.device) for parameter, _ in trained})
     if len(devices) > 1:

@@ -11,6 +11,7 @@ from node.round.turns.publisher import Publisher, publisher_of
 from node.settings import NodeSettings
 from node.status import NodeStatus
 from node.system.clock import own_clock_ms
+from node.system.duty_cycle import DutyKeeper
 from protocol import wire_pb2 as wire
 from protocol.run_info import RunInfo
 
@@ -56,8 +57,11 @@ class NoTurns:
 class Turns:
     """The publisher and the evaluator of a node."""
 
-    def __init__(self, publisher: Publisher, evaluator: Evaluator) -> None:
+    def __init__(
+        self, publisher: Publisher, evaluator: Evaluator, duty: DutyKeeper | None = None
+    ) -> None:
         self.publisher, self.evaluator = publisher, evaluator
+        self._duty = duty or DutyKeeper()
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
         """Hand a request to the part that it is for."""
@@ -73,11 +77,13 @@ class Turns:
 
     async def pass_time(self, busy: Callable[[], bool]) -> None:
         """Measure meanwhile."""
-        await self.evaluator.pass_time(busy)
+        with self._duty.counted():
+            await self.evaluator.pass_time(busy)
 
     async def borrow(self, left_ms: float) -> None:
         """Measure a little, if the round has the time."""
-        await self.evaluator.borrow(left_ms)
+        with self._duty.counted():
+            await self.evaluator.borrow(left_ms)
 
     def worked(self, pass_ms: float, *, cut: bool) -> None:
         """Tell what a round's time was spent on."""
@@ -102,6 +108,7 @@ def turns_of(
     client: CoordinatorClient,
     *,
     status: NodeStatus,
+    duty: DutyKeeper,
 ) -> Turns:
     """The publisher and the evaluator of a node with these settings; `SettingsError` as
     `publisher_of`.
@@ -115,6 +122,5 @@ def turns_of(
         status,
     )
     tokenizer, loss_of = corpus.tokenizer, evaluator.loss_of
-    return Turns(
-        publisher_of(settings, info, replica, tokenizer, client, loss_of=loss_of), evaluator
-    )
+    publisher = publisher_of(settings, info, replica, tokenizer, client, loss_of=loss_of)
+    return Turns(publisher, evaluator, duty)

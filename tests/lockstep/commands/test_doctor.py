@@ -11,6 +11,7 @@ from lockstep.cli import main
 from lockstep.commands import doctor
 from lockstep.commands.doctor import (
     Finding,
+    examine_device,
     examine_disk,
     examine_way_in,
     judge_bell,
@@ -18,6 +19,7 @@ from lockstep.commands.doctor import (
     upload_words,
 )
 from lockstep.exit_codes import ExitCode
+from node.system.hardware import Facts, unused
 from protocol.planner.parameters import Size
 from protocol.runfile import AlgorithmSpec, RoundsSpec, RunSpec
 from tests.lockstep.shared import printed
@@ -39,6 +41,21 @@ def test_a_machine_that_is_too_slow_is_told_why_and_what_to_do() -> None:
     assert finding.verdict == "bad"
     assert finding.found.startswith("no, because a round with one pass of 8 samples takes 7 s")
     assert "--micro-batch 1" in finding.remedy
+
+
+def test_a_duty_cycle_leaves_fewer_samples_or_fewer_rounds() -> None:
+    half = judge_bell(0.5, 0.8, 8, SPEC, duty_cycle=50)
+    assert "up to 24 samples a round" in half.found, "half of the 7 passes that fit, less the rest"
+    little = judge_bell(0.5, 0.8, 8, SPEC, duty_cycle=10)
+    assert little.verdict == "ok"
+    assert little.found.startswith("yes, with 10 % of the time not in every round")
+
+
+def test_a_gpu_that_lies_idle_is_a_note_with_a_remedy() -> None:
+    assert examine_device("a card", "").verdict == "ok"
+    noted = examine_device("a CPU", unused(Facts(nvidia=True)))
+    assert (noted.verdict, noted.found.startswith("a CPU; the driver of a GPU")) == ("note", True)
+    assert noted.remedy.startswith("install the build of torch for CUDA")
 
 
 def test_a_full_disk_and_a_private_address_are_noted(tmp_path: Path) -> None:

@@ -4,7 +4,15 @@ from datetime import datetime
 
 import pytest
 
-from lockstep.volunteer.manners import Limits, hold, parse_duration, parse_hours
+from lockstep.volunteer.manners import (
+    Limits,
+    changed,
+    hold,
+    limits_text,
+    parse_duration,
+    parse_hours,
+)
+from lockstep.volunteer.others.quiet import QuietLimits
 from protocol.errors import SettingsError
 
 MONDAY = datetime(2026, 11, 23)
@@ -73,3 +81,41 @@ def test_durations_have_a_unit() -> None:
     for text in ("90", "m", "0s", "-1h", "1w"):
         with pytest.raises(SettingsError, match="expected 90s, 30m, 2h or 1d"):
             parse_duration(text)
+
+
+def test_limits_are_changed_by_name_and_said_in_words() -> None:
+    limits = changed(
+        Limits(),
+        {
+            "hours": "08:00-18:00",
+            "daily_transfer": 2 * 10**9,
+            "on_battery": True,
+            "when_idle": 5,
+            "other_load": 25,
+            "duty_cycle": 50,
+            "gpu_memory": 40,
+        },
+    )
+    assert limits == Limits(parse_hours("08:00-18:00"), 2 * 10**9, True, QuietLimits(5, 25), 50, 40)
+    assert limits_text(limits) == (
+        "own hours · 2 GB a day · works after 5 quiet min · other programs up to 25 % · "
+        "duty cycle 50 % · GPU memory 40 % · works on battery"
+    )
+    assert limits_text(Limits()) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"duty_cycle": 0}, "duty_cycle: expected 1 to 100, found 0"),
+        ({"gpu_memory": 101}, "gpu_memory: expected 1 to 100, found 101"),
+        ({"other_load": -1}, "other_load: expected 0 to 100, found -1"),
+        ({"when_idle": 10**6}, "when_idle: expected 0 to 1440, found 1000000"),
+        ({"when_idle": True}, "when_idle: expected a number, found True"),
+        ({"daily_transfer": "much"}, "expected a limit and its value, found daily_transfer 'much'"),
+        ({"colour": 3}, "expected a limit and its value, found colour 3"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(changes: dict[str, int | str], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        changed(Limits(), changes)

@@ -15,8 +15,10 @@ from lockstep.volunteer import pausable
 from lockstep.volunteer.control import ControlSocket, Wish, ask
 from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.manners import Limits, parse_hours
+from lockstep.volunteer.others.quiet import QuietLimits
+from lockstep.volunteer.others.watch import OthersWatch, Readers
 from lockstep.volunteer.pausable import PausableNode
-from protocol.errors import UnavailableError
+from protocol.errors import SettingsError, UnavailableError
 from tests.support.waiting import until
 
 
@@ -25,6 +27,7 @@ class FakeNode:
         self.registry = CollectorRegistry()
         self._happened = happened
         self.runs = False
+        self.limited: list[tuple[int, int]] = []
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
@@ -46,6 +49,11 @@ class FakeNode:
         if not self._end.done():
             self._end.set_result(reason)
 
+    def limit(self, *, duty_cycle: int, gpu_memory: int) -> None:
+        if gpu_memory < 100:
+            raise SettingsError("gpu_memory: expected a GPU")
+        self.limited.append((duty_cycle, gpu_memory))
+
     def status(self) -> dict[str, Any]:
         rounds = {"trained": 3, "counted": 2, "reclaimed": 1}
         return {
@@ -62,12 +70,20 @@ class FakeNode:
 class Owner:
     """A pausable node whose nodes are fakes."""
 
-    def __init__(self, place: Path, limits: Limits | None = None) -> None:
+    def __init__(self, place: Path, limits: Limits | None = None, idle_s: float = 0.0) -> None:
         self.happened: list[str] = []
         self.nodes: list[FakeNode] = []
-        self.node = PausableNode(self._make, limits or Limits(), DailyUsage(place))
+        self.made_with: list[Limits] = []
+        self.idle_s = idle_s
+        limits = limits or Limits()
+        others = OthersWatch(limits.others, self._readers)
+        self.node = PausableNode(self._make, limits, DailyUsage(place), others)
 
-    def _make(self) -> FakeNode:
+    def _readers(self) -> Readers:
+        return Readers(lambda: self.idle_s, lambda: 0.0, lambda: None, lambda: True)
+
+    def _make(self, limits: Limits) -> FakeNode:
+        self.made_with.append(limits)
         self.nodes.append(FakeNode(self.happened))
         return self.nodes[-1]
 
@@ -166,6 +182,69 @@ async def test_outside_its_hours_a_node_is_not_even_started(
     Clock.hour = 23
     await until(lambda: owner.state() == "resting")
     assert owner.happened == ["start", "left politely", "stop"]
+    owner.node.leave()
+    await running
+
+
+async def test_a_person_at_the_machine_sends_the_node_away_until_the_machine_is_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pausable, "LOOK_S", 0.01)
+    owner = Owner(tmp_path, Limits(others=QuietLimits(when_idle=5)))
+    running = await owner.begin()
+    assert owner.nodes == [], "the person who has typed the command is there"
+    assert owner.node.status()["standing"]["reason"] == (
+        "you are using this machine; goes on after 5 quiet minutes"
+    )
+    owner.idle_s = 300.0
+    await until(lambda: owner.state() == "counted")
+    owner.idle_s = 1.0
+    await until(lambda: owner.state() == "resting")
+    assert owner.happened == ["start", "left politely", "stop"]
+    owner.node.leave()
+    await running
+
+
+async def test_limits_change_while_a_node_works_and_hold_for_the_next_one(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    assert owner.node.obey(Wish("limit"))["said"] == "no limits"
+    said = owner.node.obey(Wish("limit", limits={"duty_cycle": 50, "daily_transfer": 10**9}))
+    assert said == {"said": "1 GB a day · duty cycle 50 %"}
+    assert owner.nodes[0].limited[-1] == (50, 100)
+    assert owner.node.status()["limits"] == "1 GB a day · duty cycle 50 %"
+    owner.node.obey(Wish("pause"))
+    await until(lambda: owner.state() == "resting")
+    owner.node.obey(Wish("resume"))
+    await until(lambda: len(owner.nodes) == 2)
+    assert [limits.duty_cycle for limits in owner.made_with] == [100, 50]
+    owner.node.leave()
+    await running
+
+
+async def test_a_limit_that_makes_a_working_node_rest_does_so_at_once(tmp_path: Path) -> None:
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    hour = (datetime.now().hour + 12) % 24
+    owner.node.obey(Wish("limit", limits={"hours": f"{hour:02}:00-{hour:02}:01"}))
+    await until(lambda: owner.state() == "resting")
+    owner.node.obey(Wish("limit", limits={"hours": ""}))
+    await until(lambda: len(owner.nodes) == 2)
+    owner.node.leave()
+    await running
+
+
+@pytest.mark.parametrize(
+    "limits", [{"gpu_memory": 50}, {"duty_cycle": 0}, {"speed": 1}, {"hours": "noon"}]
+)
+async def test_a_limit_that_cannot_be_kept_is_refused_and_the_others_stay(
+    tmp_path: Path, limits: dict[str, str | int | bool]
+) -> None:
+    owner = Owner(tmp_path, Limits(duty_cycle=70))
+    running = await owner.begin()
+    assert "expected" in owner.node.obey(Wish("limit", limits={"when_idle": 9} | limits))["refused"]
+    assert owner.node.obey(Wish("limit"))["said"] == "duty cycle 70 %"
+    assert not owner.node.resting_reason()
     owner.node.leave()
     await running
 

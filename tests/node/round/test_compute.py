@@ -1,10 +1,18 @@
-"""A round that only mixes asks nothing of the model."""
+"""A round makes the passes that fit, and no more than its duty cycle allows; one that only mixes
+asks nothing of the model.
+"""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+from node.model.training import RoundWork
 from node.round.compute import train_round
 from node.round.context import RoundContext
+from node.status import NodeStatus
+from node.system.duty_cycle import DutyKeeper
 from protocol import wire_pb2 as wire
 
 
@@ -20,8 +28,100 @@ async def never(_: int) -> bool:
 
 
 async def test_in_a_round_that_only_mixes_no_pass_is_made_and_there_is_a_payload() -> None:
-    context = cast(RoundContext, SimpleNamespace(replica=Untouched()))
+    context = cast(RoundContext, SimpleNamespace(replica=Untouched(), duty=DutyKeeper()))
     opened = wire.RoundOpened(round=3, only_mixes=True)
     work = await train_round(context, opened, None, never)
     assert work is not None, "without work a node announces no payload"
     assert (work.samples, work.loss_nats_per_token, work.tokens) == (0, 0.0, 0)
+
+
+PASS_MS = 100
+
+
+class Machine:
+    """A node whose passes of two samples take PASS_MS of virtual time, and nothing else takes any;
+    `settled` holds the times at which it was asked to settle.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, percent: int) -> None:
+        self.now_ms, self.samples, self.began = 0.0, 0, 0
+        self.settled: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            self.now_ms += 1000 * seconds
+
+        async def in_thread(call: Any, *args: Any) -> Any:
+            return call(*args)
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        monkeypatch.setattr(asyncio, "to_thread", in_thread)
+        spec = SimpleNamespace(
+            data=SimpleNamespace(sequence_length=8, seed=0),
+            seed=0,
+            algorithm=SimpleNamespace(moves=False),
+        )
+        self.context = cast(
+            RoundContext,
+            SimpleNamespace(
+                replica=self,
+                duty=DutyKeeper(percent, lambda: self.now_ms),
+                info=SimpleNamespace(spec=spec),
+                client=SimpleNamespace(now_ms=lambda: int(self.now_ms)),
+                corpus=SimpleNamespace(expect=lambda *_, **__: None),
+                status=NodeStatus("0" * 32, "test"),
+                ledger=SimpleNamespace(next_round=0),
+                turns=SimpleNamespace(worked=lambda *_, **__: None),
+            ),
+        )
+        self.trainee = SimpleNamespace(micro_batch_max=2)
+
+    def begin(self, *_: Any) -> Any:
+        self.began += 1
+        self.samples = 0
+        return self
+
+    def next(self) -> bool:
+        self.now_ms += PASS_MS
+        self.samples += 2
+        return True
+
+    def finish(self) -> RoundWork:
+        return RoundWork(self.samples, 1.0, 8 * self.samples)
+
+    def accumulate(self) -> None:
+        pass
+
+    async def settle(self, left_ms: int) -> bool:
+        self.settled.append(self.now_ms)
+        return False
+
+    async def round(self, bell_ms: int) -> int:
+        """Samples of a round that is opened now."""
+        opened = wire.RoundOpened(bell_ms=bell_ms, shares=[wire.Share(first=0, count=100)])
+        work = await train_round(self.context, opened, None, self.settle)
+        return work.samples if work else 0
+
+
+@pytest.mark.parametrize(("percent", "samples"), [(100, 20), (50, 10), (30, 6)])
+async def test_a_duty_cycle_makes_fewer_passes_and_the_bell_is_met(
+    monkeypatch: pytest.MonkeyPatch, percent: int, samples: int
+) -> None:
+    machine = Machine(monkeypatch, percent)
+    assert await machine.round(bell_ms=1000) == samples
+    assert machine.now_ms <= 1000
+    assert len(machine.settled) >= samples // 2 - 1, "the round in front is settled in between"
+
+
+async def test_over_many_rounds_the_work_stays_within_the_duty_cycle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine, samples = Machine(monkeypatch, 10), 0
+    for number in range(20):
+        bell_ms = 150 * (number + 1)
+        samples += await machine.round(bell_ms)
+        assert machine.now_ms <= bell_ms + PASS_MS
+        machine.now_ms = max(machine.now_ms, bell_ms)
+    assert samples // 2 * PASS_MS <= 0.1 * machine.now_ms + PASS_MS
+    assert samples >= 4
+    assert machine.began == samples // 2, "a round without a pass does not touch the model"
+    assert machine.context.status.rounds_trained == machine.began

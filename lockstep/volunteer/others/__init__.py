@@ -1,0 +1,1 @@
+"""The others on a volunteer's machine: the person at it, and programs that are not ours."""
