@@ -122,7 +122,7 @@ async def _verify(settings: VerifySettings) -> Findings:
             if local:
                 audit.snapshots = snapshot_directories(Path(settings.target), settings.payloads)
             evidence = await record.evidence()
-            audit.copies = CopyCheck(evidence, record.info.spec.algorithm.alpha)
+            audit.copies = CopyCheck(evidence)
             if settings.work:
                 recomputer = await asyncio.to_thread(recomputer_for, record.info, settings.work)
                 audit.work = WorkCheck(evidence, recomputer)
@@ -176,7 +176,7 @@ class Audit:
             if self._awaited is None:
                 payload = self._record.payload
                 if self.copies:
-                    read = Payloads(payload, replica.shape_at)
+                    read = Payloads(payload, replica.shape)
                     await self.copies.before(commit, voids, read)
                 if self.work:
                     await self.work.before(commit, recorded, voids, replica, payload)

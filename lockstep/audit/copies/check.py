@@ -13,12 +13,9 @@ from protocol.ids import Digest, PeerId, short
 
 
 class CopyCheck:
-    """The check of some evidence against one walk through a record, whose copies have this
-    `alpha`.
-    """
+    """The check of some evidence against one walk through a record."""
 
-    def __init__(self, evidence: Iterable[Evidence], alpha: float) -> None:
-        self._alpha = alpha
+    def __init__(self, evidence: Iterable[Evidence]) -> None:
         self._wanted: dict[int, list[tuple[PeerId, WorkAudit, Source]]] = defaultdict(list)
         self._sources: set[int] = set()
         """Rounds whose payloads some evidence needs."""
@@ -81,7 +78,7 @@ class CopyCheck:
         before = self._sent.get(source.round - 1, ())
         counted = any(each.author == accused.author for each in before)
         like = await read.likeness(own[0], copied) if own and counted else None
-        if not is_proof(accused, copied, self._alpha, like):
+        if not is_proof(accused, copied, like):
             return 0.0
         return await read.likeness(accused, copied)
 

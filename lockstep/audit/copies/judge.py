@@ -173,15 +173,16 @@ class CopyBook(msgspec.Struct):
         return f"{self.payloads} payloads compared"
 
 
-def is_proof(sent: Sent, source: Sent, alpha: float, own_then: float | None) -> bool:
+def is_proof(sent: Sent, source: Sent, own_then: float | None) -> bool:
     """Whether a payload that is like that of an earlier round was copied from it. `own_then` is the
     likeness of that and what the author itself sent then; None where nothing of it was counted, in
-    that round or in the one before. `alpha` is the share of what is sent that leaves a momentum.
+    that round or in the one before. All that an author sends leaves its momentum, so its own
+    earlier payload comes back only where it copies that.
     """
     if source.round >= sent.round:
         return False
     if source.author == sent.author:
-        return alpha == 1
+        return True
     return own_then is not None and own_then < OTHER
 
 

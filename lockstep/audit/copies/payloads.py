@@ -13,10 +13,10 @@ Payload = Callable[[int, Entry], Awaitable[bytes]]
 
 
 class Payloads:
-    """The payloads of one log. `payload` reads one; `shape_at` is the shape of those of a round."""
+    """The payloads of one log. `payload` reads one; `shape` is that of all of them."""
 
-    def __init__(self, payload: Payload, shape_at: Callable[[int], PayloadShape]) -> None:
-        self._payload, self.shape_at = payload, shape_at
+    def __init__(self, payload: Payload, shape: PayloadShape) -> None:
+        self._payload, self.shape = payload, shape
 
     async def opened(self, sent: Sent) -> tuple[Header, Coefficients] | None:
         """A payload decoded; None for one that counts for nothing.
@@ -25,7 +25,7 @@ class Payloads:
         """
         try:
             blob = await self._payload(sent.round, Entry(sent.author, sent.digest, 0, 0, 0))
-            return await asyncio.to_thread(decode, blob, self.shape_at(sent.round))
+            return await asyncio.to_thread(decode, blob, self.shape)
         except (RemoteProtocolError, DivergedError):
             return None  # the replay says so
 

@@ -101,7 +101,7 @@ class CopyWatch:
         self, commit: Commit, voids: frozenset[Digest], read: Payloads
     ) -> tuple[list[Sketch], list[Copy]]:
         """The sketches of a commit's payloads, and those whose header names another."""
-        chunks = drawn_chunks(self._seed, read.shape_at(commit.round).chunks)
+        chunks = drawn_chunks(self._seed, read.shape.chunks)
         sketches, copies = list[Sketch](), list[Copy]()
         for entry in commit.entries:
             sent = Sent(commit.round, entry.author, entry.digest)
@@ -129,7 +129,7 @@ class CopyWatch:
             then = await read.likeness(own, near.earlier) if own and counted else None
         except (UnavailableError, StorageError):
             return 0.0, False
-        return value, is_proof(near.sent, near.earlier, self._info.spec.algorithm.alpha, then)
+        return value, is_proof(near.sent, near.earlier, then)
 
     async def _take(self, copies: list[Copy], round: int) -> None:
         for copy in copies:

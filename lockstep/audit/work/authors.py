@@ -35,7 +35,7 @@ class AuthorAudit:
         """
         alike = frozenset[PeerId]()
         if self._copies:
-            read = Payloads(payload, replica.shape_at)
+            read = Payloads(payload, replica.shape)
             alike = frozenset(await self._copies.look(commit, voids, read, restarts=restarts))
         if self._work:
             await self._work.before(commit, recorded, voids, replica, behind=behind, alike=alike)

@@ -212,7 +212,7 @@ def learning(rows: Sequence[dict[str, Any]], data: Path) -> list[dict[str, Any]]
                     "demo",
                     rate,
                     row["demo_rounds"],
-                    gradients="unit",
+                    gradients="even",
                     overlap=1,
                     authors=LEARNING_HOMES,
                 ),

@@ -27,7 +27,7 @@ class Post:
         self.random = np.random.default_rng(seed)
         self.payloads: dict[Digest, bytes] = {}
         self.commits: list[Commit] = []
-        self.read = Payloads(self.payload, lambda round: SHAPE)
+        self.read = Payloads(self.payload, SHAPE)
 
     async def payload(self, round: int, entry: Entry) -> bytes:
         if entry.digest not in self.payloads:

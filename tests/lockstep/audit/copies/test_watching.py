@@ -60,7 +60,7 @@ async def watched(tmp_path: Path) -> Watched:
 
 async def checked(watched: Watched, evidence: Evidence) -> CopyCheck:
     """The evidence, compared by somebody else from the first round on."""
-    check = CopyCheck([evidence], alpha=1)
+    check = CopyCheck([evidence])
     for commit in watched.commits:
         await check.before(commit, frozenset(), watched.read)
     return check
@@ -255,7 +255,7 @@ async def test_made_up_evidence_does_not_come_out(watched: Watched) -> None:
     made_up = msgspec.structs.replace(evidence, author=D)
     with pytest.raises(DivergedError, match="which the log does not have"):
         await checked(watched, made_up)
-    late = CopyCheck([evidence], alpha=1)
+    late = CopyCheck([evidence])
     await late.before(watched.commits[-1], frozenset(), watched.read)
     assert (late.checked, late.unchecked) == (0, COPIES)
 
