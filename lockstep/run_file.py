@@ -25,7 +25,7 @@ _BOUNDS = {
     "exclusiveMinimum": "above {}",
     "maximum": "at most {}",
     "exclusiveMaximum": "below {}",
-    "minLength": "at least {} characters",
+    "minLength": "{} or more characters",
     "maxLength": "at most {} characters",
     "pattern": "must match {}",
     "const": "only {}",

@@ -13,11 +13,9 @@ from node.settings import NodeSettings
 from node.system.backoff import Backoff
 from protocol.errors import DataError
 from protocol.limits import VALIDATION_TOKENS, VALIDATION_WINDOWS_MAX
+from protocol.planner.feasibility import LIBRARY_CORPUS
 from protocol.run_info import RunInfo
 from protocol.runfile import DataSpec
-
-LIBRARY_CORPUS = "python-stdlib"
-"""The sources of the Python that runs the node: unlike ones have unlike data."""
 
 BUILT_IN = {BUILTIN_CORPUS: prepare_builtin, LIBRARY_CORPUS: prepare_library}
 

@@ -45,6 +45,12 @@ DATA_URL = r"""^((https?|hf|s3|gs)://[!"$->@-~]+)?$"""
 Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 
 
+def _require_public(field: str, url: str) -> None:
+    """`ValueError` for an address that everybody who reads the run file must not see."""
+    if "::" in url or "@" in url.partition("://")[2].partition("/")[0]:
+        raise ValueError(f"{field}: expected one URL without a name and password in it")
+
+
 class ModelSpec(Section):
     """The network: any causal language model that transformers builds from a configuration."""
 
@@ -94,8 +100,7 @@ class DataSpec(Section):
     def _url_is_safe(self) -> "DataSpec":
         if self.url and not self.manifest_sha256:
             raise ValueError("url needs manifest_sha256, by which nodes judge the data: got none")
-        if "::" in self.url or "@" in self.url.partition("://")[2].partition("/")[0]:
-            raise ValueError("url: expected one URL without a name and password in it")
+        _require_public("url", self.url)
         return self
 
 
@@ -244,6 +249,7 @@ class RunSpec(Section):
         self.algorithm.require_one_algorithm()
         if bool(self.genesis) != bool(self.genesis_sha256):
             raise ValueError("genesis and genesis_sha256 belong together: got only one of them")
+        _require_public("genesis", self.genesis)
         if rounds.quorum > members.members_max:
             raise ValueError(
                 f"rounds.quorum {rounds.quorum} exceeds membership.members_max "

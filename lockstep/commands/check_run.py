@@ -97,8 +97,13 @@ def _require_room(spec: RunSpec, parameters: int) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Tries the network of the run file at `path`, as `check_run` does."""
-    check_run(read_run_file(path))
+    """Judges the run file at `path` as the start of a coordinator does: by arithmetic, and on one
+    sample where torch is installed. Raises `SettingsError` for a run that no node can train.
+    """
+    spec = read_run_file(path)
+    _tell_arithmetic(spec, "" if has_torch() else "torch is not installed here")
+    if has_torch():
+        check_run(spec)
 
 
 def require_trainable(run_file: Path, spec: RunSpec, *, tries: bool) -> None:
@@ -106,19 +111,25 @@ def require_trainable(run_file: Path, spec: RunSpec, *, tries: bool) -> None:
     met: by arithmetic and, with `tries` and where torch is installed, on one sample in a process
     of its own. Prints the size of the network, and what to know.
     """
+    reason = "torch is not installed here" if tries else "--no-try-model"
+    _tell_arithmetic(spec, "" if tries and has_torch() else reason)
+    if tries and has_torch():
+        with messages.status("trying the model on one sample; --no-try-model leaves this out"):
+            _try_in_a_process(run_file)
+
+
+def _tell_arithmetic(spec: RunSpec, untried: str) -> None:
+    """Prints the size of the network and what to know; `SettingsError` for one that no node can
+    train. `untried` is the reason why the model is not tried; empty: it is.
+    """
     footprint = require_feasible(spec)
     if footprint:
         messages.print(f"model: {size_in_words(footprint)}", soft_wrap=True)
     notes = remarks(spec)
-    if not tries or not has_torch():
-        reason = "torch is not installed here" if tries else "--no-try-model"
-        if footprint is None:
-            notes.append(f"model.type {spec.model.type!r} is not checked here: {reason}")
+    if untried and footprint is None:
+        notes.append(f"model.type {spec.model.type!r} is not checked here: {untried}")
     for note in notes:
         messages.print(f"note: {note}", soft_wrap=True, markup=False)
-    if tries and has_torch():
-        with messages.status("trying the model on one sample; --no-try-model leaves this out"):
-            _try_in_a_process(run_file)
 
 
 def size_in_words(footprint: Footprint) -> str:

@@ -7,6 +7,7 @@ Credentials are those of the environment, as each fsspec backend reads them.
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from node.model.checkpoint import ABOUT_NAME
 from node.system.files import replacing_directory
@@ -41,7 +42,7 @@ def publish_directory(directory: Path, url: str) -> None:
     system, root = file_system(url, EXPECTED)
     try:
         system.makedirs(root, exist_ok=True)
-        before = {str(found).rpartition("/")[2] for found in system.ls(root, detail=False)}
+        before = _names_at(system, root)
         for path in files:
             system.put_file(str(path), f"{root}/{path.name}")
         for name in sorted(filter(is_parameters, before - {path.name for path in files})):
@@ -50,3 +51,12 @@ def publish_directory(directory: Path, url: str) -> None:
         raise StorageError(
             f"cannot publish to {url}: {type(error).__name__}: {clean(str(error))}"
         ) from error
+
+
+def _names_at(system: Any, root: str) -> set[str]:
+    """Names of the files that are there; a bucket knows no place without files."""
+    system.invalidate_cache(root)
+    try:
+        return {str(found).rpartition("/")[2] for found in system.ls(root, detail=False)}
+    except FileNotFoundError:
+        return set()

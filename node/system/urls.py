@@ -9,10 +9,16 @@ from protocol.errors import SettingsError
 def file_system(url: str, expected: str) -> tuple[Any, str]:
     """The file system of `url`, and the path within it; a plain path is one on this machine.
 
-    Raises `SettingsError` that begins with `expected` for a URL that no installed backend knows.
+    Raises `SettingsError` that begins with `expected` for a URL that no installed backend knows,
+    and for one with a password in it: URLs are logged and shown.
     """
     from fsspec.core import url_to_fs
 
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise SettingsError(
+            f"{expected}, without a name and password in it: give them in the environment, as the "
+            "backend reads them (AWS_ACCESS_KEY_ID, HF_TOKEN and so on)"
+        )
     try:
         system, path = url_to_fs(url)
     except (ImportError, ValueError) as error:

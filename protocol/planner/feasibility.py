@@ -23,6 +23,9 @@ from protocol.runfile import DataSpec, ModelSpec, RunSpec
 BYTE_VOCABULARY = 257
 """Tokens of the built-in corpus: the bytes, and the end of a document."""
 
+LIBRARY_CORPUS = "python-stdlib"
+"""The sources of the Python that runs the node: unlike ones have unlike data."""
+
 CLOSE = 0.9
 """Likeness of names, from 0 to 1, from which on one is a slip for the other."""
 
@@ -84,7 +87,12 @@ def remarks(spec: RunSpec) -> list[str]:
             f"schedule.warmup_steps {schedule.warmup_steps} is not below schedule.steps "
             f"{schedule.steps}: the learning rate never reaches its largest value"
         )
-    if data.corpus != DataSpec().corpus:
+    if data.corpus == LIBRARY_CORPUS:
+        found.append(
+            f"data.corpus {data.corpus!r} is the sources of each node's own Python: nodes with "
+            "another version train on other data"
+        )
+    elif data.corpus != DataSpec().corpus and not data.url:
         equal = "" if data.manifest_sha256 else ", and without data.manifest_sha256 nobody compares"
         found.append(
             f"data.corpus {data.corpus!r} is not built in: every node must bring it with --data"

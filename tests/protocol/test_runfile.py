@@ -133,6 +133,10 @@ def test_what_is_written_is_read() -> None:
             f"[data]\nurl = 'https://a/b::file:///c'\nmanifest_sha256 = '{'0' * 64}'",
             "expected one URL without a name and password",
         ),
+        (
+            f"genesis = 's3://me:secret@a/b'\ngenesis_sha256 = '{'0' * 64}'",
+            "genesis: expected one URL without a name and password",
+        ),
     ],
 )
 def test_a_mistake_names_field_expected_and_found(text: str, words: str) -> None:

@@ -25,6 +25,15 @@ NO_RANGES = (
 )
 
 
+NO_CREDENTIALS = (
+    "expected credentials in the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), or "
+    "FSSPEC_S3_ANON=true for a public bucket, found none"
+)
+
+_WITHOUT_CREDENTIALS = {"NoCredentialsError", "PartialCredentialsError"}
+"""Errors of botocore, by name: without s3fs there is no botocore."""
+
+
 class AwayError(UnavailableError):
     """The server of the data does not answer; later it may."""
 
@@ -134,6 +143,8 @@ class FileSource:
             ) from None
         except Exception as error:  # each backend raises errors of its own
             reason = f"{type(error).__name__}: {clean(str(error))}"
+            if type(error).__name__ in _WITHOUT_CREDENTIALS:
+                raise MissingError(f"{self.url}: {NO_CREDENTIALS}: {reason}") from None
             raise AwayError(f"{self.url}/{name} cannot be read: {reason}") from None
 
 

@@ -81,6 +81,21 @@ def test_a_run_file_is_checked_without_a_coordinator(
     assert [place.name for place in tmp_path.iterdir()] == ["run.toml"]
 
 
+def test_a_check_says_what_a_start_would_refuse_or_remark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[rounds]\npayload_bytes_max = 1024")
+    assert main(["coordinator", "--check-run", str(path)]) == ExitCode.SETTINGS
+    assert "payloads of this model reach" in capsys.readouterr().err
+    monkeypatch.setattr(check_run, "has_torch", lambda: False)
+    path.write_text('[data]\ncorpus = "nonsense"')
+    assert main(["coordinator", "--check-run", str(path)]) == ExitCode.OK
+    told = " ".join(capsys.readouterr().err.split())
+    assert "0.825 M parameters" in told
+    assert "'nonsense' is not built in: every node must bring it" in told
+
+
 def gossip_run(path: Path, *lines: str) -> Path:
     path.write_text("\n".join(["[algorithm]", 'name = "gossip-adam"', *lines]))
     return path

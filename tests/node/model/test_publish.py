@@ -41,6 +41,16 @@ def test_a_url_gets_every_file_and_loses_the_shards_of_an_older_model(checkpoint
     assert local_path("memory://bucket/model") is None
 
 
+def test_a_place_without_files_need_not_exist_before(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a bucket a directory is there once it has a file."""
+    memory = fsspec.filesystem("memory")
+    monkeypatch.setattr(type(memory), "makedirs", lambda *_, **__: None)
+    publish_directory(checkpoint, "memory://bucket/fresh/model")
+    assert memory.exists("/bucket/fresh/model/lockstep.json")
+
+
 def test_an_address_that_no_backend_knows_is_a_wrong_setting() -> None:
     with pytest.raises(SettingsError, match="nothing://there"):
         local_path("nothing://there")

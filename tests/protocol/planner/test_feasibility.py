@@ -70,3 +70,6 @@ def test_what_nothing_forbids_is_said() -> None:
     named = DataSpec(corpus="mine", manifest_sha256="ab" * 32)
     (own,) = remarks(RunSpec(data=named))
     assert own.endswith("with --data")
+    assert not remarks(RunSpec(data=named.model_copy(update={"url": "https://host/mine"})))
+    (unlike,) = remarks(RunSpec(data=DataSpec(corpus="python-stdlib")))
+    assert "each node's own Python" in unlike

@@ -1,0 +1,67 @@
+"""The words that the page of troubles explains are those that the programs say."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT
+
+PAGE = (DOCS / "guide" / "troubleshooting.md").read_text("utf-8")
+
+FIELDS = {"catching up", "trained", "reclaimed", "counted", "round without gradients"}
+"""Names of states and fields, too short to be looked for as a message."""
+
+
+COMPOSED = {
+    "waiting for members: N of M are ready": ("waiting for ", " are ready"),
+    "N nodes refused this run file; the last said: ...": ("refused this run file; the last said",),
+    "this key is at work at ...": ("this key is at work",),
+}
+"""Parts of messages in which a value has words, too."""
+
+
+def messages() -> Iterator[str]:
+    """What the page quotes: the left column of its tables, and the words of its questions."""
+    reasons = PAGE.partition("## Why am I not counted")[2].partition("## Other questions")[0]
+    for row in re.findall(r"^\| (.+?) \|", reasons, re.MULTILINE):
+        yield from (found for found in re.findall(r"`([^`]+)`", row) if found not in FIELDS)
+    yield from re.findall(r'^\*\*(?:Refused: )?"(.+?)"\.\*\*', PAGE, re.MULTILINE)
+
+
+def said() -> str:
+    """Every text in the programs, in a line each; values in a text are gaps."""
+    found = []
+    for package in ("protocol", "coordinator", "node", "lockstep"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for each in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(each, ast.JoinedStr):
+                    texts = [
+                        part.value if isinstance(part, ast.Constant) else "\0"
+                        for part in each.values
+                    ]
+                    found.append("".join(map(str, texts)))
+                elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    found.append(each.value)
+    return "\n".join(found)
+
+
+SAID = said()
+
+
+def test_the_page_quotes_messages() -> None:
+    assert len(list(messages())) >= 10
+
+
+@pytest.mark.parametrize("message", list(messages()))
+def test_a_message_that_the_page_explains_is_one_of_the_programs(message: str) -> None:
+    """Single capitals and `...` stand for values."""
+    words = message[0].lower() + message[1:] if message.istitle() else message
+    parts = COMPOSED.get(message) or re.split(r"\b[A-Z]\b|\.\.\.", words)
+    for part in filter(lambda part: len(part) > 3, (part.strip(" :;") for part in parts)):
+        assert part in SAID, f"nothing says {part!r} of {message!r}"
+
+
+def test_a_message_that_nothing_says_would_be_found() -> None:
+    assert "your node is asleep" not in SAID
