@@ -16,7 +16,7 @@ from lockstep.cluster.names import COORDINATOR, RELAY, node_name
 from lockstep.exit_codes import error_of
 from node.transports.factory import parse_kinds
 
-START_S = 60.0
+START_S = 180.0
 """Longest start of a coordinator or a relay. The first opens its ports within a second, the second
 within a few (libp2p needs most of them); on a busy machine both take far longer."""
 
