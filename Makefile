@@ -22,14 +22,15 @@ GENERATED := $(MESSAGES:.proto=_pb2.py) $(MESSAGES:.proto=_pb2.pyi) protocol/wir
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
 
-test: $(SETUP)  ## every test that is not marked slow, two files at a time, the longest first
-	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Three at a time on two cores: the longest files wait for real processes half of the time.
+test: $(SETUP)  ## every test that is not marked slow, three files at a time, the longest first
+	$(BIN)/pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(SETUP)  ## the long ones of TESTS: faults, attacks, more seeds of the simulation, wheels
 	$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 durations: $(SETUP)  ## measure how long each test file takes: orders the work of `make test`
-	$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --record-durations
+	$(BIN)/pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder --record-durations
 
 .PHONY: test-compose
 test-compose: $(SETUP)  ## docker-compose.yml for real, five minutes once the images are built; needs root and an engine

@@ -73,7 +73,7 @@ class Search(Enum):
     REPLAYING = "replaying"
     """No snapshot was looked for yet."""
     SEARCHED = "searched"
-    """The log is followed again until a newer snapshot may exist."""
+    """The log is followed again until the run has gone on by as far as the node was behind."""
     ADOPTED = "adopted"
     """A snapshot was found; the log after it comes first."""
 
@@ -193,7 +193,7 @@ class CatchUp:
         self._fetch_commits = fetch_commits
         self._status = status
         self._search = Search.REPLAYING
-        self._searched_round = -1
+        self._search_again_round = -1
 
     # ---- for others
 
@@ -223,7 +223,7 @@ class CatchUp:
             case Search.REPLAYING:
                 return True
             case Search.SEARCHED:
-                return decided_round >= self._searched_round + retention.snapshot_every
+                return decided_round >= self._search_again_round
             case Search.ADOPTED:
                 return False
 
@@ -247,13 +247,13 @@ class CatchUp:
         adopt.
 
         `known` is a log whose entries of the chain are known. The result has the payloads of
-        `rounds`, and those of author `own`, that were committed on the way there. Can be cancelled:
-        ranges that have come are kept. Raises `RemoteProtocolError` when the chain of commits does
-        not hold.
+        `rounds`, and those of author `own`, that were committed on the way. Can be cancelled: what
+        has come is kept. Raises `RemoteProtocolError` when the chain of commits does not hold.
         """
         if self._search is Search.REPLAYING:
             self._search = Search.SEARCHED
-        self._searched_round = decided_round
+        wait = max(decided_round - start.next_round, self._info.spec.retention.snapshot_every)
+        self._search_again_round = decided_round + wait  # as far as it is behind: the log is first
         self._status.phase = f"looks for a snapshot after round {start.head_round}"
         walker = DecisionLog(
             self._info.run_id, self._info.coordinator_key, self._fetch_commits, walks=True

@@ -197,6 +197,7 @@ def test_with_three_observers_the_relay_carries_the_link_and_nobody_hangs_up_in_
         assert len(home.do(one.fetched(other.remote, digest))) == BLOB_BYTES
 
 
+@pytest.mark.slow
 def test_a_node_that_can_be_dialled_from_outside_announces_that_address_first_and_others_do_not(
     computers: dict[str, Computer], relay: str
 ) -> None:

@@ -276,6 +276,7 @@ async def test_a_limited_upload_takes_its_time_and_no_more_than_the_limit() -> N
 # ---- many, and both at once
 
 
+@pytest.mark.slow
 async def test_twenty_members_are_all_linked_to_all_with_one_link_per_pair() -> None:
     async with meshes(20) as members:
         await until(lambda: linked_to_all(members))
