@@ -27,7 +27,7 @@ test: $(SETUP)  ## every test that is not marked slow, three files at a time, th
 	$(BIN)/pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(SETUP)  ## the long ones of TESTS: faults, attacks, more seeds of the simulation, wheels
-	$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+	$(BIN)/pytest -m slow --timeout 900 --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 durations: $(SETUP)  ## measure how long each test file takes: orders the work of `make test`
 	$(BIN)/pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder --record-durations

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from lockstep.cluster.local import Cluster
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """Longer than anything takes on a machine that others use too."""
 
 
