@@ -46,8 +46,7 @@ LEARNED, USUAL_KEPT = 16, 256
 """Pairs from which a run's usual likeness is known, and the newest that count for it."""
 
 EARLY_ROUNDS: Final = 32
-"""First rounds, in which payloads of one round may be alike: all samples have much the same
-gradient."""
+"""First rounds, in which honest payloads may be alike: all samples have much the same gradient."""
 
 COPIES: Final = 3
 """Copies that make a verdict, among the payloads of `AMONG_ROUNDS` rounds."""
@@ -178,7 +177,7 @@ def is_proof(sent: Sent, source: Sent, alpha: float, own_then: float | None) -> 
     likeness of that and what the author itself sent then; None where nothing of it was counted, in
     that round or in the one before. `alpha` is the share of what is sent that leaves a momentum.
     """
-    if source.round >= sent.round:
+    if sent.round < EARLY_ROUNDS or source.round >= sent.round:
         return False
     if source.author == sent.author:
         return alpha == 1
