@@ -11,7 +11,13 @@ import tomllib
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import Field, ValidationError, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from protocol.errors import SettingsError, VersionError
 from protocol.ids import RunId
@@ -160,6 +166,12 @@ class RoundsSpec(Section):
     its first hundreds of rounds a network changes so fast that gradients that are a round late cost
     more than the time they save (docs/results/parity.md)."""
 
+    audit_every: int = Field(default=0, ge=0, le=1_000_000)
+    """Where rounds overlap, every round whose number this divides waits for the decision before it:
+    its gradients are taken at the parameters of the log, so that an auditor can compute them again
+    (docs/explain/trust.md). The exchange before such a round is not hidden. 0: none waits; work is
+    audited before `overlap_from` alone."""
+
     batch_samples_max: int = Field(default=64, ge=1, le=100_000_000)
     """Samples that all nodes together may train in a round, split in proportion to their speed."""
 
@@ -179,7 +191,23 @@ class RoundsSpec(Section):
 
     def overlap_at(self, round: int) -> int:
         """Rounds that may be undecided when this one is begun."""
+        waits = self.audit_every > 0 and round % self.audit_every == 0
+        return 0 if waits else self.hides_at(round)
+
+    def hides_at(self, round: int) -> int:
+        """Rounds that most rounds near this one overlap with."""
         return self.overlap if round >= self.overlap_from else 0
+
+    @property
+    def audits_overlap(self) -> bool:
+        """Whether rounds that wait are strewn among those that overlap."""
+        return self.overlap > 0 and self.audit_every > 0
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The table without `audit_every` where no round waits: older runs keep their names."""
+        table: dict[str, Any] = write(self)
+        return table if self.audit_every else {k: v for k, v in table.items() if k != "audit_every"}
 
 
 class MembershipSpec(Section):

@@ -363,7 +363,7 @@ class Rounds:
         state.decided_round = undecided.round
         state.totals.samples_lost += undecided.unannounced()
         needs = closing.needs(undecided, self.members, now_ms)
-        hides = rounds.overlap_at(state.next_round) > 0
+        hides = rounds.hides_at(state.next_round) > 0
         state.pace = next_pace(state.pace, needs, rounds, hides=hides)
         closing.close(state, undecided, self.members)
         counted = closing.contributors(undecided, self.members)

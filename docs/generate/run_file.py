@@ -24,6 +24,7 @@ UNITS = {
     "copies": "members",
     "neighbours": "peers",
     "overlap": "rounds",
+    "audit": "rounds",
     "snapshot": "steps",
     "mean": "steps",
     "accumulate": "gradients",

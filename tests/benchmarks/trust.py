@@ -20,7 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,14 @@ class Window:
     bytes_per_node_round: float
     cpu_ms_per_node_round: float
     round_ms: float
+    by_owner: Mapping[str, float] = field(default_factory=dict)
+    """Bytes of each owner on the nodes' lines, for each node and round."""
 
 
-def spec_of(kind: str, nodes: int, compute_ms: int, samples: int) -> RunSpec:
-    """The run of one kind."""
+def spec_of(kind: str, nodes: int, compute_ms: int, samples: int, *, tiny: bool = True) -> RunSpec:
+    """The run of one kind: of the tests' network, whose payloads have some hundred bytes and whose
+    heartbeats are frequent, or of the run file's own network, k and heartbeats.
+    """
     spec = tiny_spec(
         steps=1_000_000,
         members=nodes,
@@ -68,6 +72,12 @@ def spec_of(kind: str, nodes: int, compute_ms: int, samples: int) -> RunSpec:
         share_samples_first=samples,
         quorum=nodes,
     )
+    if not tiny:
+        own = RunSpec()
+        beats = {"heartbeat_ms": own.membership.heartbeat_ms}
+        membership = spec.membership.model_copy(update=beats)
+        parts = {"model": own.model, "algorithm": own.algorithm, "membership": membership}
+        spec = spec.model_copy(update=parts)
     trust = "public" if kind == "trusted" else "known"
     return spec.model_copy(
         update={"membership": spec.membership.model_copy(update={"trust": trust})}
@@ -121,18 +131,25 @@ def measure(kind: str, settings: ClusterSettings, rounds: int) -> Window:
         before, cpu_ms, began_s = lines(cluster), processor_ms(cluster), time.monotonic()
         last = cluster.passes(rounds)
         seconds = time.monotonic() - began_s
-        used_ms, moved = processor_ms(cluster) - cpu_ms, lines(cluster) - before
+        used_ms, after = processor_ms(cluster) - cpu_ms, lines(cluster)
     made = last - first
     parts = made * settings.nodes
-    return Window(kind, made, moved / parts, used_ms / parts, 1000 * seconds / made)
+    moved = {name: (after[name] - before[name]) / parts for name in after}
+    total = sum(moved.values())
+    return Window(kind, made, total, used_ms / parts, 1000 * seconds / made, moved)
 
 
-def lines(cluster: Cluster) -> int:
-    """Bytes that all nodes have sent and received."""
+def lines(cluster: Cluster) -> dict[str, int]:
+    """Bytes that all nodes have sent and received, by owner."""
     for node in cluster.nodes:
         node.refresh()
     traffic = [node.status.get("traffic") or {} for node in cluster.nodes]
-    return sum(total_bytes(each, way) for each in traffic for way in ("up", "down"))
+    ways = [(each, way) for each in traffic for way in ("up", "down")]
+    owned = {
+        owner: sum(int(each.get(f"{owner}_{way}_bytes") or 0) for each, way in ways)
+        for owner in ("payload", "catch_up", "control")
+    }
+    return owned | {"overhead": sum(total_bytes(*each) for each in ways) - sum(owned.values())}
 
 
 def processor_ms(cluster: Cluster) -> float:
@@ -158,7 +175,13 @@ def summed_up(windows: Sequence[Window]) -> dict[str, Any]:
         name: _spread([getattr(trusted, name) / getattr(plain, name) for plain, trusted in pairs])
         for name in FIGURES
     }
-    return {"figures": figures, "trusted_over_plain": ratios}
+    owners = {
+        kind: {
+            owner: _spread([each.by_owner[owner] for each in found]) for owner in found[0].by_owner
+        }
+        for kind, found in by_kind.items()
+    }
+    return {"figures": figures, "trusted_over_plain": ratios, "bytes_by_owner": owners}
 
 
 def _spread(values: Sequence[float]) -> Mapping[str, float]:
@@ -178,6 +201,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--samples", type=int, default=16, help="samples of a node and round")
     parser.add_argument("--compute-ms", type=int, default=1000)
+    parser.add_argument("--tiny", action="store_true", help="the network of the tests")
     wanted = parser.parse_args()
     windows = list[Window]()
     with tempfile.TemporaryDirectory() as scratch:
@@ -186,7 +210,8 @@ def main() -> None:
             for kind in KINDS:
                 place = Path(scratch) / f"{kind}-{number}"
                 place.mkdir()
-                spec = spec_of(kind, wanted.nodes, wanted.compute_ms, wanted.samples)
+                parts = wanted.nodes, wanted.compute_ms, wanted.samples
+                spec = spec_of(kind, *parts, tiny=wanted.tiny)
                 write_run_file(place / "run.toml", spec, force=True)
                 settings = ClusterSettings(place, place / "run.toml", data, wanted.nodes)
                 windows.append(measure(kind, settings, wanted.rounds))
@@ -194,7 +219,7 @@ def main() -> None:
     document = {
         "settings": {
             name: getattr(wanted, name)
-            for name in ("nodes", "rounds", "pairs", "samples", "compute_ms")
+            for name in ("nodes", "rounds", "pairs", "samples", "compute_ms", "tiny")
         },
         "cores": os.cpu_count(),
         "load_average": os.getloadavg()[0],

@@ -356,6 +356,18 @@ def test_a_field_of_an_earlier_release_is_refused_with_what_holds_now(path: str)
     )
 
 
+def test_rounds_that_wait_are_named_only_where_there_are_any() -> None:
+    """So runs without them keep their names, and one with them comes back as it is."""
+    assert b"audit_every" not in run_json(RunSpec())
+    spec = parse_run_file("[rounds]\naudit_every = 16\noverlap_from = 100")
+    assert b'"audit_every":16' in run_json(spec)
+    assert parse_run_json(run_json(spec), "coordinator") == spec
+    assert run_id(spec, KEY) != run_id(parse_run_file("[rounds]\noverlap_from = 100"), KEY)
+    overlaps = [round for round in range(90, 130) if spec.rounds.overlap_at(round)]
+    assert overlaps == [round for round in range(100, 130) if round not in (112, 128)]
+    assert [spec.rounds.hides_at(round) for round in (99, 100, 112)] == [0, 1, 1]
+
+
 def test_a_run_file_is_frozen() -> None:
     with pytest.raises(ValidationError):
         RunSpec().rounds.quorum = 5

@@ -46,8 +46,7 @@ LEARNED, USUAL_KEPT = 16, 256
 """Pairs from which a run's usual likeness is known, and the newest that count for it."""
 
 EARLY_ROUNDS: Final = 32
-"""First rounds, in which payloads of one round may be alike: all samples have much the same
-gradient."""
+"""First rounds, in which honest payloads may be alike: all samples have much the same gradient."""
 
 COPIES: Final = 3
 """Copies that make a verdict, among the payloads of `AMONG_ROUNDS` rounds."""
@@ -179,7 +178,7 @@ def is_proof(sent: Sent, source: Sent, own_then: float | None) -> bool:
     that round or in the one before. All that an author sends leaves its momentum, so its own
     earlier payload comes back only where it copies that.
     """
-    if source.round >= sent.round:
+    if sent.round < EARLY_ROUNDS or source.round >= sent.round:
         return False
     if source.author == sent.author:
         return True

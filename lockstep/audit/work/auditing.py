@@ -212,9 +212,10 @@ class WorkAudit:
     def _words(self) -> str:
         if self._broken:
             return f"has ended: {self._broken}"
-        if not self._overlaps:
+        rounds = self._info.spec.rounds
+        if not self._overlaps or rounds.audits_overlap:
             return self._book.words
-        first = self._info.spec.rounds.overlap_from
+        first = rounds.overlap_from
         return f"{self._book.words}; none since rounds overlap, from round {first} on"
 
     def document(self) -> dict[str, Any]:

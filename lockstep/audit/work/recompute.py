@@ -37,9 +37,12 @@ def unaudited(spec: RunSpec) -> str:
             "the run file names no manifest (data.manifest_sha256), so nodes may train on data of "
             "their own, which an auditor does not have"
         )
-    if not spec.rounds.overlap_at(0):
+    if not spec.rounds.hides_at(0) or spec.rounds.audits_overlap:
         return ""
-    return "rounds overlap from the first one on, which hides where gradients are taken"
+    return (
+        "rounds overlap from the first one on, which hides where gradients are taken "
+        "(rounds.audit_every)"
+    )
 
 
 class Recomputation:

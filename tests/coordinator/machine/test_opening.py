@@ -97,6 +97,19 @@ def test_rounds_overlap_from_the_one_that_the_run_file_says() -> None:
     assert [undecided.round for undecided in driver.machine.state.undecided] == [1, 2]
 
 
+def test_a_round_that_is_audited_opens_when_all_before_it_are_decided() -> None:
+    driver = Driver(A, B, rounds={"overlap": 1, "audit_every": 2})
+    for round in range(4):
+        assert driver.opened[-1].round == round
+        driver.announce(A, round)
+        driver.announce(B, round)
+        overlaps = round % 2 == 0  # the next round's number is odd
+        assert driver.opened[-1].round == round + overlaps
+        driver.hold(A, round, [B])
+        driver.hold(B, round, [A])
+        assert driver.opened[-1].round == round + 1
+
+
 def test_with_overlap_no_third_round_is_in_flight() -> None:
     driver = Driver(A, B, rounds={"overlap": 1})
     for round in (0, 1):

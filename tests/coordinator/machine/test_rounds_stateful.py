@@ -47,6 +47,7 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         overlap=st.integers(0, 1),
         overlap_from=st.sampled_from([0, 0, 2]),
+        audit_every=st.sampled_from([0, 0, 3]),
         quorum=st.integers(1, 3),
         copies_min=st.integers(0, 2),
         steps=st.integers(1, 12),
@@ -57,6 +58,7 @@ class AnyOrder(RuleBasedStateMachine):
         self,
         overlap: int,
         overlap_from: int,
+        audit_every: int,
         quorum: int,
         copies_min: int,
         steps: int,
@@ -70,6 +72,7 @@ class AnyOrder(RuleBasedStateMachine):
             rounds={
                 "overlap": overlap,
                 "overlap_from": overlap_from,
+                "audit_every": audit_every,
                 "quorum": quorum,
                 "copies_min": copies_min,
                 "batch_samples_max": batch,

@@ -13,15 +13,18 @@ import torch
 
 from lockstep.audit import follower as following
 from lockstep.audit import tally as tallying
+from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.follower import Follower
 from lockstep.audit.records import RecordInFiles
 from lockstep.audit.shelf import COUNTS_NAME
 from lockstep.audit.words import Words
+from lockstep.audit.work.authors import AuthorAudit
 from lockstep.service.keys import load_or_create_key
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import Void, sign_entry
 from protocol.codec.commits import Commit, Entry, SignedCommit, commit_digest, open_commit
+from protocol.codec.evidence import Evidence
 from protocol.errors import UnavailableError
 from tests.lockstep.audit.runs import STEPS
 from tests.support.waiting import until
@@ -105,6 +108,23 @@ async def test_it_replays_what_comes_and_finds_it_equal(
     assert follower.alarm == ""
     last = (await record.commits(LAST - 1)).commits[0]
     assert document["state_digest"] == f"{last.state_digest:016x}"
+
+
+async def test_every_payload_is_looked_at_for_copies_and_honest_nodes_make_none(
+    record: GrowingRecord, tmp_path: Path
+) -> None:
+    found: list[Evidence] = []
+    path = tmp_path / "copies.json"
+    copies = CopyWatch(record.info, secret=b"s", tell=found.append, path=path)
+    follower = Follower(record, tmp_path, 100, authors=AuthorAudit(copies))
+    task = asyncio.create_task(follower.run())
+    await until(lambda: follower.document()["rounds_equal"] == STEPS)
+    entries = sum(len(record.opened(row).entries) for row in (await record.commits(-1)).commits)
+    assert follower.document()["copies"]["payloads"] == entries
+    assert not found
+    follower.leave()
+    await task
+    assert path.is_file(), "what was seen outlives a restart"
 
 
 async def test_it_tells_the_coordinator_every_state_from_genesis_on(

@@ -272,6 +272,22 @@ def test_an_announced_round_waits_for_decisions_as_far_as_the_next_one_needs_the
     assert [machine.must_settle(LogPosition(next_round, 9)) for next_round in (3, 4, 5)] == must
 
 
+@pytest.mark.parametrize(("audit_every", "waits"), [(0, False), (5, True), (4, False)])
+def test_a_round_that_is_audited_is_trained_where_the_log_says(
+    audit_every: int, waits: bool
+) -> None:
+    spec = ROUNDS.model_copy(update={"audit_every": audit_every})
+    machine = ready(spec)
+    machine.handle(opened(4), HEAD)
+    machine.next(HEAD)
+    machine.handle(events.Announced(), HEAD)
+    assert machine.must_settle(LogPosition(4, 3)) is waits, "round 4, before 5 is trained"
+    machine.handle(events.Settled(), HEAD)
+    machine.handle(opened(5), HEAD)
+    step = machine.next(LogPosition(4, 4, undecided=True))
+    assert isinstance(step, events.TakeDecision if waits else events.Train | events.TakeDecision)
+
+
 @pytest.mark.parametrize(
     ("round", "left_ms", "settles"),
     [(3, 400, True), (3, 399, False), (4, 4000, False)],

@@ -150,6 +150,8 @@ def test_it_says_where_work_cannot_be_computed_again(corpus: Corpus) -> None:
     named = spec_for(corpus)
     rounds = tiny_spec(overlap=1).rounds
     assert "rounds overlap" in unaudited(named.model_copy(update={"rounds": rounds}))
+    strewn = rounds.model_copy(update={"audit_every": 16})
+    assert unaudited(named.model_copy(update={"rounds": strewn})) == ""
     local = named.algorithm.model_copy(update={"name": "local_steps"})
     assert "of local_steps" in unaudited(named.model_copy(update={"algorithm": local}))
 
