@@ -36,6 +36,9 @@ from protocol.shuffle import Share
 FORMAT = "11"
 """Version of the tables, of the events' names and fields, and of the snapshots."""
 
+CHANGES_SHOWN = 3
+"""Longest list of fields in the message about another run file."""
+
 JOURNAL_NAME = "journal.sqlite"
 """Name of the journal in a coordinator's directory."""
 
@@ -124,10 +127,10 @@ class Journal:
                 return
         self._require_format(stored["format"])
         if stored["run_id"] != run_id:
+            reason = _difference(stored["run_json"], run_json)
             raise SettingsError(
                 f"{self._path}: expected the journal of run {run_id}, which this run file and key "
-                f"make, got one of run {stored['run_id']}; use another --directory, or the run "
-                "file that the directory's run was started with"
+                f"make, got one of run {stored['run_id']}: {reason}"
             )
 
     def append(
@@ -308,10 +311,32 @@ class Journal:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise StorageError(
-                f"cannot use the journal {self._path}: {error}; free space or repair the disk, "
-                "then start again: no commit that a node was told is lost"
-            ) from error
+            remedy = "free space or repair the disk: no commit that a node was told is lost"
+            if type(error) is sqlite3.DatabaseError:  # those of a full disk are of its subclasses
+                remedy = "the file is damaged: put the directory back from its newest copy"
+            raise StorageError(f"cannot use the journal {self._path}: {error}; {remedy}") from error
+
+
+def _difference(before: bytes, now: bytes) -> str:
+    """Why the same directory makes another run, by both run files, and what to do."""
+    changed = list(_changed(msgspec.json.decode(before), msgspec.json.decode(now)))
+    if not changed:
+        return "the run file is the same, so key.pem is another: put the run's own key back"
+    more = "" if len(changed) <= CHANGES_SHOWN else f" and {len(changed) - CHANGES_SHOWN} more"
+    return (
+        f"the run file was changed ({', '.join(changed[:CHANGES_SHOWN])}{more}): change it back "
+        "(`lockstep run extend` makes a run longer), or begin a new run in another --directory"
+    )
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Fields that differ, with their values."""
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _changed(old, new, f"{path}{name}.")
+        elif old != new:
+            yield f"{path}{name} was {old!r:.40}, is {new!r:.40}"
 
 
 def _recorded(

@@ -85,7 +85,7 @@ def _named(restart: RestartWish, spec: RunSpec, directory: Path) -> RestartAsked
     """The wish with the digests of the parameters, which are computed here and need torch."""
     from node.replica.checkpoint_state import read_state
 
-    key = public_bytes(load_or_create_key(directory))
+    key = public_bytes(_own_key(directory))
     with messages.status("reading the checkpoint"):
         state = read_state(restart.source, RunInfo(spec, run_id(spec, key), key))
         return RestartAsked(state.sha256, state.state_digest, restart.forced)
@@ -140,12 +140,22 @@ def own_host() -> str:
         return socket.gethostname()
 
 
+def _own_key(directory: Path) -> Ed25519PrivateKey:
+    """The key of the run; a new one for a new run alone."""
+    if (directory / JOURNAL_NAME).exists() and not (directory / KEY_NAME).exists():
+        raise StorageError(
+            f"{directory / KEY_NAME} is missing, which signs the commits of the run in this "
+            "directory: put it back from a copy; without it nobody can go on with that run"
+        )
+    return load_or_create_key(directory)
+
+
 async def _coordinate(
     spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions, plain_text: bool
 ) -> str:
     """Returns how it ended, in words."""
     meter = OverheadMeter()
-    key = load_or_create_key(settings.directory)
+    key = _own_key(settings.directory)
     credentials = _credentials(key, settings.listen, plain_text)
     process = CoordinatorProcess(spec, settings, key, meter.measure_overhead, credentials)
     asked = asyncio.Event()

@@ -18,11 +18,11 @@ from lockstep.console import (
     replicas_text,
     write_json,
 )
-from lockstep.service.contact import open_channel
+from lockstep.service.contact import connect, open_channel, translated
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.border.join_link import parse_link
-from protocol.border.text import clean, clean_document
-from protocol.errors import RemoteProtocolError, UnavailableError, VersionError
+from protocol.border.text import clean_document
+from protocol.errors import RemoteProtocolError
 from protocol.ids import short
 
 TIMEOUT_S = 5.0
@@ -62,17 +62,14 @@ def ask(coordinator: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """
     link = parse_link(coordinator)
     address = link.address
-    try:
-        opened = open_channel(link, timeout_s)
-    except UnavailableError as error:
-        raise _unavailable(str(error), address, timeout_s) from None
-    with opened as channel:
+    connect(address)
+    with open_channel(link, timeout_s) as channel:
         try:
             reply = wire_pb2_grpc.CoordinatorStub(channel).GetStatus(
                 wire_pb2.GetStatusRequest(), timeout=timeout_s
             )
         except grpc.RpcError as error:
-            raise _translated(error, address, timeout_s) from None
+            raise translated(error, address) from None
     try:
         document = msgspec.json.decode(reply.json)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -84,24 +81,6 @@ def ask(coordinator: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
             f"coordinator {address}: expected an object, got {type(document).__name__}"
         )
     return document
-
-
-def _translated(
-    error: grpc.RpcError, address: str, timeout_s: float
-) -> UnavailableError | VersionError:
-    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return VersionError(
-            f"expected a coordinator of lockstep.v1 at {address}, found another gRPC server"
-        )
-    reason = clean(error.details() or error.code().name.lower())
-    return _unavailable(reason, address, timeout_s)
-
-
-def _unavailable(reason: str, address: str, timeout_s: float) -> UnavailableError:
-    return UnavailableError(
-        f"no coordinator answers at {address} (asked by gRPC for up to {timeout_s:g} s: {reason}); "
-        "is it running, and is its port open?"
-    )
 
 
 def render(document: Mapping[str, Any]) -> list[RenderableType]:

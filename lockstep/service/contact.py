@@ -108,7 +108,7 @@ def ask_run(link: JoinLink) -> RunInfo:
         try:
             run = CoordinatorStub(channel).GetRun(wire.GetRunRequest(), timeout=ANSWER_S)
         except grpc.RpcError as error:
-            raise _translated(error, address) from None
+            raise translated(error, address) from None
     info = checked_run(run, address)
     link.check(info, None)  # its TLS was judged when the channel was opened
     return info
@@ -147,7 +147,8 @@ def connect(address: str, opened: Callable[[float], None] = lambda _: None) -> N
         ) from None
 
 
-def _translated(error: grpc.RpcError, address: str) -> UnavailableError | VersionError:
+def translated(error: grpc.RpcError, address: str) -> UnavailableError | VersionError:
+    """The error of a call to a coordinator, in words that name the cause."""
     details = error.details() or error.code().name.lower()
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return VersionError(

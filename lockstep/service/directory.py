@@ -126,8 +126,8 @@ def _locked(directory: Path, role: str) -> Iterator[None]:
             file.seek(0)
             pid = file.read(20).decode("ascii", "replace").strip() or "unknown"
             raise StorageError(
-                f"another {role} (process {pid}) is at work in {directory}; stop it first, or give "
-                "this one a --directory of its own"
+                f"another process ({pid}) is at work in {directory}; stop it first, or give this "
+                f"{role} a --directory of its own"
             )
         with storage_errors(path):
             file.truncate(0)

@@ -197,7 +197,8 @@ def test_a_file_that_is_no_journal_is_a_storage_error(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"this is no database, it is a letter to a friend " * 100)
     with pytest.raises(
-        StorageError, match=f"cannot use the journal {path}: file is not a database"
+        StorageError,
+        match=f"cannot use the journal {path}: file is not a database; the file is dam",
     ):
         Journal(path)
 

@@ -117,7 +117,7 @@ def test_payloads_too_small_for_all_parameters_are_found_before_the_run(
 ) -> None:
     path = gossip_run(tmp_path / "run.toml", "[rounds]", "payload_bytes_max = 4096")
     assert main(["coordinator", "--check-run", str(path)]) == ExitCode.SETTINGS
-    assert "rounds.payload_bytes_max: expected at least" in capsys.readouterr().err
+    assert "rounds.payload_bytes_max: payloads of this model reach" in capsys.readouterr().err
 
 
 def test_a_published_model_gets_payloads_that_hold_it_or_is_refused(

@@ -60,3 +60,16 @@ def test_a_restart_from_what_is_no_checkpoint_is_refused_in_one_sentence(
     assert main(["coordinator", "run.toml", "--listen", "127.0.0.1:0", *options]) == code
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert words in line
+
+
+def test_a_lost_key_is_said_and_no_other_one_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_file, place = tmp_path / "run.toml", tmp_path / "run.coordinator"
+    assert main(["init", "--defaults", str(run_file)]) == ExitCode.OK
+    place.mkdir()
+    (place / "journal.sqlite").write_bytes(b"")
+    words = ["coordinator", str(run_file), "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    assert main([*words, "--no-try-model"]) == ExitCode.STORAGE
+    assert "key.pem is missing, which signs the commits" in capsys.readouterr().err
+    assert not (place / "key.pem").exists()

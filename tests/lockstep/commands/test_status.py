@@ -104,7 +104,7 @@ def test_json_on_standard_output_is_the_document_and_nothing_else(
 
 
 def test_an_unreachable_coordinator_is_named_with_what_was_tried() -> None:
-    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 .*asked by gRPC"):
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1: .* refuses port 1"):
         ask("127.0.0.1:1", timeout_s=2)
 
 

@@ -16,7 +16,7 @@ NODE = Owner("node", "a" * 32, "first")
 def test_a_second_process_is_refused_with_the_id_of_the_first(tmp_path: Path) -> None:
     with (
         claimed(tmp_path, NODE),
-        pytest.raises(StorageError, match=rf"another node \(process {os.getpid()}\) is at work"),
+        pytest.raises(StorageError, match=rf"another process \({os.getpid()}\) is at work"),
         claimed(tmp_path, NODE),
     ):
         pytest.fail("two processes in one directory")
