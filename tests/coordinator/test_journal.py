@@ -30,6 +30,7 @@ from coordinator.machine.events import (
     Joined,
     Lapsed,
     Left,
+    LinksMeasured,
     NotHeld,
     Ready,
     RecordDigest,
@@ -56,6 +57,7 @@ from protocol.codec.commits import (
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256
+from protocol.mixing.link_report import MeasuredLink
 from tests.coordinator.disk import leave_pages
 from tests.coordinator.machine.driver import RUN, A, B
 
@@ -73,6 +75,7 @@ EVENTS: list[Event] = [
     Audited(A, -1, 2**64 - 1, b"s" * 32, 1),
     Left(A, "goodbye"),
     NotHeld(A, 3, (sha256(b"a"),)),
+    LinksMeasured(A, (MeasuredLink(B, 12, 20_000_000),)),
     VoidDue(3, sha256(b"a")),
     RestartAsked(sha256(b"a"), 2**64 - 1),
     Disconnected(A),

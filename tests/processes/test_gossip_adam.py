@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.cli import main
 from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
@@ -99,3 +101,29 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+@pytest.mark.slow
+def test_members_measure_their_links_and_the_planner_has_every_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run_file = tiny_corpus(tmp_path / "data"), tmp_path / "run.toml"
+    spec = tiny_spec(steps=100_000, members=3, quorum=3, lease_ms=20_000)
+    mixing = {"topology": "hierarchical", "mean_every": 100_000}
+    algorithm = AlgorithmSpec.model_validate({"name": "gossip-adam", "mixing": mixing})
+    write_run_file(run_file, spec.model_copy(update={"algorithm": algorithm}), force=True)
+    with Cluster(ClusterSettings(tmp_path, run_file, data, nodes=3)) as cluster:
+        cluster.start()
+        watch_until(cluster, lambda: measured_pairs(cluster) == 3, "three links", PATIENCE_S)
+        watch_until(cluster, lambda: committed(cluster) >= 2, "two commits", PATIENCE_S)
+        note = cluster.coordinator.note()
+        assert note is not None
+        assert main(["plan", str(run_file), "--measure", note["coordinator"]]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "3 of 3 pairs measured" in shown
+    assert "3 node-" in shown, "a row of the links for each"
+
+
+def measured_pairs(cluster: Cluster) -> int:
+    links = cluster.coordinator.status.get("links") or {"round_trip_ms": []}
+    return sum(value is not None for row in links["round_trip_ms"] for value in row) // 2

@@ -1,7 +1,9 @@
 """The links between nodes as a person sees them: rates and round trips of each pair."""
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from protocol.planner.advice import seconds_text
 from protocol.planner.links import Network
@@ -30,17 +32,12 @@ def links_words(network: Network, measured_pairs: int | None) -> str:
     return f"round trips {trips}{told}"
 
 
-def links_table(network: Network) -> Table | None:
+def links_table(network: Network) -> Group | None:
     """Each pair's rate and round trip, at most 80 columns wide; None for too many nodes, or one."""
     if not 1 < len(network) <= SHOWN_NODES:
         return None
-    table = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        title="links: Mbit/s from the row to the column, below it milliseconds there and back",
-        title_justify="left",
-    )
+    title = Text("links: Mbit/s from the row to the column, below it ms there and back", "italic")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("node", no_wrap=True)
     for column in range(len(network)):
         table.add_column(str(column + 1), justify="right", no_wrap=True)
@@ -49,7 +46,7 @@ def links_table(network: Network) -> Table | None:
             "" if row == column else _cell(network, row, column) for column in range(len(network))
         ]
         table.add_row(f"{row + 1} {line.name[:NAME_LENGTH]}", *cells)
-    return table
+    return Group(title, table)
 
 
 def links_document(network: Network) -> dict[str, object]:

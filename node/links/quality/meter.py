@@ -14,8 +14,8 @@ from typing import Final
 SAMPLES: Final = 9
 """Newest measurements of which the median is taken."""
 
-SAMPLES_MIN: Final = 3
-"""Round trips before which none is told: the first is often that of a busy start."""
+SAMPLES_MIN: Final = 5
+"""Round trips before which none is told: the first ones are often those of a busy start."""
 
 FETCH_BYTES_MIN: Final = 128 * 1024
 """Bytes after the first part from which on a fetch tells a rate; below, the clock's steps do."""

@@ -150,7 +150,7 @@ def test_table_and_json_show_rates_and_round_trips_of_each_pair(
     assert links["measured_pairs"] == 2
     shown = capsys.readouterr().out
     assert "round trips 4 ms to 64 ms; 2 of 3 pairs measured" in shown
-    assert "milliseconds there and back" in " ".join(shown.split())
+    assert "ms there and back" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
     del links["measured_pairs"]
