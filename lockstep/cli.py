@@ -87,12 +87,18 @@ def _wrong_command_line(error: typer.TyperException) -> int:
     if isinstance(error, typer.BadParameter) and parameter and context:
         source = context.get_parameter_source(parameter.name)
         if type(error).__name__ != "MissingParameter":
-            code = ExitCode.SETTINGS
+            code, line = ExitCode.SETTINGS, line + _found(error)
         if source and source.name == "DEFAULT_MAP":
             line = f"{context.find_root().params['settings']}: {line}"
     if line:  # empty where the help was printed for want of a command
         error_line(f"{line} (see `{hint}`)")
     return code
+
+
+def _found(error: Exception) -> str:
+    """The value that was refused, where what judged it says so; a prefix of a long one."""
+    errors = getattr(error.__cause__, "errors", None)
+    return f", found {errors()[0]['input']!r:.60}" if errors else ""
 
 
 def _failed(error: Exception, line: str) -> int:

@@ -21,7 +21,7 @@ from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import first_word
 from lockstep.service.directory import Owner, claimed
 from lockstep.service.home import Home, Remembered, take_over
-from lockstep.service.keys import load_or_create_key
+from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
@@ -51,6 +51,11 @@ ASKED_TO_LEAVE = "this node was asked to leave"
 
 SESSION = Path("/proc/self/autogroup")
 """File with the niceness of this process's session."""
+
+LOST_KEY = (
+    "this computer's key is gone: it joins as somebody new, and what it earned stays with the old "
+    "key; if you have a copy, end this node and do `lockstep keys restore FILE --force`"
+)
 
 AGAIN = "left after its round; the same command goes on from here"
 
@@ -99,6 +104,8 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     with claimed(place, Owner("node", info.run_id, info.spec.name)):
         home.remember(Remembered(name))
         remember(place, link.address)
+        if home.lost_key:
+            log.warning(LOST_KEY, extra={"key": home.path / KEY_NAME})
         key = load_or_create_key(home.path)
         log.info(
             "joining",

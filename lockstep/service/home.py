@@ -30,6 +30,9 @@ RUNS_NAME = "runs"
 SETTINGS_NAME = "settings.json"
 """Name of the file with the settings that are remembered."""
 
+STATE_NAME = "state.safetensors"
+"""Name of the file with a node's state, in the directory of its run."""
+
 _OLD_NAME = "node"
 """Directory of every run's state up to version 0.1, below the home."""
 
@@ -54,6 +57,13 @@ class Home:
             return [self.path]
         with storage_errors(self.path):
             return sorted(path for path in (self.path / RUNS_NAME).glob("*") if path.is_dir())
+
+    @property
+    def lost_key(self) -> bool:
+        """Whether nodes have worked here with a key that is gone."""
+        if (self.path / KEY_NAME).exists():
+            return False
+        return any((run / STATE_NAME).exists() for run in self.runs)
 
     def run(self, run_id: RunId) -> Path:
         """The directory of one run."""

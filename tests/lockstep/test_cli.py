@@ -89,6 +89,13 @@ def test_a_wrong_value_ends_with_3_and_names_the_option(
     assert arguments[0].strip("-") in error_line(capsys)
 
 
+def test_a_wrong_value_is_told_with_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["join", "X", "--duty-cycle", "0"]) == ExitCode.SETTINGS
+    assert "greater than or equal to 1, found '0' (see" in error_line(capsys)
+    assert main(["join", "X", "--threads", "x" * 999]) == ExitCode.SETTINGS
+    assert len(error_line(capsys)) < 400
+
+
 def test_a_command_line_without_its_address_points_to_the_help_of_its_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

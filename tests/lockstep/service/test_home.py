@@ -32,6 +32,18 @@ def test_each_run_has_a_directory_and_all_have_one_identity(tmp_path: Path) -> N
     assert not home.knows("example:50701")
 
 
+def test_a_key_that_is_gone_is_told_from_one_that_never_was(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.run(FIRST).mkdir(parents=True)
+    assert not home.lost_key, "nothing has worked here yet"
+    load_or_create_key(tmp_path)
+    save_tensors(home.run(FIRST) / "state.safetensors", {"one": torch.ones(1)}, {})
+    assert not home.lost_key
+    (tmp_path / "key.pem").unlink()
+    assert home.lost_key
+    assert Home(home.run(FIRST), only=True).lost_key
+
+
 def test_an_explicit_directory_is_all_there_is(tmp_path: Path) -> None:
     home = Home(tmp_path, only=True)
     assert home.run(FIRST) == tmp_path
