@@ -9,6 +9,8 @@ TESTS ?= tests
 
 BIN := .venv/bin
 SETUP := .venv/.installed
+# Hundreds of processes of the tests load the same modules: each is compiled once, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 LIBP2P := node/transports/libp2p
 MESSAGES := protocol/wire.proto $(LIBP2P)/p2pd.proto $(LIBP2P)/circuit.proto

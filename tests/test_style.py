@@ -1,6 +1,7 @@
 """The size limits and prohibitions of the style, held by a test."""
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -30,14 +31,18 @@ SOURCES = [
     for path in sorted((ROOT / package).rglob("*.py"))
     if not path.stem.endswith(("_pb2", "_pb2_grpc"))
 ]
-TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in SOURCES}
-
 Node = TypeVar("Node", bound=ast.AST)
+
+
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Each module's path in the repository, and its syntax tree."""
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in SOURCES}
 
 
 def nodes(*kinds: type[Node]) -> Iterator[tuple[str, Node]]:
     """Every node of these kinds, behind the path of its module."""
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         yield from ((module, node) for node in ast.walk(tree) if isinstance(node, kinds))
 
 

@@ -1,6 +1,7 @@
 """The words that the page of troubles explains are those that the programs say."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 
@@ -30,6 +31,7 @@ def messages() -> Iterator[str]:
     yield from re.findall(r'^\*\*(?:Refused: )?"(.+?)"\.\*\*', PAGE, re.MULTILINE)
 
 
+@functools.cache
 def said() -> str:
     """Every text in the programs, in a line each; values in a text are gaps."""
     found = []
@@ -47,9 +49,6 @@ def said() -> str:
     return "\n".join(found)
 
 
-SAID = said()
-
-
 def test_the_page_quotes_messages() -> None:
     assert len(list(messages())) >= 10
 
@@ -60,8 +59,8 @@ def test_a_message_that_the_page_explains_is_one_of_the_programs(message: str) -
     words = message[0].lower() + message[1:] if message.istitle() else message
     parts = COMPOSED.get(message) or re.split(r"\b[A-Z]\b|\.\.\.", words)
     for part in filter(lambda part: len(part) > 3, (part.strip(" :;") for part in parts)):
-        assert part in SAID, f"nothing says {part!r} of {message!r}"
+        assert part in said(), f"nothing says {part!r} of {message!r}"
 
 
 def test_a_message_that_nothing_says_would_be_found() -> None:
-    assert "your node is asleep" not in SAID
+    assert "your node is asleep" not in said()
