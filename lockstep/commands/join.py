@@ -28,7 +28,7 @@ from lockstep.service.signals import run_event_loop
 from lockstep.volunteer.consent import ask_once, terms
 from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.machine import DailyUsage
-from lockstep.volunteer.manners import Limits
+from lockstep.volunteer.manners import Limits, limits_text
 from lockstep.volunteer.needs import SEEN, judged
 from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.pausable import PausableNode
@@ -98,6 +98,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     options = replace(options, directory=place)
     if not (home.only or options.follow_parent):
         lines = terms(info, settings.device, wishes.limits.daily_transfer)
+        lines.append(f"your limits: {limits_text(wishes.limits) or 'none'}")
         if not ask_once(place, lines, yes=wishes.yes):
             messages.print("nothing was started; the same command asks again", soft_wrap=True)
             return

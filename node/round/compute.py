@@ -82,8 +82,15 @@ async def train_round(
 
 async def _rested(context: RoundContext, opened: wire.RoundOpened) -> bool:
     """Rest as the duty cycle asks, until the bell at most; whether another pass may begin."""
-    left_ms = opened.bell_ms - context.client.now_ms()
-    return context.duty.percent == 100 or await context.duty.rest(left_ms)
+    duty, status = context.duty, context.status
+    if duty.percent == 100:
+        return True
+    phase = status.phase
+    status.phase = f"rests in round {opened.round}: computes {duty.percent} % of the time"
+    try:
+        return await duty.rest(opened.bell_ms - context.client.now_ms())
+    finally:
+        status.phase = phase
 
 
 def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:

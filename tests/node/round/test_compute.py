@@ -47,8 +47,11 @@ class Machine:
         self.now_ms, self.samples, self.began = 0.0, 0, 0
         self.settled: list[float] = []
 
+        self.said: set[str] = set()
+
         async def sleep(seconds: float) -> None:
             self.now_ms += 1000 * seconds
+            self.said.add(self.context.status.phase)
 
         async def in_thread(call: Any, *args: Any) -> Any:
             return call(*args)
@@ -109,6 +112,9 @@ async def test_a_duty_cycle_makes_fewer_passes_and_the_bell_is_met(
     machine = Machine(monkeypatch, percent)
     assert await machine.round(bell_ms=1000) == samples
     assert machine.now_ms <= 1000
+    resting = {f"rests in round 0: computes {percent} % of the time"}
+    assert machine.said == (resting if percent < 100 else set())
+    assert machine.context.status.phase == "starting", "the phase of before is back"
     assert len(machine.settled) >= samples // 2 - 1, "the round in front is settled in between"
 
 
