@@ -9,6 +9,9 @@ window of committed rounds: bytes on the nodes' lines and processor time of all 
 node and round, and the time of a round. Printed as JSON (`--json PATH`: kept too): medians, least
 and most, and the medians of the ratios within each pair.
 
+Bytes that are no payloads come by the second and not by the round: on a busy machine, where TLS
+makes rounds longer, they must be compared so (`other_bytes_per_second`).
+
 Set rounds long enough that the least length of a public round, a quarter of `compute_ms`, is
 shorter than the rounds themselves; the result says whether it was.
 """
@@ -43,7 +46,7 @@ PATIENCE_S = 300.0
 WARM_ROUNDS = 5
 """Rounds before a window: kernels are compiled, links are made."""
 
-FIGURES = ("bytes_per_node_round", "cpu_ms_per_node_round", "round_ms")
+FIGURES = ("bytes_per_node_round", "cpu_ms_per_node_round", "round_ms", "other_bytes_per_second")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,14 @@ class Window:
     round_ms: float
     by_owner: Mapping[str, float] = field(default_factory=dict)
     """Bytes of each owner on the nodes' lines, for each node and round."""
+
+    @property
+    def other_bytes_per_second(self) -> float:
+        """Bytes of one node that are no payloads: most are heartbeats and acknowledgements, as many
+        in each second, so that a longer round has more of them.
+        """
+        other = self.bytes_per_node_round - self.by_owner.get("payload", 0.0)
+        return 1000 * other / self.round_ms
 
 
 def spec_of(kind: str, nodes: int, compute_ms: int, samples: int, *, tiny: bool = True) -> RunSpec:

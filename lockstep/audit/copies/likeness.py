@@ -3,7 +3,7 @@
     likeness = max(places with the same sign, places with the other sign) / places of the smaller
 
 A copy whose signs are all turned is a copy, so is one with some places of its own. Every payload is
-compared with thousands, so what is kept of it is a sketch: its places in a few chunks, which are
+compared with hundreds, so what is kept of it is a sketch: its places in a few chunks, which are
 drawn with a secret of the auditor's. Pairs that are alike there are compared whole.
 """
 
@@ -23,8 +23,10 @@ from protocol.limits import CHUNK_ENTRIES
 CHUNKS_DRAWN: Final = 16
 """Chunks of a sketch: half a thousand places at k = 32."""
 
-PLACES_KEPT: Final = 1 << 20
-"""Places of all sketches that are kept: some two thousand payloads at k = 32, in 5 MB."""
+PLACES_KEPT: Final = 1 << 18
+"""Places of all sketches that are kept: some five hundred payloads at k = 32. To compare one with
+all of them took 4 ms of a busy core, so a round of sixty-four authors takes a quarter of a second.
+"""
 
 NEAR: Final = 0.25
 """Likeness of two sketches from which on the payloads are compared whole. Of 512 places of a copy
