@@ -135,7 +135,8 @@ def _tell_arithmetic(spec: RunSpec, untried: str) -> None:
 def size_in_words(footprint: Footprint) -> str:
     """The size of a network for people."""
     return (
-        f"{footprint.parameters / 1e6:.3g} M parameters, a payload of about "
+        f"{footprint.parameters / 1e6:.3g} M parameters, at least "
+        f"{bytes_text(footprint.memory_bytes)} of memory to train, a payload of about "
         f"{bytes_text(round(footprint.payload_bytes))} a round, "
         f"{bytes_text(footprint.state_bytes)} of state on a node's disk"
     )

@@ -28,7 +28,13 @@ from node.demo.engine import STATE, DemoSettings, Engine, Extraction
 from node.demo.gradient_scaling import GradientScaling
 from node.demo.vote_sum import Contribution
 from node.model.local_steps import LocalSteps
-from node.model.training import GradientAccumulation, Tokens, TrainingModel, build_model
+from node.model.training import (
+    GradientAccumulation,
+    Tokens,
+    TrainingModel,
+    build_model,
+    named_parameters_once,
+)
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.position import (
@@ -98,7 +104,7 @@ class Replica:
         """Go back to genesis, without momentum."""
         model = self._fresh_model()
         fill(model, self._spec.seed, self._spec.model.init_std)
-        genesis = TrainingModel(model, self.trainee.device).parameters
+        genesis = named_parameters_once(model)  # not on the device, which may have no room for it
         working = {name: parameter.data for name, parameter in self.trainee.parameters.items()}
         for name, tensor in working.items():
             tensor.copy_(genesis[name].data)
@@ -107,6 +113,7 @@ class Replica:
         self.committed = (
             {name: t.clone() for name, t in working.items()} if self._works_apart() else working
         )
+        del model, genesis
         self.forget_momentum()
         self.digest = state_digest(self.committed)
 

@@ -1,9 +1,10 @@
 """The least memory and the most disk that a run takes on a node, by arithmetic: no torch.
 
-memory   parameters, gradients and momentum in float32; with overlap a second copy of the
-         parameters. Where nodes mix parameters: two moments and the gradients of a window in
-         place of momentum, no second copy, and with int8 the newest mean. What a pass needs beside
-         these depends on the machine's micro-batch
+memory   parameters, gradients and momentum in float32, the momentum with the padding of its
+         chunks; with overlap a second copy of the parameters: 12 or 16 bytes a parameter and more.
+         Where nodes mix parameters: two moments and the gradients of a window in place of
+         momentum, no second copy, and with int8 the newest mean. What a pass needs beside these
+         depends on the machine's micro-batch; docs/results/memory.md has it measured
 disk     the payload log up to its bound, snapshots, the saved state and the published model,
          each of the last two twice while it is replaced
 """
@@ -35,12 +36,12 @@ class Needs:
 def needs_of(spec: RunSpec, size: Size) -> Needs:
     """The needs of a run whose network has this size."""
     parameters = FLOAT_BYTES * size.parameters
+    copies = 2
     if spec.algorithm.mixes:
-        own = 3 + spec.algorithm.mixing.differs
-        copies, momentum = 2 + own, own * parameters
+        momentum = (3 + spec.algorithm.mixing.differs) * parameters
     else:
-        copies = 4 if spec.rounds.overlap else 3
+        copies += spec.rounds.overlap
         momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES
     disk = spec.retention.log_bytes_max + SNAPSHOTS * parameters
     disk += 2 * (parameters + momentum) + 2 * parameters
-    return Needs(size.parameters, copies * parameters, disk)
+    return Needs(size.parameters, copies * parameters + momentum, disk)

@@ -1,8 +1,13 @@
 """The engine's benchmark does the work that it times."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
-from tests.benchmarks.engine.footprint import peak_extra_bytes
+from node.replica.replica import Replica
+from tests.benchmarks.engine.footprint import give_back_free_memory, peak_extra_bytes
+from tests.benchmarks.engine.memory import RUN, TINY, Meter, peaks, spec_of
 from tests.benchmarks.engine.steps import PARTS, Ours, Theirs, seconds
 
 CPU = torch.device("cpu")
@@ -38,5 +43,19 @@ def test_a_peak_is_seen_though_it_is_gone_in_the_end() -> None:
         seconds(lambda: held.append(held[0].clone()), CPU)
         held.clear()
 
+    give_back_free_memory()  # which an earlier test may have left, and which would be used again
     peak = peak_extra_bytes(work, CPU)
     assert peak is None or 100 * 1024**2 < peak < 200 * 1024**2
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_the_rounds_whose_memory_is_measured_are_trained_and_applied(
+    tmp_path: Path, overlap: int
+) -> None:
+    meter = Meter()
+    replica = peaks(spec_of(TINY, overlap), 2, tmp_path, meter)
+    assert replica.payloads_ignored == 0
+    assert replica.engine.accumulations == 3
+    assert replica.digest != Replica(spec_of(TINY, overlap), RUN, CPU, 1).digest
+    parts = ["start", "ahead", "pass", "sum", "send", "apply", "save", "load", "held"]
+    assert list(meter.peaks) == parts

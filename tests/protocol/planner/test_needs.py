@@ -13,11 +13,12 @@ def test_the_needs_are_those_of_the_replica_and_of_what_it_keeps() -> None:
         {"rounds": {"overlap": 0}, "retention": {"log_bytes_max": 5_000_000}}
     )
     needs = needs_of(spec, Size(parameters=1_000_000, chunks=250))
-    assert needs.memory_bytes == 12_000_000, "parameters, gradients, momentum"
-    saved, published = 2 * (4_000_000 + 4 * 250 * 4096), 2 * 4_000_000
+    momentum = 4 * 250 * 4096
+    assert needs.memory_bytes == 8_000_000 + momentum, "parameters, gradients, momentum"
+    saved, published = 2 * (4_000_000 + momentum), 2 * 4_000_000
     assert needs.disk_bytes == 5_000_000 + SNAPSHOTS * 4_000_000 + saved + published
     overlapped = spec.model_copy(update={"rounds": spec.rounds.model_copy(update={"overlap": 1})})
-    assert needs_of(overlapped, Size(1_000_000, 250)).memory_bytes == 16_000_000
+    assert needs_of(overlapped, Size(1_000_000, 250)).memory_bytes == 12_000_000 + momentum
 
 
 @pytest.mark.parametrize(("exchange", "own"), [("float16", 3), ("int8", 4)])

@@ -1,0 +1,211 @@
+"""Memory of a replica in each part of a round: `python -m tests.benchmarks.engine.memory`.
+
+For each size of model, with and without overlap, a fresh process makes three rounds of one short
+sample with the classes of a node, and prints the most anonymous memory of each part in bytes a
+parameter: memory that a file backs, such as a saved state that is read, can be given back and is
+not counted. What torch, transformers and the kernels take before is subtracted: two rounds of a
+small model and the kernels' compilation come first.
+
+    start    the network built and filled from the seed, momentum made
+    pass     forward and backward pass of one sample of 64 tokens
+    sum      gradients made even, and summed into the momentum
+    send     coefficients taken out of the momentum, and encoded
+    apply    R payloads decoded, and their step made
+    ahead    with overlap: the guess, and the working parameters moved by it
+    save     the state written to disk
+    load     the state read back
+    held     after all that
+
+Beside them stand the bytes that `lockstep init` and `join` tell of.
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import mmap
+import multiprocessing
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from node.demo.backend import exact_kernels
+from node.replica.position import Pending, Position
+from node.replica.replica import Replica
+from node.system.malloc import keep_freed_memory
+from protocol import wire_pb2 as wire
+from protocol.codec.commits import Commit, Entry, genesis_digest
+from protocol.codec.payload import Header
+from protocol.ids import PeerId, RunId, sha256
+from protocol.planner.needs import needs_of
+from protocol.planner.parameters import size_of
+from protocol.runfile import ModelSpec, RoundsSpec, RunSpec
+from protocol.schedule import scalars
+from tests.benchmarks.engine.footprint import give_back_free_memory
+
+RUN = RunId("0" * 32)
+ROUNDS = 3
+TOKENS = 64
+
+
+def _llama(width: int, inner: int, layers: int, vocabulary: int) -> ModelSpec:
+    sizes = {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+    }
+    return ModelSpec(config={**ModelSpec().config, **sizes})
+
+
+TINY = _llama(128, 344, 2, 257)
+MODELS = {"llama-20m": _llama(384, 1024, 8, 16384)}
+LARGE = {"gpt2-124m": ModelSpec(type="gpt2", config={"vocab_size": 50257})}
+
+
+class Meter:
+    """The most anonymous memory of this process during each of several parts, in bytes above what
+    it held when the meter was made.
+    """
+
+    def __init__(self) -> None:
+        gc.collect()
+        give_back_free_memory()
+        self._before = _anonymous_bytes()
+        self.peaks: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def during(self, part: str) -> Iterator[None]:
+        """A thread looks at the memory every millisecond meanwhile."""
+        peak, done = _anonymous_bytes(), threading.Event()
+
+        def watch() -> None:
+            nonlocal peak
+            while not done.wait(0.001):
+                peak = max(peak, _anonymous_bytes())
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+            peak = max(peak, _anonymous_bytes()) - self._before
+            self.peaks[part] = max(peak, self.peaks.get(part, 0))
+
+
+def spec_of(model: ModelSpec, overlap: int) -> RunSpec:
+    """A run of the defaults with this network."""
+    return RunSpec(model=model, rounds=RoundsSpec(overlap=overlap, overlap_from=0))  # type: ignore[arg-type]
+
+
+def peaks(spec: RunSpec, payloads: int, directory: Path, meter: Meter) -> Replica:
+    """Make the rounds under the meter; returns the replica."""
+    with meter.during("start"):
+        replica = Replica(spec, RUN, torch.device("cpu"), 1)
+    generator = torch.Generator().manual_seed(0)
+    undecided: list[tuple[Pending, list[bytes]]] = []
+    for round in range(ROUNDS):
+        pending = undecided[0][0] if undecided else None
+        rates = scalars(spec.schedule, round)
+        vocabulary = int(spec.model.config["vocab_size"])
+        sample = torch.randint(0, vocabulary, (1, TOKENS + 1), generator=generator)
+        with meter.during("ahead"):
+            passes = replica.begin([sample], pending, rates)
+        with meter.during("pass"):
+            passes.next()
+            passes.finish()
+        with meter.during("sum"):
+            replica.accumulate()
+        with meter.during("send"):
+            extraction, sent = _sent(replica, round, payloads)
+        undecided.append((Pending(wire.NodeMessage(), extraction, rates), sent))
+        while len(undecided) > spec.rounds.overlap:
+            commit = _commit(round + 1 - len(undecided), undecided[0][1], spec)
+            with meter.during("apply"):
+                replica.apply(commit, undecided.pop(0)[1])
+    position = Position(ROUNDS, genesis_digest(RUN), -1)
+    with meter.during("save"):
+        replica.save(directory / "state", position)
+    with meter.during("load"):
+        assert replica.load(directory / "state") == position, "the state was not taken over"
+    gc.collect()
+    with meter.during("held"):
+        pass
+    return replica
+
+
+def _sent(replica: Replica, round: int, payloads: int) -> tuple[Any, list[bytes]]:
+    """An extraction, and the payload that each of several authors would make of it."""
+    extraction = replica.extract(round)
+    return extraction, [
+        replica.encoded(Header(RUN, round, author), extraction)[0] for author in _authors(payloads)
+    ]
+
+
+def _authors(count: int) -> Iterator[PeerId]:
+    return (PeerId(f"{author:032x}") for author in range(count))
+
+
+def _commit(round: int, payloads: list[bytes], spec: RunSpec) -> Commit:
+    entries = tuple(
+        Entry(author, sha256(payload), len(payload), 1, 1)
+        for author, payload in zip(_authors(len(payloads)), payloads, strict=True)
+    )
+    return Commit(RUN, round, round, entries, *scalars(spec.schedule, round), genesis_digest(RUN))
+
+
+def row(model: ModelSpec, overlap: int, payloads: int) -> dict[str, Any]:
+    """Bytes a parameter of each part, in this process."""
+    keep_freed_memory()  # as nodes do
+    torch.set_num_threads(1)
+    exact_kernels()
+    with tempfile.TemporaryDirectory() as directory:
+        peaks(spec_of(TINY, overlap), payloads, Path(directory), Meter())
+        spec, meter = spec_of(model, overlap), Meter()
+        replica = peaks(spec, payloads, Path(directory), meter)
+    count = replica.layout.parameters
+    told = needs_of(spec, size_of(spec.model)).memory_bytes
+    return {
+        "parameters": count,
+        "overlap": overlap,
+        "payloads": payloads,
+        "told_bytes_per_parameter": told / count,
+        "peak_bytes_per_parameter": round(max(meter.peaks.values()) / count, 2),
+        "parts": {part: round(peak / count, 2) for part, peak in meter.peaks.items()},
+    }
+
+
+def _anonymous_bytes() -> int:
+    """Resident memory of this process that no file backs."""
+    resident, shared = map(int, Path("/proc/self/statm").read_text().split()[1:3])
+    return (resident - shared) * mmap.PAGESIZE
+
+
+def main() -> None:
+    """Print a row for each size of model, without and with overlap."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.engine.memory")
+    parser.add_argument("--json", type=Path, help="file of the results (default: standard output)")
+    parser.add_argument("--large", action="store_true", help="124 million parameters too")
+    parser.add_argument("--payloads", type=int, default=8, help="payloads of a commit")
+    arguments = parser.parse_args()
+    rows = []
+    for name, model in {**MODELS, **(LARGE if arguments.large else {})}.items():
+        for overlap in (0, 1):
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                found = pool.apply(row, (model, overlap, arguments.payloads))
+            rows.append({"model": name, **found})
+    text = json.dumps(rows, indent=1) + "\n"
+    if arguments.json:
+        arguments.json.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
