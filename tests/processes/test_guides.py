@@ -19,6 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.service.keys import read_key
+from protocol.border.join_link import JoinLink
+from protocol.handshake import public_bytes
 from tests.docs.pages import DOCS, ROOT, commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -26,10 +29,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_S = 300.0
 """Longer than anything takes on a machine that others use too: a corpus is prepared in it."""
 
-GUIDES = ("join", "operate", "audit", "simulate", "plan", "data")
+GUIDES = ("join", "operate", "audit", "simulate", "plan", "data", "wsl2")
 
 LEFT_OUT = {
     "coordinator run.toml --listen 0.0.0.0:50700": "tried with --admit token, which it is part of",
+    "doctor 'lockstep://HOST:PORT/RUN#KEY'": "as `doctor LINK`; a join has the whole link",
     "service install LINK": "needs systemd for users; tests/lockstep/service has it",
     "coordinator run.toml --listen 0.0.0.0:50700 --restart-from CHECKPOINT": (
         "every copy has to be lost first: tests/processes/test_restart_from_checkpoint.py"
@@ -41,6 +45,7 @@ LEFT_OUT = {
     "wan up --nodes 4 --profiles cable,dsl,starlink,lte --rounds 30 --json out/wan.json": (
         "needs root and quiet cores: tests/lockstep/wan"
     ),
+    "wan up --nodes 4 --profiles cable,dsl,starlink,lte --rounds 30": "as the line before",
     "verify run.coordinator --payloads NODE/payloads --from NODE/snapshots/ROUND-SHA256": (
         "a short run has no snapshot: tests/processes/test_restart_from_checkpoint.py"
     ),
@@ -49,8 +54,9 @@ LEFT_OUT = {
 
 
 def lines() -> set[str]:
-    """All command lines of the guides, without `lockstep`."""
-    return {line for guide in GUIDES for line in commands(DOCS / "guide" / f"{guide}.md")}
+    """All command lines of the guides and of the README, without `lockstep`."""
+    pages = [*(DOCS / "guide" / f"{guide}.md" for guide in GUIDES), ROOT / "README.md"]
+    return {line for page in pages for line in commands(page)}
 
 
 @dataclass
@@ -191,7 +197,7 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Person:
 
 
 def test_a_run_is_begun_steered_ended_and_audited_as_the_guides_say(person: Person) -> None:
-    """Of operate.md, join.md and audit.md."""
+    """Of operate.md, join.md, audit.md, wsl2.md and the README."""
     assert "lockstep" in person.types("--version")
     person.answers("init run.toml", "first", "demo", "2000", "lockstep-2026")
     assert 'name = "first"' in (person.directory / "run.toml").read_text()
@@ -200,6 +206,7 @@ def test_a_run_is_begun_steered_ended_and_audited_as_the_guides_say(person: Pers
     coordinates = "coordinator run.toml --listen 0.0.0.0:50700 --admit token"
     with person.keeps(coordinates, "operator", "coordinator.log") as coordinator:
         person.until(lambda: coordinator.says(r"lockstep join"), "the line for volunteers")
+        person.places = {"lockstep://HOST:PORT/RUN#KEY": whole_link(person)} | person.places
         person.types("run admit open")
         assert re.match(r"\w{40}\n", person.types("run token create --uses 20 --expires 7d"))
         relays = "relay HOST:50700 --listen 0.0.0.0:50710 --advertise HOST:50710"
@@ -208,7 +215,7 @@ def test_a_run_is_begun_steered_ended_and_audited_as_the_guides_say(person: Pers
             person.keeps(relays, "relay", "relay.log") as relay,
             person.keeps(audits, "auditor", "auditor.log") as auditor,
             person.keeps("join HOST:PORT", "attic", "attic.log") as attic,
-            person.keeps("join HOST:PORT", "cellar", "cellar.log") as cellar,
+            person.keeps("join 'lockstep://HOST:PORT/RUN#KEY'", "cellar", "cellar.log") as cellar,
         ):
             own_key = r"run auditor add (\w{32})"
             person.until(lambda: auditor.says(own_key), "the auditor's key")
@@ -233,6 +240,13 @@ def test_a_run_is_begun_steered_ended_and_audited_as_the_guides_say(person: Pers
             assert (auditor.leaves(), relay.leaves()) == (0, 0)
         assert coordinator.leaves() == 0
     afterwards(person)
+
+
+def whole_link(person: Person) -> str:
+    """The link of the run, as a coordinator on a network prints it."""
+    document, _ = json.JSONDecoder().raw_decode(person.types("status HOST:50700 --json -"))
+    key = public_bytes(read_key(person.directory / "run.coordinator" / "key.pem"))
+    return JoinLink(person.places["HOST:50700"], document["run_id"], key).text()
 
 
 def rounds(person: Person) -> int:
@@ -270,6 +284,9 @@ def afterwards(person: Person) -> None:
         "verify run.coordinator --payloads ~/.lockstep/runs/RUN_ID/payloads"
         " --checkpoint ~/.lockstep/runs/RUN_ID/checkpoint"
     )
+    assert "equals the state of the log" in person.types(kept)
+    person.places["NODE/"] = f"{run}/"
+    kept = "verify run.coordinator --payloads NODE/payloads --checkpoint NODE/checkpoint"
     assert "equals the state of the log" in person.types(kept)
 
 
