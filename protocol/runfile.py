@@ -126,7 +126,7 @@ class ScheduleSpec(Section):
     warmup_steps: int = Field(default=50, ge=0, le=10_000_000)
     """Steps over which the learning rate rises linearly from zero."""
 
-    shape: Literal["cosine", "linear", "constant"] = "cosine"
+    shape: Literal["cosine", "constant"] = "cosine"
     """Course of the learning rate from its largest value to the final one."""
 
     final_fraction: float = Field(default=0.1, ge=0, le=1)

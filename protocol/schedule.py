@@ -20,7 +20,7 @@ def learning_rate(schedule: ScheduleSpec, step: int) -> float:
         return schedule.learning_rate
     span = max(1, schedule.steps - schedule.warmup_steps - 1)
     progress = min(1.0, (step - schedule.warmup_steps) / span)
-    fall = progress if schedule.shape == "linear" else (1 - math.cos(math.pi * progress)) / 2
+    fall = (1 - math.cos(math.pi * progress)) / 2
     return schedule.learning_rate * (1 - fall * (1 - schedule.final_fraction))
 
 

@@ -33,7 +33,7 @@ def test_values_that_are_not_defaults_survive_too() -> None:
         name="other",
         seed=2**62,
         model=ModelSpec(type="gpt2", config=config),
-        schedule=ScheduleSpec(learning_rate=1e-05, shape="linear"),
+        schedule=ScheduleSpec(learning_rate=1e-05, shape="constant"),
         rounds=RoundsSpec(overlap=0),
     )
     assert parse_run_file(run_file_text(spec)) == spec
@@ -51,7 +51,7 @@ def test_every_field_stands_there_with_its_description_and_default() -> None:
 def test_bounds_are_said_in_words() -> None:
     text = run_file_text(RunSpec())
     assert "[at least 0; below 1; default 0.999]\nmomentum_decay = 0.999" in text
-    assert '[one of "cosine", "linear", "constant"; default "cosine"]' in text
+    assert '[one of "cosine", "constant"; default "cosine"]' in text
     assert "[one of 1, 2, 4, 8; default 1]" in text
 
 

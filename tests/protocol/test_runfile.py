@@ -84,7 +84,7 @@ def test_what_is_written_is_read() -> None:
         ),
         (
             "[schedule]\nshape = 'stairs'",
-            "schedule.shape: expected 'cosine', 'linear' or 'constant', found 'stairs'",
+            "schedule.shape: expected 'cosine' or 'constant', found 'stairs'",
         ),
         ("[rounds]\noverlap = 2", "rounds.overlap: expected 0 or 1, found 2"),
         (

@@ -158,7 +158,7 @@ class Cell:
     """H, the batches of a round of local steps."""
 
     warmup_steps: int = 50
-    shape: Literal["cosine", "linear", "constant"] = "cosine"
+    shape: Literal["cosine", "constant"] = "cosine"
     final_fraction: float = 0.1
 
     def require_trainable(self) -> None:
