@@ -115,9 +115,7 @@ class Stream:
             at_us = world.now_us + int(1000 * (network.delay_ms() + late_ms))
             self._free_us = max(self._free_us, at_us)
             message = self._waiting.pop(0)
-            world.after(
-                (self._free_us - world.now_us) / 1000, lambda message=message: self._arrive(message)
-            )
+            world.at(self._free_us, lambda message=message: self._arrive(message))
         self._moving = False
 
     def _arrive(self, message: Any) -> None:

@@ -309,7 +309,11 @@ class World(asyncio.AbstractEventLoop):
 
     def after(self, milliseconds: float, action: Callable[[], Any]) -> None:
         """Plan an action of the world itself."""
-        self._plan(self.now_us + int(1000 * milliseconds), Handle(action, (), _NOBODY))
+        self.at(self.now_us + int(1000 * milliseconds), action)
+
+    def at(self, instant_us: int, action: Callable[[], Any]) -> None:
+        """The same for an instant; of one instant, those that were planned first come first."""
+        self._plan(instant_us, Handle(action, (), _NOBODY))
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
