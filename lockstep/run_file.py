@@ -5,6 +5,7 @@ beside each field, so nothing is written twice. A written file parses back to th
 """
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,9 @@ from protocol.runfile import RunSpec, parse_run_file
 
 COMMENT_COLUMNS = 100
 """Width of comments."""
+
+PAGES = re.compile(r" \(docs/\S+\.md\)|, docs/\S+\.md(?=\))")
+"""Pages of the documentation, as a docstring cites them."""
 
 _BOUNDS = {
     "minimum": "at least {}",
@@ -102,8 +106,11 @@ def _comment(schema: Mapping[str, Any], default: object) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """A comment of any number of lines; line breaks in `text` count as spaces."""
-    lines = textwrap.wrap(" ".join(text.split()), COMMENT_COLUMNS - 2, break_on_hyphens=False)
+    """A comment of any number of lines; line breaks in `text` count as spaces. An installed command
+    has no pages, so none is named.
+    """
+    words = PAGES.sub("", " ".join(text.split()))
+    lines = textwrap.wrap(words, COMMENT_COLUMNS - 2, break_on_hyphens=False)
     return "".join(f"# {line}\n" for line in lines)
 
 
