@@ -36,12 +36,12 @@ class MeasuredLink:
     region: str
     nat: str
     mechanism: str
-    asked_up: float
-    measured_up: float
-    asked_down: float
-    measured_down: float
-    asked_rtt: float
-    measured_rtt: float
+    asked_up_bit_s: float
+    measured_up_bit_s: float
+    asked_down_bit_s: float
+    measured_down_bit_s: float
+    asked_rtt_s: float
+    measured_rtt_s: float
     asked_loss: float
     """Share of the packets lost in each direction."""
     measured_loss: float
@@ -52,9 +52,9 @@ class MeasuredLink:
     def deviations(self) -> list[str]:
         """Every figure that deviates too far, in words."""
         pairs = {
-            "up, bit/s": (self.asked_up, self.measured_up),
-            "down, bit/s": (self.asked_down, self.measured_down),
-            "round trip, s": (self.asked_rtt, self.measured_rtt),
+            "up, bit/s": (self.asked_up_bit_s, self.measured_up_bit_s),
+            "down, bit/s": (self.asked_down_bit_s, self.measured_down_bit_s),
+            "round trip, s": (self.asked_rtt_s, self.measured_rtt_s),
         }
         wrong = [
             f"{self.home}: {name}: asked {asked:g}, measured {measured:.4g}"
@@ -88,12 +88,12 @@ def compared(laboratory: Laboratory, home: str, profile: str, found: Measured) -
         region=place.home.region,
         nat=place.home.nat,
         mechanism=laboratory.mechanism,
-        asked_up=up.rate_bit_s,
-        measured_up=found.up_bit_s,
-        asked_down=down.rate_bit_s,
-        measured_down=found.down_bit_s,
-        asked_rtt=link.rtt_s,
-        measured_rtt=found.rtt_s,
+        asked_up_bit_s=up.rate_bit_s,
+        measured_up_bit_s=found.up_bit_s,
+        asked_down_bit_s=down.rate_bit_s,
+        measured_down_bit_s=found.down_bit_s,
+        asked_rtt_s=link.rtt_s,
+        measured_rtt_s=found.rtt_s,
         asked_loss=(up.loss + down.loss) / 2,
         measured_loss=(found.loss_up + found.loss_down) / 2,
         packets=found.packets,

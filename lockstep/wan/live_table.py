@@ -30,9 +30,9 @@ def links_table(links: Sequence[MeasuredLink]) -> Table:
         table.add_row(
             link.home,
             link.profile,
-            _pair(link.asked_up / 1e6, link.measured_up / 1e6),
-            _pair(link.asked_down / 1e6, link.measured_down / 1e6),
-            _pair(1e3 * link.asked_rtt, 1e3 * link.measured_rtt),
+            _pair(link.asked_up_bit_s / 1e6, link.measured_up_bit_s / 1e6),
+            _pair(link.asked_down_bit_s / 1e6, link.measured_down_bit_s / 1e6),
+            _pair(1e3 * link.asked_rtt_s, 1e3 * link.measured_rtt_s),
             _pair(100 * link.asked_loss, 100 * link.measured_loss),
         )
     return table

@@ -13,12 +13,12 @@ GOOD = MeasuredLink(
     region="",
     nat="none",
     mechanism="tbf+delay",
-    asked_up=20e6,
-    measured_up=20e6,
-    asked_down=220e6,
-    measured_down=220e6,
-    asked_rtt=0.025,
-    measured_rtt=0.025,
+    asked_up_bit_s=20e6,
+    measured_up_bit_s=20e6,
+    asked_down_bit_s=220e6,
+    measured_down_bit_s=220e6,
+    asked_rtt_s=0.025,
+    measured_rtt_s=0.025,
     asked_loss=0.001,
     measured_loss=0.001,
     packets=1000,
@@ -31,11 +31,13 @@ def test_a_link_as_asked_is_no_error() -> None:
 
 @pytest.mark.parametrize("factor", [0.86, 1.14])
 def test_a_deviation_of_fourteen_percent_is_accepted(factor: float) -> None:
-    require_as_asked([replace(GOOD, measured_up=factor * 20e6, measured_rtt=factor * 0.025)])
+    require_as_asked(
+        [replace(GOOD, measured_up_bit_s=factor * 20e6, measured_rtt_s=factor * 0.025)]
+    )
 
 
 @pytest.mark.parametrize("factor", [0.84, 1.16])
-@pytest.mark.parametrize("field", ["up", "down", "rtt"])
+@pytest.mark.parametrize("field", ["up_bit_s", "down_bit_s", "rtt_s"])
 def test_a_deviation_of_sixteen_percent_is_an_error_with_both_figures(
     field: str, factor: float
 ) -> None:
@@ -45,7 +47,9 @@ def test_a_deviation_of_sixteen_percent_is_an_error_with_both_figures(
 
 
 def test_every_figure_that_is_off_is_named() -> None:
-    off = replace(GOOD, measured_up=1.0, measured_down=1.0, measured_rtt=1.0, measured_loss=0.5)
+    off = replace(
+        GOOD, measured_up_bit_s=1.0, measured_down_bit_s=1.0, measured_rtt_s=1.0, measured_loss=0.5
+    )
     assert len(off.deviations()) == 4
 
 

@@ -166,9 +166,9 @@ def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(
         ["fault cut:node-1@r2+1s", "mended cut:node-1@r2+1s"],
     )
     for link in document["links"]:
-        assert link["measured_up"] == pytest.approx(link["asked_up"], rel=0.15)
-        assert link["measured_down"] == pytest.approx(link["asked_down"], rel=0.15)
-        assert link["measured_rtt"] == pytest.approx(link["asked_rtt"], rel=0.15)
+        assert link["measured_up_bit_s"] == pytest.approx(link["asked_up_bit_s"], rel=0.15)
+        assert link["measured_down_bit_s"] == pytest.approx(link["asked_down_bit_s"], rel=0.15)
+        assert link["measured_rtt_s"] == pytest.approx(link["asked_rtt_s"], rel=0.15)
     assert {
         name: way["transport"] for name, way in document["ways"]["node-1"].items()
     } == dict.fromkeys(("node-0", "relay"), "grpc")
@@ -206,5 +206,5 @@ def test_a_link_that_is_not_as_asked_is_an_error_before_any_training(
     assert main(["wan", "up", *options]) == ExitCode.UNREACHABLE
     assert "node-0: up, bit/s: asked 2e+06" in capsys.readouterr().err
     (link,) = json.loads(path.read_text())["links"]
-    assert link["measured_up"] < 0.6 * link["asked_up"]
+    assert link["measured_up_bit_s"] < 0.6 * link["asked_up_bit_s"]
     assert not (tmp_path / "wan").exists()

@@ -73,7 +73,7 @@ def test_links_measure_as_asked_in_every_figure() -> None:
     with Laboratory(Plan(homes)) as laboratory:
         links = measure_all(laboratory, PROFILES, lambda done, total: None)
     assert [fault for link in links for fault in link.deviations()] == []
-    assert [link.asked_down for link in links] == [220e6, 16e6, 300e6]
+    assert [link.asked_down_bit_s for link in links] == [220e6, 16e6, 300e6]
 
 
 @needs_ground
