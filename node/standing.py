@@ -101,8 +101,9 @@ class Standing:
 
     def skipped(self, round: int) -> None:
         """The round counts for nobody."""
-        self._announced.pop(round, None)
-        self._verdict = ("skipped", f"round {round} counts for nobody; its work is sent again")
+        has_work = self._announced.pop(round, None) is not None
+        again = "; its work is sent again" if has_work else ""
+        self._verdict = ("skipped", f"round {round} counts for nobody{again}")
 
     # ---- in words
 

@@ -56,7 +56,15 @@ def test_a_skipped_round_is_nobody_s_fault() -> None:
     standing.announced(5, 9_000, 9_000)
     standing.skipped(5)
     standing.left_out(5)
-    assert standing.words("waits for a round", "")[0] == "skipped"
+    state, reason = standing.words("waits for a round", "")
+    assert (state, reason.endswith("its work is sent again")) == ("skipped", True)
+
+
+def test_a_skipped_round_without_work_of_this_node_promises_nothing() -> None:
+    standing = working()
+    standing.skipped(4)
+    state, reason = standing.words("waits for a round", "")
+    assert (state, reason) == ("skipped", "round 4 counts for nobody")
 
 
 def test_a_muted_node_knows_why_and_when_it_counts_again() -> None:
