@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -75,8 +74,7 @@ async def test_a_volunteers_own_directory_gets_the_model_though_the_coordinator_
     coordinator = CoordinatorProcess(tiny_spec(steps=3, members=1), settings, KEY)
     await coordinator.start()
     try:
-        node = NodeTask(coordinator.address, tmp_path, data, 0)
-        node.process._settings = replace(node.process._settings, publish=str(tmp_path / "mine"))
+        node = NodeTask(coordinator.address, tmp_path, data, 0, str(tmp_path / "mine"))
         async with node:
             await node.ended()
         last = coordinator.status()["digests"]["last"]

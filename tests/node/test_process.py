@@ -45,7 +45,9 @@ async def coordinator_of(spec: RunSpec, directory: Path) -> AsyncIterator[Coordi
 class NodeTask:
     """One node with its run in the background. The second one trains on two devices."""
 
-    def __init__(self, address: str, directory: Path, data: Path | None, number: int) -> None:
+    def __init__(
+        self, address: str, directory: Path, data: Path | None, number: int, publish: str = ""
+    ) -> None:
         settings = NodeSettings(
             address,
             directory / f"node-{number}",
@@ -53,6 +55,7 @@ class NodeTask:
             device="cpu,cpu" if number == 1 else "cpu",
             micro_batch=2,
             threads=1,
+            publish=publish,
         )
         self.process = NodeProcess(
             settings, Ed25519PrivateKey.from_private_bytes(bytes([number + 1] * 32)), "test"
