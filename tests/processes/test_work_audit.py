@@ -1,5 +1,5 @@
-"""A run of real processes in which one node sends noise: the auditor that the operator has named
-finds it by its work, it loses its standing, and the honest nodes are not touched.
+"""A run of real processes in which one node sends noise, or what others have sent: the auditor that
+the operator has named finds it, it loses its standing, and the honest nodes are not touched.
 """
 
 import contextlib
@@ -47,15 +47,15 @@ def run_file(directory: Path, data: Path) -> Path:
     return path
 
 
-def noisy(directory: Path, data: Path, address: str) -> subprocess.Popen[bytes]:
-    place = directory / "noisy"
+def dishonest(kind: str, directory: Path, data: Path, address: str) -> subprocess.Popen[bytes]:
+    place = directory / "dishonest"
     place.mkdir()
     options = ["--directory", str(place), "--data", str(data), "--admin", "127.0.0.1:0"]
-    command = [sys.executable, "-m", "tests.processes.noisy_node", address, *options]
+    command = [sys.executable, "-m", "tests.processes.dishonest_node", kind, address, *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (place / "log.txt").open("wb") as log:
         return subprocess.Popen(
-            [*command, "--device", "cpu", "--threads", "1", "--name", "noisy"],
+            [*command, "--device", "cpu", "--threads", "1", "--name", "dishonest"],
             stdout=log,
             stderr=log,
             env=environment,
@@ -63,8 +63,15 @@ def noisy(directory: Path, data: Path, address: str) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.slow
-def test_a_node_that_sends_noise_is_found_and_demoted_and_honest_nodes_are_not(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("kind", "finding", "words"),
+    [
+        ("noise", "other work", "audits of work came out as published"),
+        ("copies", "copied work", "copies came out as published"),
+    ],
+)
+def test_a_dishonest_node_is_found_and_demoted_and_honest_nodes_are_not(
+    kind: str, finding: str, words: str, tmp_path: Path
 ) -> None:
     data = tiny_corpus(tmp_path / "data")
     place = tmp_path / "auditor"
@@ -78,9 +85,9 @@ def test_a_node_that_sends_noise_is_found_and_demoted_and_honest_nodes_are_not(
         contextlib.ExitStack() as stack,
     ):
         cluster.start()
-        noise = noisy(tmp_path, data, cluster.address)
-        stack.callback(noise.wait)
-        stack.callback(noise.kill)
+        other = dishonest(kind, tmp_path, data, cluster.address)
+        stack.callback(other.wait)
+        stack.callback(other.kill)
         auditor.start(cluster.address)
         stack.callback(lambda: auditor.wait(time.monotonic() + GOODBYE_S))
         stack.callback(auditor.ask_to_leave)
@@ -100,18 +107,19 @@ def test_a_node_that_sends_noise_is_found_and_demoted_and_honest_nodes_are_not(
             cluster.coordinator.refresh()
             return list((cluster.coordinator.status.get("audit") or {}).get("demoted", ()))
 
-        watch_until(cluster, demoted, "evidence against the noise", PATIENCE_S)
+        watch_until(cluster, demoted, f"evidence against {kind}", PATIENCE_S)
         after = committed(cluster)
         watch_until(cluster, lambda: committed(cluster) > after + 10, "further commits")
         (found,) = demoted()
         members = {each["peer_id"]: each for each in cluster.coordinator.status["members"]}
-        assert members[found["peer_id"]]["name"] == "noisy"
+        assert members[found["peer_id"]]["name"] == "dishonest"
         assert members[found["peer_id"]]["state"] == "muted"
-        assert found["finding"] == "other work"
-        assert all(audit["agreement"] < 0.65 < audit["expected"] for audit in found["audits"])
+        assert found["finding"] == finding
+        if kind == "noise":
+            assert all(audit["agreement"] < 0.65 < audit["expected"] for audit in found["audits"])
         assert len(found["audits"]) >= 3
         assert found["reason"] in members[found["peer_id"]]["reason"]
-        honest = [each for each in members.values() if each["name"] != "noisy"]
+        honest = [each for each in members.values() if each["name"] != "dishonest"]
         assert [each["standing"] for each in honest] == [""] * HONEST
         assert f"demote {found['peer_id']} by auditor {key()}: work audit" in operate(
             tmp_path, "audit"
@@ -122,4 +130,4 @@ def test_a_node_that_sends_noise_is_found_and_demoted_and_honest_nodes_are_not(
             command, capture_output=True, text=True, timeout=PATIENCE_S, env=environment
         )
         assert checked.returncode == 0, checked.stderr
-        assert f"{len(found['audits'])} audits of work came out as published" in checked.stdout
+        assert f"{len(found['audits'])} {words}" in checked.stdout
