@@ -62,7 +62,8 @@ class Place:
 
     @contextmanager
     def keeps(self, *words: str) -> Iterator["subprocess.Popen[str]"]:
-        """A command at work."""
+        """A command at work. It heeds SIGINT also where a shell has told this one to ignore it."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         process = subprocess.Popen(
             self.command(*words),
             cwd=self.directory,
@@ -72,6 +73,7 @@ class Place:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        signal.signal(signal.SIGINT, before)
         try:
             yield process
         finally:
