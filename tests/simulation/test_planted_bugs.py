@@ -351,7 +351,7 @@ PLANTED: list[tuple[Plant, str]] = [
     (words_are_not_checked, "applies out of order"),
     (
         the_snapshot_is_of_another_round,
-        "adopts a snapshot|applies out of order|saved the state of round",
+        "adopts a snapshot|applies out of order|saved the state of round|nowhere at this instant",
     ),
     (offers_come_before_the_digest_is_checked, "has not verified"),
     (bytes_are_not_verified, "other bytes|decode|not verified"),
