@@ -17,8 +17,7 @@ from lockstep.audit.findings import Findings
 from lockstep.audit.tally import Tally
 from lockstep.audit.verify import Audit
 from node.replica.position import Position
-from node.system.files import replacing_file
-from protocol.errors import StorageError
+from node.system.run_notes import RunNote, read_note, write_note
 from protocol.ids import RunId
 
 log = logging.getLogger("lockstep.auditor")
@@ -42,10 +41,9 @@ class Counts(msgspec.Struct):
     tally: Tally = msgspec.field(default_factory=Tally)
 
 
-class Saved(msgspec.Struct):
+class Saved(RunNote):
     """The file of counts."""
 
-    run_id: RunId
     places: list[Counts]
 
 
@@ -65,8 +63,7 @@ class Shelf:
         """Keep the state at a place; blocks. `StorageError` leaves the older one."""
         before = self._on_disk
         older = [before] if before and before.next_round != counts.next_round else []
-        with replacing_file(self._counts) as temporary:
-            temporary.write_bytes(msgspec.json.encode(Saved(self._run_id, [*older, counts])))
+        write_note(self._counts, Saved(self._run_id, [*older, counts]))
         audit.replica.save(self._state, place)
         self._on_disk, self.saved_round = counts, place.head_round
 
@@ -75,25 +72,14 @@ class Shelf:
         damaged, or when the round `before` lies in it already.
         """
         place = audit.replica.load(self._state)
-        counts = {each.next_round: each for each in self._read()}
+        saved = read_note(self._counts, Saved(self._run_id, []), log, "counts cannot be used")
+        counts = {each.next_round: each for each in saved.places}
         self._on_disk = counts.get(place.next_round) if place else None
         too_new = place is not None and before is not None and place.next_round > before
         if place is None or self._on_disk is None or too_new:
             audit.replica.reset()
             return None
         return place, deepcopy(self._on_disk)
-
-    def _read(self) -> list[Counts]:
-        try:
-            saved = msgspec.json.decode(self._counts.read_bytes(), type=Saved)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StorageError(f"cannot read {self._counts}: {error.strerror}") from None
-        except msgspec.DecodeError as error:
-            log.warning("counts cannot be used", extra={"reason": str(error)})
-            return []
-        return saved.places if saved.run_id == self._run_id else []
 
 
 def put_into(findings: Findings, counts: Counts) -> None:

@@ -24,12 +24,12 @@ from node.control.members import MemberList
 from node.gossip.payload_log import PayloadLog
 from node.gossip.transfer import Transfer
 from node.links.network import BlobRange, PeerAddress, PeerNetwork, Purpose
-from node.system.files import replacing_file
+from node.system.run_notes import RunNote, read_note, write_note
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import SignedEntry, Void, open_entry
 from protocol.codec.commits import Commit, SignedCommit, open_commit
-from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
-from protocol.ids import Digest, PeerId, RunId, short
+from protocol.errors import RemoteProtocolError, UnavailableError
+from protocol.ids import Digest, PeerId, short
 from protocol.run_info import RunInfo
 
 log = logging.getLogger("lockstep.relay")
@@ -56,13 +56,12 @@ MISSING_MAX = 65_536
 """Payloads that are noted as missing; an archive that lacks more begins later."""
 
 
-class Note(msgspec.Struct):
+class Note(RunNote):
     """How far the archive of a run is complete."""
 
-    run_id: RunId
     round: int = -1
     """Round of the last commit whose payloads were asked for."""
-    missing: list[tuple[int, str]] = []
+    missing: list[tuple[int, str]] = msgspec.field(default_factory=list)
     """Round and digest, in hexadecimal, of each payload that nobody gave; oldest first."""
     lost: int = 0
     """Payloads that nobody gave and that are not asked for any more."""
@@ -87,7 +86,7 @@ class Archive:
         self._info, self._own, self._payloads = info, own, payloads
         self._network, self._members, self._collected = network, members, collected
         self._path = path
-        self._note = _read(path, info.run_id)
+        self._note = read_note(path, Note(info.run_id), log, "archive begins again")
         self._favourite: PeerId | None = None
         """The peer that gave the last payload: it is asked first."""
         self._slow: set[PeerId] = set()
@@ -239,19 +238,4 @@ class Archive:
         return peer.peer_id in self._slow, peer.peer_id != self._favourite, peer.peer_id
 
     def _save(self) -> None:
-        with replacing_file(self._path) as temporary:
-            temporary.write_bytes(msgspec.json.encode(self._note))
-
-
-def _read(path: Path, run_id: RunId) -> Note:
-    """The note of an earlier start; a fresh one when there is none of this run."""
-    try:
-        note = msgspec.json.decode(path.read_bytes(), type=Note)
-    except FileNotFoundError:
-        return Note(run_id)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        log.warning("archive begins again", extra={"path": str(path), "reason": str(error)})
-        return Note(run_id)
-    return note if note.run_id == run_id else Note(run_id)
+        write_note(self._path, self._note)

@@ -20,11 +20,11 @@ import msgspec
 from lockstep.audit.copies.judge import Copy, CopyBook, foreign, is_proof
 from lockstep.audit.copies.likeness import Near, Sent, Sketch, Window, drawn_chunks, sketch_of
 from lockstep.audit.copies.payloads import Payloads
-from node.system.files import replacing_file
+from node.system.run_notes import RunNote, read_note, write_note
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import Evidence, words
 from protocol.errors import StorageError, UnavailableError
-from protocol.ids import Digest, PeerId, RunId
+from protocol.ids import Digest, PeerId
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
 
@@ -37,10 +37,9 @@ SAVE_ROUNDS = 50
 """Rounds after which it is written, when nothing was found."""
 
 
-class Saved(msgspec.Struct):
+class Saved(RunNote):
     """The file of copies."""
 
-    run_id: RunId
     book: CopyBook = msgspec.field(default_factory=CopyBook)
 
 
@@ -59,7 +58,9 @@ class CopyWatch:
     ) -> None:
         self._info, self._tell, self._path = info, tell, path
         self._seed = int.from_bytes(hashlib.sha256(b"copies" + secret).digest())
-        self._book, self._window = _read(path, info.run_id), Window()
+        unusable = "copies that were found cannot be used"
+        self._book = read_note(path, Saved(info.run_id), log, unusable).book
+        self._window = Window()
         self._saved_round = self._book.newest_round
         self._restarts, self._goes_back = 0, False
 
@@ -144,12 +145,7 @@ class CopyWatch:
     async def save(self) -> None:
         """Keep what was found on disk."""
         self._saved_round = self._book.newest_round
-        saved = msgspec.json.encode(Saved(self._info.run_id, self._book))
-        await asyncio.to_thread(self._write, saved)
-
-    def _write(self, saved: bytes) -> None:
-        with replacing_file(self._path) as temporary:
-            temporary.write_bytes(saved)
+        await asyncio.to_thread(write_note, self._path, Saved(self._info.run_id, self._book))
 
     def document(self) -> dict[str, Any]:
         """The search for /status.json."""
@@ -177,17 +173,3 @@ def uncompared(spec: RunSpec) -> str:
     """Why nobody looks for copies in a run; empty when somebody does."""
     name = spec.algorithm.name
     return "" if name == "demo" else f"copies are told in runs of demo alone, this one is of {name}"
-
-
-def _read(path: Path, run_id: RunId) -> CopyBook:
-    """What an earlier start has found; nothing when there is nothing of this run."""
-    try:
-        saved = msgspec.json.decode(path.read_bytes(), type=Saved)
-    except FileNotFoundError:
-        return CopyBook()
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        log.warning("copies that were found cannot be used", extra={"reason": str(error)})
-        return CopyBook()
-    return saved.book if saved.run_id == run_id else CopyBook()

@@ -25,12 +25,12 @@ from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
 from node.demo.sign_audit import Agreement
 from node.replica.replica import Replica
-from node.system.files import replacing_file
+from node.system.run_notes import RunNote, read_note, write_note
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import Evidence, words
-from protocol.errors import DataError, LocalProtocolError, StorageError, UnavailableError
-from protocol.ids import Digest, PeerId, RunId
+from protocol.errors import DataError, LocalProtocolError, UnavailableError
+from protocol.ids import Digest, PeerId
 from protocol.run_info import RunInfo
 from protocol.shuffle import Share
 
@@ -48,10 +48,9 @@ BOOK_NAME = "work.json"
 Payload = Callable[[int, Entry], Awaitable[bytes]]
 
 
-class Saved(msgspec.Struct):
+class Saved(RunNote):
     """The file of audits."""
 
-    run_id: RunId
     book: Book = msgspec.field(default_factory=Book)
     ages: Ages = msgspec.field(default_factory=Ages)
 
@@ -89,7 +88,7 @@ class WorkAudit:
         self._info, self._recomputer, self._tell = info, recomputer, tell
         self._secret, self._path = secret, path
         self._budget = Budget(share)
-        saved = _read(path, info.run_id)
+        saved = read_note(path, Saved(info.run_id), log, "audits of work cannot be used")
         self._book, self._ages = saved.book, saved.ages
         self._panel: Panel | None = None
         self._overlaps = False
@@ -204,10 +203,7 @@ class WorkAudit:
             self._tell(each)
 
     def _save(self) -> None:
-        with replacing_file(self._path) as temporary:
-            temporary.write_bytes(
-                msgspec.json.encode(Saved(self._info.run_id, self._book, self._ages))
-            )
+        write_note(self._path, Saved(self._info.run_id, self._book, self._ages))
 
     def _words(self) -> str:
         if self._broken:
@@ -269,17 +265,3 @@ def look_of(entry: Entry, found: Agreement, ages: Ages) -> Look:
     author = entry.author
     age, settled = ages.of(author), ages.is_settled(author)
     return Look(author, entry.digest, found.share, found.compared, age, settled)
-
-
-def _read(path: Path, run_id: RunId) -> Saved:
-    """The audits of an earlier start; none when there are none of this run."""
-    try:
-        saved = msgspec.json.decode(path.read_bytes(), type=Saved)
-    except FileNotFoundError:
-        return Saved(run_id)
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
-        log.warning("audits of work cannot be used", extra={"reason": str(error)})
-        return Saved(run_id)
-    return saved if saved.run_id == run_id else Saved(run_id)

@@ -1,0 +1,44 @@
+"""Small files of JSON that a process keeps about one run, from one start to the next."""
+
+import logging
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from node.system.files import replacing_file
+from protocol.errors import StorageError
+from protocol.ids import RunId
+
+
+class RunNote(msgspec.Struct):
+    """What such a file says; subclasses add fields."""
+
+    run_id: RunId
+
+
+Note = TypeVar("Note", bound=RunNote)
+
+
+def read_note(path: Path, fresh: Note, log: logging.Logger, unusable: str) -> Note:
+    """What an earlier start has written about the run of `fresh`; else `fresh`. `log` is told in
+    the words `unusable` of a file that is damaged.
+
+    Raises `StorageError` for a file that is there and cannot be read.
+    """
+    try:
+        note = msgspec.json.decode(path.read_bytes(), type=type(fresh))
+    except FileNotFoundError:
+        return fresh
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        log.warning(unusable, extra={"path": str(path), "reason": str(error)})
+        return fresh
+    return note if note.run_id == fresh.run_id else fresh
+
+
+def write_note(path: Path, note: RunNote) -> None:
+    """Replace the file; `StorageError` leaves the older one. Blocks."""
+    with replacing_file(path) as temporary:
+        temporary.write_bytes(msgspec.json.encode(note))
