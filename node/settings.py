@@ -7,7 +7,7 @@ from pathlib import Path
 from node.links.upload_limit import LIMIT_BYTES_PER_SECOND_MIN
 from node.system.hardware import MPS_REFUSAL
 from node.transports.factory import parse_kinds
-from protocol.addresses import check_advertise, check_listen
+from protocol.addresses import check_advertise, check_listen, has_login
 from protocol.border.join_link import parse_link
 from protocol.errors import SettingsError
 from protocol.limits import TEXT_BYTES_MAX
@@ -59,7 +59,7 @@ def check_publish(url: str) -> None:
             f"publish: expected a directory or URL of at most {TEXT_BYTES_MAX} bytes, "
             f"found {url[:80]!a}"
         )
-    if "@" in url.partition("://")[2].partition("/")[0]:
+    if has_login(url):
         raise SettingsError(
             "publish: expected a URL without a name and password in it, which every member would "
             "be told; give them in the environment (HF_TOKEN, AWS_ACCESS_KEY_ID and so on)"

@@ -72,3 +72,8 @@ def with_port(address: str, port: int) -> str:
     """HOST:PORT with `port` where the address names port 0."""
     host, _, named = address.rpartition(":")
     return address if int(named) else f"{host}:{port}"
+
+
+def has_login(url: str) -> bool:
+    """Whether a URL has a name or a password before its host, for everybody who reads it."""
+    return "@" in url.partition("://")[2].partition("/")[0]

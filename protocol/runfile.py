@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from protocol.addresses import has_login
 from protocol.errors import SettingsError, VersionError
 from protocol.ids import RunId
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, RUN_FILE_BYTES_MAX, VOTE_SUM_MAX
@@ -53,7 +54,7 @@ Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 
 def _require_public(field: str, url: str) -> None:
     """`ValueError` for an address that everybody who reads the run file must not see."""
-    if "::" in url or "@" in url.partition("://")[2].partition("/")[0]:
+    if "::" in url or has_login(url):
         raise ValueError(f"{field}: expected one URL without a name and password in it")
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from protocol.addresses import has_login
 from protocol.border.text import clean
 from protocol.errors import SettingsError
 
@@ -14,7 +15,7 @@ def file_system(url: str, expected: str) -> tuple[Any, str]:
     """
     from fsspec.core import url_to_fs
 
-    if "@" in url.partition("://")[2].partition("/")[0]:
+    if has_login(url):
         raise SettingsError(
             f"{expected}, without a name and password in it: give them in the environment, as the "
             "backend reads them (AWS_ACCESS_KEY_ID, HF_TOKEN and so on)"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.addresses import DEFAULT_PORT, parse_address, split_address, with_port
+from protocol.addresses import DEFAULT_PORT, has_login, parse_address, split_address, with_port
 from protocol.errors import SettingsError
 
 
@@ -120,3 +120,18 @@ def test_only_port_0_is_replaced() -> None:
     assert with_port("host:0", 7) == "host:7"
     assert with_port("[::1]:0", 7) == "[::1]:7"
     assert with_port("host:5", 7) == "host:5"
+
+
+@pytest.mark.parametrize(
+    ("url", "has"),
+    [
+        ("https://me:word@host/data", True),
+        ("s3://key@bucket/data", True),
+        ("https://host/data?mail=me@host", False),
+        ("s3://bucket/me@home", False),
+        ("/mnt/me@home", False),
+        ("", False),
+    ],
+)
+def test_a_login_stands_before_the_host_of_a_url(url: str, has: bool) -> None:
+    assert has_login(url) is has
