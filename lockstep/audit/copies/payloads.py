@@ -10,6 +10,7 @@ from protocol.codec.payload import Coefficients, Header, PayloadShape, decode
 from protocol.errors import DivergedError, RemoteProtocolError
 
 Payload = Callable[[int, Entry], Awaitable[bytes]]
+"""Reads the payload of a round that an entry names, as `lockstep.audit.records.Record` does."""
 
 
 class Payloads:

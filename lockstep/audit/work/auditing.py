@@ -11,7 +11,7 @@ parameters before the round are copied; there is one copy, so one panel is audit
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.work.ages import Ages
 from lockstep.audit.work.judge import EARLY_ROUNDS, Book, Look, Row, are_alike
 from lockstep.audit.work.lottery import Budget, panel
@@ -44,8 +45,6 @@ AUTHORS_SHOWN = 64
 
 BOOK_NAME = "work.json"
 """Name of the file with the audits, in the auditor's directory."""
-
-Payload = Callable[[int, Entry], Awaitable[bytes]]
 
 
 class Saved(RunNote):

@@ -7,13 +7,14 @@ are next to nothing.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
+from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.work.auditing import trained
 from lockstep.audit.work.recompute import Recomputer
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import Commit, Entry
+from protocol.codec.commits import Commit
 from protocol.codec.evidence import WHOLE, Evidence, WorkAudit
 from protocol.errors import DivergedError
 from protocol.ids import Digest, PeerId, short
@@ -41,7 +42,7 @@ class WorkCheck:
         recorded: wire.Committed,
         voids: frozenset[Digest],
         replica: Replica,
-        payload: Callable[[int, Entry], Awaitable[bytes]],
+        payload: Payload,
     ) -> None:
         """Compare what is said about a commit that is about to be applied; `DivergedError` for what
         another result comes of.
