@@ -1,15 +1,13 @@
 """The size limits and prohibitions of the style, held by a test."""
 
 import ast
-import functools
 import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TypeVar
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("protocol", "coordinator", "node", "lockstep")
+from tests.support.sources import PACKAGES, ROOT, SOURCES, trees
+
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 400
 POSITIONAL_MAX = 5
@@ -25,19 +23,7 @@ SWALLOW_A_CANCELLATION = {"asyncio.wait_for"}
 RIDDLE = re.compile(r"^(Of|Whom|Whose|Who) |\bso (many|often|lately)\b(?! that)")
 """Prose without a noun: a docstring that begins with "Of", "so many" in place of a number."""
 
-SOURCES = [
-    path
-    for package in PACKAGES
-    for path in sorted((ROOT / package).rglob("*.py"))
-    if not path.stem.endswith(("_pb2", "_pb2_grpc"))
-]
 Node = TypeVar("Node", bound=ast.AST)
-
-
-@functools.cache
-def trees() -> dict[str, ast.Module]:
-    """Each module's path in the repository, and its syntax tree."""
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in SOURCES}
 
 
 def nodes(*kinds: type[Node]) -> Iterator[tuple[str, Node]]:

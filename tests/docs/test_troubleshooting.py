@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.pages import DOCS, ROOT
+from tests.docs.pages import DOCS
+from tests.support.sources import trees
 
 PAGE = (DOCS / "guide" / "troubleshooting.md").read_text("utf-8")
 
@@ -35,17 +36,15 @@ def messages() -> Iterator[str]:
 def said() -> str:
     """Every text in the programs, in a line each; values in a text are gaps."""
     found = []
-    for package in ("protocol", "coordinator", "node", "lockstep"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for each in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(each, ast.JoinedStr):
-                    texts = [
-                        part.value if isinstance(part, ast.Constant) else "\0"
-                        for part in each.values
-                    ]
-                    found.append("".join(map(str, texts)))
-                elif isinstance(each, ast.Constant) and isinstance(each.value, str):
-                    found.append(each.value)
+    for tree in trees().values():
+        for each in ast.walk(tree):
+            if isinstance(each, ast.JoinedStr):
+                texts = [
+                    part.value if isinstance(part, ast.Constant) else "\0" for part in each.values
+                ]
+                found.append("".join(map(str, texts)))
+            elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+                found.append(each.value)
     return "\n".join(found)
 
 
