@@ -1,9 +1,11 @@
 """How much memory a piece of work takes at its peak."""
 
+import contextlib
 import ctypes
 import mmap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,9 +22,8 @@ def peak_extra_bytes(work: Callable[[], object], device: torch.device) -> int | 
     """Most memory of the device during `work` above what is held before; None if the system does
     not tell.
 
-    On a CPU it is the process's resident memory: a thread reads it every millisecond, because
-    kernels may count their own high-water mark only loosely. On a GPU it is what torch's allocator
-    handed out.
+    On a CPU it is the process's resident memory, which is watched, because kernels may count their
+    own high-water mark only loosely. On a GPU it is what torch's allocator handed out.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -35,21 +36,35 @@ def peak_extra_bytes(work: Callable[[], object], device: torch.device) -> int | 
         before = _resident_bytes()
     except OSError:
         return None
-    peak, done = before, threading.Event()
+    with peak_of(_resident_bytes) as peak:
+        work()
+    return peak.bytes - before
+
+
+@dataclass(slots=True)
+class Peak:
+    """The most that was seen; whole once the block has ended."""
+
+    bytes: int
+
+
+@contextlib.contextmanager
+def peak_of(read: Callable[[], int]) -> Iterator[Peak]:
+    """The most that `read` returns during the block: a thread reads it every millisecond."""
+    peak, done = Peak(read()), threading.Event()
 
     def watch() -> None:
-        nonlocal peak
         while not done.wait(0.001):
-            peak = max(peak, _resident_bytes())
+            peak.bytes = max(peak.bytes, read())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        work()
+        yield peak
     finally:
         done.set()
         watcher.join()
-    return max(peak, _resident_bytes()) - before
+        peak.bytes = max(peak.bytes, read())
 
 
 def _resident_bytes() -> int:

@@ -26,7 +26,6 @@ import json
 import mmap
 import multiprocessing
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ from protocol.planner.needs import needs_of
 from protocol.planner.parameters import size_of
 from protocol.runfile import ModelSpec, RoundsSpec, RunSpec
 from protocol.schedule import scalars
-from tests.benchmarks.engine.footprint import give_back_free_memory
+from tests.benchmarks.engine.footprint import give_back_free_memory, peak_of
 
 RUN = RunId("0" * 32)
 ROUNDS = 3
@@ -80,23 +79,10 @@ class Meter:
 
     @contextlib.contextmanager
     def during(self, part: str) -> Iterator[None]:
-        """A thread looks at the memory every millisecond meanwhile."""
-        peak, done = _anonymous_bytes(), threading.Event()
-
-        def watch() -> None:
-            nonlocal peak
-            while not done.wait(0.001):
-                peak = max(peak, _anonymous_bytes())
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        try:
+        """Watch the memory meanwhile."""
+        with peak_of(_anonymous_bytes) as peak:
             yield
-        finally:
-            done.set()
-            watcher.join()
-            peak = max(peak, _anonymous_bytes()) - self._before
-            self.peaks[part] = max(peak, self.peaks.get(part, 0))
+        self.peaks[part] = max(peak.bytes - self._before, self.peaks.get(part, 0))
 
 
 def spec_of(model: ModelSpec, overlap: int) -> RunSpec:
