@@ -19,7 +19,7 @@ from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
-from coordinator.machine import auditing
+from coordinator.machine.digests import auditing
 from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator.acts import Admit, Salted, Vouched
 from coordinator.machine.rounds import Rounds

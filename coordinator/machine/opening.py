@@ -12,7 +12,7 @@ the mean.
 
 from coordinator.machine import closing, mixing
 from coordinator.machine.checkpoints import publishing
-from coordinator.machine.digest_verdicts import DigestVerdicts
+from coordinator.machine.digests.verdicts import DigestVerdicts
 from coordinator.machine.events import Assignment, OpenRound
 from coordinator.machine.members.member import Member
 from coordinator.machine.members.membership import Membership

@@ -21,8 +21,8 @@ Rules
 - A commit carries the learning rate of the step that it makes. The opening of the round could not
   know it when an earlier round was skipped afterwards.
 - The slot of a round follows the needs of members in the last one (`coordinator.machine.pacing`).
-- `coordinator.machine.digest_verdicts` judges a member whose state differs, and where auditors are
-  named their word is final (`coordinator.machine.auditing`).
+- `coordinator.machine.digests.verdicts` judges a member whose state differs, and where auditors are
+  named their word is final (`coordinator.machine.digests.auditing`).
 - The operator's orders (`coordinator.machine.operator.levers`) change what comes next; an open
   round goes on to its end.
 - A committed payload that nobody has becomes void (`coordinator.machine.payloads.voids`).
@@ -39,8 +39,9 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import auditing, closing, ending, head_state, mixing, opening
+from coordinator.machine import closing, ending, head_state, mixing, opening
 from coordinator.machine.checkpoints import publishing
+from coordinator.machine.digests import auditing
 from coordinator.machine.evaluation import measuring
 from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (

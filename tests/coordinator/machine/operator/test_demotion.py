@@ -22,7 +22,7 @@ from tests.coordinator.machine.driver import (
     of_kind,
     payload_digest,
 )
-from tests.coordinator.machine.test_auditing import order
+from tests.coordinator.machine.digests.test_auditing import order
 from tests.coordinator.machine.test_public_run import newest, play, public
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)

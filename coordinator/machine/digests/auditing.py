@@ -22,8 +22,8 @@ Rules
 """
 
 from coordinator.machine import head_state
-from coordinator.machine.digest_verdicts import DigestVerdicts
-from coordinator.machine.digest_votes import DigestReports
+from coordinator.machine.digests.verdicts import DigestVerdicts
+from coordinator.machine.digests.votes import DigestReports
 from coordinator.machine.events import Audited, Effect
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.members.standing import AUDITOR_RANK

@@ -21,12 +21,12 @@ In a run that is open to the public only members with standing vote. Other nodes
 what those have decided, and no node is blamed on the word of nodes with less standing than its own.
 
 Where the operator has named auditors nobody is blamed on votes at all, but on an auditor's word
-alone (`coordinator.machine.auditing`).
+alone (`coordinator.machine.digests.auditing`).
 """
 
 from dataclasses import dataclass, field
 
-from coordinator.machine.digest_votes import DigestReports, DigestTally
+from coordinator.machine.digests.votes import DigestReports, DigestTally
 from coordinator.machine.events import (
     Applied,
     AskResync,

@@ -1,6 +1,11 @@
 """Counting digests: whose report counts, when a digest has won, level votes, late reports."""
 
-from coordinator.machine.digest_votes import AWAITED_ROUNDS, ROUNDS_KEPT, DigestReports, DigestTally
+from coordinator.machine.digests.votes import (
+    AWAITED_ROUNDS,
+    ROUNDS_KEPT,
+    DigestReports,
+    DigestTally,
+)
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import PEERS, A, B, C, D, E
 
