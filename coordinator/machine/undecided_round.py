@@ -52,7 +52,7 @@ class UndecidedRound:
     least_ms: int = 0
     """Time before which the round may not close early; 0: it may at any time."""
     edges: tuple[Edge, ...] = ()
-    """Pairs of members that are to mix parameters, sorted; see `coordinator.machine.mixing`."""
+    """Pairs of members that are to mix parameters, sorted (`coordinator.machine.mixing.edges`)."""
     edge_ms: dict[int, int] = field(default_factory=dict)
     """Time since which an edge holds, by its place."""
     mean: bool = False

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine import mixing
+from coordinator.machine.mixing import edges
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
@@ -92,7 +92,7 @@ def test_an_edge_that_only_one_end_holds_is_caught(
             for place, each in enumerate(said)
         )
 
-    monkeypatch.setattr(mixing, "holds", held_by_one)
+    monkeypatch.setattr(edges, "holds", held_by_one)
     with pytest.raises(Violation, match="lacks a payload"):
         MixingRun(1, tmp_path, "one-peer-exponential").check()
 
