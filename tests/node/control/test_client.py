@@ -102,7 +102,8 @@ async def tunnel(address: str) -> AsyncIterator[tuple[str, Event]]:
     async def carry(reader: StreamReader, writer: StreamWriter) -> None:
         with suppress(OSError):
             if not there.is_set():
-                return writer.transport.abort()
+                writer.transport.abort()
+                return
             far_reader, far_writer = await asyncio.open_connection(host, int(port))
             ends.update((writer, far_writer))
             await asyncio.gather(_pipe(reader, far_writer), _pipe(far_reader, writer))

@@ -1,5 +1,6 @@
 """Promises of the doubling pause, and of the search for a coordinator in virtual time."""
 
+import itertools
 import random
 from collections.abc import Iterator
 
@@ -62,7 +63,7 @@ def test_a_node_is_back_within_a_part_of_an_outage(outage_ms: int, spread: float
 def test_looks_are_five_seconds_apart_in_a_long_outage() -> None:
     looks = looks_in_vain(in_session(0), 0)
     times_ms = [next(looks) for _ in range(100)]
-    apart_ms = [after - before for before, after in zip(times_ms, times_ms[1:], strict=False)]
+    apart_ms = [after - before for before, after in itertools.pairwise(times_ms)]
     assert apart_ms == sorted(apart_ms)
     assert set(apart_ms[-50:]) == {LOOK_LONGEST_MS}
 
