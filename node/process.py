@@ -39,8 +39,8 @@ from node.replica.checkpoint_state import read_state
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
+from node.round.catching_up.neighbour_start import catch_up_for
 from node.round.context import RoundContext
-from node.round.neighbour_start import catch_up_for
 from node.round.turns.line import Turns, turns_of
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings

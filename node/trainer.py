@@ -33,7 +33,8 @@ from node.model.training import RoundWork
 from node.replica.position import Pending, Position
 from node.round import events
 from node.round.agenda import Agenda
-from node.round.catch_up import RETRY_S, Jump, NotFound, position_at
+from node.round.catching_up.catch_up import RETRY_S, NotFound
+from node.round.catching_up.landmarks import Jump, position_at
 from node.round.collecting import CommitPayloads, near
 from node.round.compute import train_round
 from node.round.context import RoundContext

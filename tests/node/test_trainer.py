@@ -24,7 +24,7 @@ from node.replica.digest import state_digest
 from node.replica.position import Pending, Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
-from node.round.catch_up import CatchUp
+from node.round.catching_up.catch_up import CatchUp
 from node.round.context import RoundContext
 from node.round.pending import PendingRounds
 from node.round.witness import WitnessReports

@@ -20,7 +20,7 @@ from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.replica.snapshot import Snapshots
-from node.round.catch_up import CatchUp
+from node.round.catching_up.catch_up import CatchUp
 from node.round.context import RoundContext
 from node.round.witness import WitnessReports
 from node.status import NodeStatus

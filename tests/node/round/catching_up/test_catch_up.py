@@ -22,7 +22,8 @@ from node.replica.digest import state_digest
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
-from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump, NotFound
+from node.round.catching_up.catch_up import CatchUp, NotFound
+from node.round.catching_up.landmarks import SNAPSHOTS_TRIED, Jump
 from node.round.crash_recovery import CrashRecovery
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
@@ -165,7 +166,7 @@ class Forger(Server):
 
 
 class Members:
-    """Servers as `node.round.catch_up.BlobSource`, each behind links of its own."""
+    """Servers as a `BlobSource` of `snapshot_fetch`, each behind links of its own."""
 
     def __init__(self, servers: dict[PeerId, Server]) -> None:
         self.servers = servers
