@@ -179,7 +179,7 @@ class RoundContext:
     replica: TrainableReplica
     corpus: Samples
     client: ControlLine
-    ledger: DecisionLog
+    decisions: DecisionLog
     swarm: PayloadExchange
     status: NodeStatus
     witness: WitnessReports

@@ -504,7 +504,7 @@ class SavedStage(Stage):
         super().__init__(corpus, overlap)
         position = self.replica.load(path)
         if position:
-            self.ledger.resume(position)
+            self.decisions.resume(position)
         self.change(save=lambda position: self.replica.save(path, position), restored=position)
 
     def follow(self, earlier: "SavedStage") -> None:
@@ -644,7 +644,7 @@ async def killed_behind_its_save(
                 first.commit(round, [announced.digest])
                 await has_taken(first, round)
     saved = SavedStage(corpus, 1, path)
-    assert (saved.ledger.next_round, saved.trainer.position.pending) == (2, ()), (
+    assert (saved.decisions.next_round, saved.trainer.position.pending) == (2, ()), (
         "nothing of round 2 is in it"
     )
     again = SavedStage(corpus, 1, path)
