@@ -171,7 +171,7 @@ class CoordinatorProcess:
 
     async def stop(self) -> None:
         """Close sessions, the port and the journal. Safe to call twice."""
-        self.service.close()
+        self.service.delivery.close()
         await self.service.checkpoints.stop()
         if self._server:
             await self._server.stop(grace=1)
@@ -225,4 +225,4 @@ class CoordinatorProcess:
 
     def _emit(self, outcome: Outcome) -> None:
         self.history.take(outcome.effects, self._sequencer.now_ms())
-        self.service.emit(outcome)
+        self.service.delivery.emit(outcome)

@@ -19,9 +19,9 @@ from protocol.clock import Instants
 from protocol.codec.commits import Entry
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId
+from protocol.mixing.topologies import Edge
 from protocol.runfile import AlgorithmSpec
 from protocol.shuffle import Share
-from protocol.topologies import Edge
 
 RECEIPTS_PER_AUTHOR = 2
 """Digests that a member may name for each author of a round: an author that restarts makes a second

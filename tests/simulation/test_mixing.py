@@ -8,7 +8,7 @@ from coordinator.machine.mixing import edges
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
-from protocol.topologies import Edge
+from protocol.mixing.topologies import Edge
 from tests.coordinator.machine.driver import PEERS
 from tests.simulation.checkers import Violation
 from tests.simulation.mixing import MixingRun, Node

@@ -28,9 +28,9 @@ from protocol.clock import Slot, longest_slot
 from protocol.codec.commits import Mix
 from protocol.ids import Digest, PeerId
 from protocol.mixing.measured_links import Groups
+from protocol.mixing.topologies import Edge, Topology
 from protocol.mixing.weights import edge_divisors
 from protocol.runfile import RunSpec
-from protocol.topologies import Edge, Topology
 
 
 def planned(

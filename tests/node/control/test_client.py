@@ -82,7 +82,7 @@ async def test_a_session_that_is_lost_is_opened_again_and_the_reason_is_told(
             "connected",
             "",
         )
-        process.service.close()
+        process.service.delivery.close()
         await until(lambda: client.state is SessionState.LOST)
         assert client.words == client.offline
         assert client.words.startswith(f"the coordinator at {process.address} closed the session")

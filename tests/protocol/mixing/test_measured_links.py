@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId
 from protocol.mixing.link_report import MeasuredLink
 from protocol.mixing.measured_links import LinkMatrix, groups_of, matrix_of, network_of
-from protocol.topologies import Topology, mixing_matrix
+from protocol.mixing.topologies import Topology, mixing_matrix
 
 
 def peers(count: int) -> list[PeerId]:
