@@ -378,7 +378,7 @@ class NodeProcess:
             info.run_id,
             SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
-            link=mesh,
+            network=mesh,
             check=check,
             key=self._key,
             report_holding=witness.add,

@@ -159,7 +159,7 @@ class RelayProcess:
             info.run_id,
             SwarmLimits(info.spec.rounds.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
-            link=mesh,
+            network=mesh,
             check=check,
             key=self._key,
             report_holding=partial(self._report_holding, check),

@@ -138,7 +138,7 @@ def _rule(round: int, verdicts: DigestVerdicts, members: Membership, now_ms: int
 
 def _recorded(round: int, reports: DigestReports, verdicts: DigestVerdicts) -> list[Effect]:
     """The record of the ruling; without a member's report it is made with the first of them."""
-    return verdicts.record(round) if reports.reported else []
+    return verdicts.put_on_record(round) if reports.reported else []
 
 
 def _forgive(round: int, verdicts: DigestVerdicts) -> None:

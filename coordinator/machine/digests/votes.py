@@ -204,7 +204,7 @@ class DigestTally:
         self.by_round[round] = DigestReports(voters, set(voters), authors)
         self._slide(round)
 
-    def record(
+    def report(
         self, round: int, peer: PeerId, state_digest: int, snapshot_sha256: bytes
     ) -> DigestReports | None:
         """Note one report; None when its round is too old. Round -1 is genesis."""
