@@ -15,6 +15,7 @@ from lockstep.console import (
     bytes_text,
     number,
     output,
+    quantity,
     replicas_text,
     write_json,
 )
@@ -116,6 +117,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
         "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
+        "admits": _admission_text(document.get("operator", {}).get("admission")),
         "relays": len(document.get("relays", ())) or None,
         "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
     }
@@ -151,6 +153,12 @@ def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (where, where and made and by, checkpoints.get("next"))))
 
 
+def _admission_text(rule: object) -> str:
+    """Whom the run takes, where it does not take everybody."""
+    words = {"token": "nodes with a token of its operator", "list": "nodes on its operator's list"}
+    return words.get(str(rule), "")
+
+
 def _demoted_text(demoted: Sequence[Mapping[str, Any]]) -> str:
     """The key that lost its standing last, why, and the number of the others shown."""
     if not demoted:
@@ -172,7 +180,7 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
         "state",
         box=SIMPLE_HEAD,
         pad_edge=False,
-        title=f"{len(members)} members",
+        title=quantity(len(members), "member"),
         title_justify="left",
     )
     for heading in ("round", "samples/s", "strikes"):

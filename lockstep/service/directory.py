@@ -121,7 +121,8 @@ def _locked(directory: Path, role: str) -> Iterator[None]:
     path = directory / LOCK_NAME
     with contextlib.ExitStack() as open_files:
         with storage_errors(path):
-            file = open_files.enter_context(path.open("a+b"))
+            # Without a buffer: one that a full disk refused is written again when the file closes.
+            file = open_files.enter_context(path.open("a+b", buffering=0))
         if not _take(file):
             file.seek(0)
             pid = file.read(20).decode("ascii", "replace").strip() or "unknown"
@@ -132,7 +133,6 @@ def _locked(directory: Path, role: str) -> Iterator[None]:
         with storage_errors(path):
             file.truncate(0)
             file.write(str(os.getpid()).encode())
-            file.flush()
         yield
 
 

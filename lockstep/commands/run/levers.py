@@ -14,7 +14,7 @@ from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act
 from lockstep.commands.run.orders import Look, send
 from lockstep.commands.run.place import at_work, key_of, target_of
-from lockstep.console import messages, output, write_json
+from lockstep.console import messages, output, quantity, write_json
 from protocol.border.text import clean_document
 from protocol.errors import SettingsError
 from protocol.ids import sha256, short
@@ -125,7 +125,6 @@ def moment(seconds: int) -> str:
 
 
 def _members(rows: list[Mapping[str, Any]]) -> Table:
-    title = "1 member" if len(rows) == 1 else f"{len(rows)} members"
     table = Table(
         "node",
         "name",
@@ -133,7 +132,7 @@ def _members(rows: list[Mapping[str, Any]]) -> Table:
         "host",
         box=SIMPLE_HEAD,
         pad_edge=False,
-        title=title,
+        title=quantity(len(rows), "member"),
         title_justify="left",
     )
     table.add_column("counted", justify="right")
