@@ -56,7 +56,7 @@ class OperatorDesk:
         )
         if isinstance(act, acts.Ban):
             refused = Refused(reason=rounds.state.operator.banned(act.target))
-            self._service.turn_away(act.target, CoordinatorMessage(refused=refused))
+            self._service.delivery.turn_away(act.target, CoordinatorMessage(refused=refused))
         return event
 
     async def document(self) -> dict[str, Any]:

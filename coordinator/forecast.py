@@ -15,12 +15,12 @@ from coordinator.machine.pacing import samples_per_share
 from coordinator.machine.rounds import Rounds
 from protocol.errors import SettingsError
 from protocol.ids import PeerId
+from protocol.mixing.topologies import Topology, TopologyName
 from protocol.planner.compute import pass_of
 from protocol.planner.links import IDEAL, Line, Network
 from protocol.planner.methods import MethodName, Setting, Traffic, predicted
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import payload_bytes
-from protocol.topologies import Topology, TopologyName
 
 MEMBERS_MAX: Final = 64
 """Members for which a prediction is made: it is made anew with each commit."""

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.history import SECONDS_BOUNDS, RoundTimes
-from coordinator.machine.auditing import alarm
+from coordinator.machine.digests.auditing import alarm
 from coordinator.machine.rounds import Rounds
 from coordinator.status_document import phase, standing, state_lost
 from coordinator.traffic import Traffic

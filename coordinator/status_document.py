@@ -5,9 +5,9 @@ from typing import Any
 
 from coordinator.forecast import forecast
 from coordinator.journal import RecordedCommit
-from coordinator.machine.auditing import alarm
 from coordinator.machine.checkpoints import publishing
-from coordinator.machine.digest_votes import DigestTally
+from coordinator.machine.digests.auditing import alarm
+from coordinator.machine.digests.votes import DigestTally
 from coordinator.machine.evaluation import measuring
 from coordinator.machine.head_state import held_by_nobody
 from coordinator.machine.members.member import Member

@@ -39,8 +39,8 @@ from node.replica.checkpoint_state import read_state
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
+from node.round.catching_up.neighbour_start import catch_up_for
 from node.round.context import RoundContext
-from node.round.neighbour_start import catch_up_for
 from node.round.turns.line import Turns, turns_of
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
@@ -160,9 +160,9 @@ class NodeProcess:
     ) -> Started:
         """Put a node together around its replica, and listen."""
         settings, client, fetch = self._settings, self._client, self._client.fetch_commits
-        ledger = DecisionLog(info.run_id, info.coordinator_key, fetch)
+        decisions = DecisionLog(info.run_id, info.coordinator_key, fetch)
         if position:
-            ledger.resume(position)
+            decisions.resume(position)
         snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
         if settings.restart_from:
             state = await asyncio.to_thread(read_state, settings.restart_from, info)
@@ -190,7 +190,7 @@ class NodeProcess:
             replica=replica,
             corpus=corpus,
             client=client,
-            ledger=ledger,
+            decisions=decisions,
             swarm=swarm,
             status=self._status,
             witness=witness,
@@ -378,7 +378,7 @@ class NodeProcess:
             info.run_id,
             SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
-            link=mesh,
+            network=mesh,
             check=check,
             key=self._key,
             report_holding=witness.add,

@@ -27,13 +27,13 @@ from dataclasses import replace
 from typing import assert_never
 
 from node.control.decision import Decision
-from node.demo.engine import Extraction
 from node.gossip.swarm import NotRetainedError
 from node.model.training import RoundWork
 from node.replica.position import Pending, Position
 from node.round import events
 from node.round.agenda import Agenda
-from node.round.catch_up import RETRY_S, Jump, NotFound, position_at
+from node.round.catching_up.catch_up import RETRY_S, NotFound
+from node.round.catching_up.landmarks import Jump, position_at
 from node.round.collecting import CommitPayloads, near
 from node.round.compute import train_round
 from node.round.context import RoundContext
@@ -41,11 +41,11 @@ from node.round.crash_recovery import CrashRecovery
 from node.round.deadline import Deadline, DeadlinePassedError
 from node.round.events import LogPosition
 from node.round.inbox import Inbox
+from node.round.own_payloads import OwnPayloads
 from node.round.pending import PendingRounds
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
-from protocol.codec.payload_header import Header
-from protocol.ids import Digest, sha256
+from protocol.ids import Digest
 
 log = logging.getLogger("lockstep.node")
 
@@ -56,13 +56,14 @@ class Trainer:
     def __init__(self, context: RoundContext) -> None:
         self._context, restored = context, context.restored
         self._pending = PendingRounds(restored.pending if restored else ())
+        self._own = OwnPayloads(context, self._pending)
         self._recovery = CrashRecovery(context.own, context.replica, restored)
         newest = max((pending.round for pending in self._pending.saved), default=-1)
         spec = context.info.spec
         self._agenda = Agenda(spec.rounds, newest, settles_first=spec.algorithm.mixes)
         self._deadline, self._changed = Deadline(), asyncio.Event()
         self.inbox = Inbox(context, self._pending, self._tell)
-        parts = context.client, context.swarm, context.ledger
+        parts = context.client, context.swarm, context.decisions
         self._payloads = CommitPayloads(*parts, context.own)
         self._unsaved_rounds = 0
         self._compute_ms, self._apply_ms = 1, 0
@@ -73,11 +74,12 @@ class Trainer:
         work = await self._compute(opened)  # until the bell
         while self._agenda.must_settle_first(self.log_position):
             await self._settle_next()  # where the payload is made of the state
-        pending, payload = await self._context.duty.compute(self._extract, opened, work)
+        extract, compute_ms = self._own.extract, self._compute_ms
+        pending, payload = await self._context.duty.compute(extract, opened, work, compute_ms)
         await self._save_when_due()  # on disk before anybody hears of it
         await self._publish(pending, payload)  # to the neighbours, announced to the coordinator
         while self._agenda.must_settle(self.log_position):
-            await self._context.turns.pass_time(self._context.ledger.behind)
+            await self._context.turns.pass_time(self._context.decisions.behind)
             await self._settle_next()  # applied: the same bits on every node; or reclaimed
         self._tell(events.Settled())
 
@@ -87,10 +89,10 @@ class Trainer:
         """Train until the run is finished or `leave` was called; returns the reason in words."""
         try:
             for pending in self._pending.extracted:
-                await self._announce_again(pending)
+                await self._own.announce_again(pending)
             return await self._follow_agenda()
         except DeadlinePassedError:
-            next_round = self._context.ledger.next_round
+            next_round = self._context.decisions.next_round
             log.warning("ended before a decision or its payloads came", extra={"round": next_round})
             self._tell(events.DeadlinePassed())
             return self._agenda.end_reason
@@ -98,7 +100,7 @@ class Trainer:
     async def _follow_agenda(self) -> str:
         while True:
             self._changed.clear()
-            await self._context.turns.look(self._context.ledger.head_round)
+            await self._context.turns.look(self._context.decisions.head_round)
             step = self._agenda.next(self.log_position)
             self._context.status.phase = step.reason
             match step:
@@ -140,25 +142,25 @@ class Trainer:
     @property
     def log_position(self) -> LogPosition:
         """The node's place in the log, for the agenda."""
-        context, ledger = self._context, self._context.ledger
+        context, decisions = self._context, self._context.decisions
         return LogPosition(
-            next_round=ledger.next_round,
-            decided_round=ledger.decided_round,
+            next_round=decisions.next_round,
+            decided_round=decisions.decided_round,
             undecided=bool(self._pending.announced),
-            too_far=context.catch_up.too_far_behind(ledger.next_round, ledger.decided_round),
+            too_far=context.catch_up.too_far_behind(decisions.next_round, decisions.decided_round),
             doubtful=self._recovery.doubtful,
-            restarts=ledger.restart is not None,
+            restarts=decisions.restart is not None,
             offline=context.client.offline,
         )
 
     @property
     def position(self) -> Position:
         """Where in the log the replica stands, with what is announced beyond it; to be saved."""
-        ledger, save_every = self._context.ledger, self._context.save_every
+        decisions, save_every = self._context.decisions, self._context.save_every
         beyond = 0 if self._agenda.trains_no_more else save_every - 1
         unsaved_rounds = max(self._recovery.unsaved_rounds, beyond)
         return replace(
-            position_at(ledger.place), pending=self._pending.saved, unsaved_rounds=unsaved_rounds
+            position_at(decisions.place), pending=self._pending.saved, unsaved_rounds=unsaved_rounds
         )
 
     @property
@@ -185,7 +187,7 @@ class Trainer:
 
     async def _settle_early(self, left_ms: int) -> bool:
         """Between two passes: settle the round in front if everything for it is here."""
-        decision = self._context.ledger.at_hand()
+        decision = self._context.decisions.at_hand()
         if decision is None or not self._agenda.settles_between_passes(
             decision.round, left_ms, self._apply_ms
         ):
@@ -195,59 +197,10 @@ class Trainer:
         await self._settle_next()
         return True
 
-    def _extract(self, opened: wire.RoundOpened, work: RoundWork | None) -> tuple[Pending, bytes]:
-        """Momentum to payload and announcement. A muted node keeps its momentum and announces only
-        its work.
-
-        The round is pending at the instant at which its values leave the momentum: no interruption
-        finds them in neither.
-        """
-        announced = wire.Announced(round=opened.round, compute_ms=self._compute_ms)
-        payload, extraction = b"", None
-        if work:
-            announced.samples, announced.loss = work.samples, work.loss_nats_per_token
-        if work and not opened.muted:
-            extraction = self._context.replica.extract(opened.round, mean=opened.mean)
-            payload = self._encoded(opened.round, extraction)
-            announced.digest, announced.payload_bytes = sha256(payload), len(payload)
-        rate_bits = opened.learning_rate_bits, opened.decay_bits
-        pending = Pending(wire.NodeMessage(announced=announced), extraction, rate_bits)
-        self._pending.add(pending)
-        return pending, payload
-
-    def _encoded(self, round: int, extraction: Extraction) -> bytes:
-        context = self._context
-        header = Header(context.info.run_id, round, context.own)
-        payload, context.status.payload_values = context.replica.encoded(header, extraction)
-        context.status.payload_bytes = len(payload)
-        return payload
-
     async def _publish(self, pending: Pending, payload: bytes) -> None:
-        await self._announce(pending, payload)
+        await self._own.announce(pending, payload)
         self._tell(events.Announced())
         self._context.status.phase = f"exchanges round {pending.round}"
-
-    async def _announce(self, pending: Pending, payload: bytes) -> None:
-        """The payload goes to the log first: peers can have every payload that the coordinator
-        hears of, whatever happens to this process.
-        """
-        if payload:
-            samples = pending.announcement.announced.samples
-            await self._context.swarm.publish(pending.round, payload, samples)
-        self._pending.announce(pending.round)
-        self._context.client.send(pending.announcement)
-        at_ms, standing = self._context.client.now_ms(), self._context.status.standing
-        standing.announced(pending.round, at_ms, self._compute_ms)
-
-    async def _announce_again(self, pending: Pending) -> None:
-        """An undecided round from before a restart. Its payload is made again from the saved
-        extraction: it may be committed, and after a kill or a power cut no other node need have
-        it.
-        """
-        self._context.swarm.open(pending.round)
-        extraction = pending.extraction
-        payload = self._encoded(pending.round, extraction) if extraction else b""
-        await self._announce(pending, payload)
 
     async def _save_when_due(self) -> None:
         self._unsaved_rounds += 1
@@ -265,10 +218,10 @@ class Trainer:
 
     async def _settle_next(self) -> None:
         """Take the next decision: apply its commit, or reclaim the payload that it leaves out."""
-        ledger, before = self._context.ledger, self.position
-        decision = await self._deadline.wait(ledger.next())
+        decisions, before = self._context.decisions, self.position
+        decision = await self._deadline.wait(decisions.next())
         payloads: list[bytes] = []
-        if decision.commit and not (ledger.outdated or ledger.restart):
+        if decision.commit and not (decisions.outdated or decisions.restart):
             try:
                 decision, payloads = await self._deadline.wait(self._payloads.collect(decision))
             except DeadlinePassedError:
@@ -278,8 +231,8 @@ class Trainer:
                 self._rewind_to(before)
                 await self._jump(str(error))
                 return
-        if ledger.outdated or ledger.restart:
-            outdated = ledger.outdated
+        if decisions.outdated or decisions.restart:
+            outdated = decisions.outdated
             self._rewind_to(before)
             if outdated:
                 self._tell(events.StateOutdated(outdated))
@@ -292,7 +245,7 @@ class Trainer:
 
     async def _apply(self, decision: Decision, commit: Commit, payloads: list[bytes]) -> None:
         context, started_ms = self._context, self._context.client.now_ms()
-        context.ledger.settled()
+        context.decisions.settled()
         digest = await context.duty.compute(context.replica.apply, commit, payloads)
         await self._recovery.applied(commit, payloads)
         context.status.round, context.status.state_digest = commit.round, digest
@@ -313,7 +266,7 @@ class Trainer:
                 context.status.rounds_reclaimed += 1
                 context.status.standing.left_out(round)
         context.swarm.settle(round, kept)
-        context.catch_up.follow(context.ledger.next_round, context.ledger.decided_round)
+        context.catch_up.follow(context.decisions.next_round, context.decisions.decided_round)
 
     def _report(self, decision: Decision, digest: int, snapshot: bytes) -> None:
         recorded = decision.recorded_digest
@@ -324,7 +277,7 @@ class Trainer:
                 round=decision.round,
                 state_digest=digest,
                 snapshot_sha256=snapshot,
-                voids=self._context.ledger.place.void_count,
+                voids=self._context.decisions.place.void_count,
                 **self._context.replica.own_report(),
             )
             self._context.client.send(wire.NodeMessage(applied=applied))
@@ -336,7 +289,7 @@ class Trainer:
         self._context.status.note = differs
 
     def _rewind_to(self, position: Position) -> None:
-        self._context.ledger.resume(position)
+        self._context.decisions.resume(position)
 
     # ---- catching up
 
@@ -348,7 +301,7 @@ class Trainer:
         log.warning("looks for a snapshot", extra={"reason": reason})
         rounds = {pending.round for pending in self._pending.announced}
         finding = context.catch_up.find(
-            self.position, context.ledger.decided_round, rounds, context.own, context.ledger
+            self.position, context.decisions.decided_round, rounds, context.own, context.decisions
         )
         found = await self._deadline.wait(finding)
         if isinstance(found, NotFound):
@@ -381,7 +334,7 @@ class Trainer:
         context.status.note = f"resynced: {order.reason}"
         context.status.resyncs += 1
         await asyncio.to_thread(context.replica.reset)
-        context.ledger.rewind()
+        context.decisions.rewind()
         self._pending.clear()
         self._recovery.end()
         await asyncio.to_thread(context.save, self.position)
@@ -389,10 +342,10 @@ class Trainer:
     def _say_ready(self) -> None:
         replica = self._context.replica
         ready = wire.Ready(
-            round=self._context.ledger.head_round,
+            round=self._context.decisions.head_round,
             state_digest=replica.digest,
             has_momentum=replica.has_momentum,
             resyncs=self._agenda.resyncs_obeyed,
-            voids=self._context.ledger.place.void_count,
+            voids=self._context.decisions.place.void_count,
         )
         self._context.client.send(wire.NodeMessage(ready=ready))

@@ -18,9 +18,9 @@ Rules
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinator.machine import mixing
 from coordinator.machine.events import Announced, Holding
 from coordinator.machine.members.membership import Membership
+from coordinator.machine.mixing import edges
 from coordinator.machine.pacing import Needs
 from coordinator.machine.run_state import ClosedEarly, RunState
 from coordinator.machine.undecided_round import UndecidedRound, mean_loss
@@ -65,7 +65,7 @@ def may_decide(undecided: UndecidedRound, members: Membership, spec: RunSpec) ->
     if not (enough or closed) and undecided.waits(members.live):
         return False
     if undecided.edges:
-        return not mixing.waits(undecided, members.live)
+        return not edges.waits(undecided, members.live)
     copied = members.copies_are_awaited if enough else members.decides
     return not undecided.waits_for_copies(roster, copied)
 
@@ -77,7 +77,7 @@ def contributors(undecided: UndecidedRound, members: Membership) -> list[Announc
     """
     available = undecided.available(members.roster)
     if undecided.mean:
-        return mixing.whole(undecided, available)
+        return edges.whole(undecided, available)
     fresh = [payload.peer for payload in available if not members.decides(payload.peer)]
     if not fresh:
         return available
@@ -100,7 +100,7 @@ def needs(undecided: UndecidedRound, members: Membership, now_ms: int) -> Needs:
         return found
     if undecided.mean:
         return replace(found, publish_ms=())  # no measure of other rounds: the pace stays
-    return replace(found, exchange_ms=tuple(mixing.needed_ms(undecided, now_ms)))
+    return replace(found, exchange_ms=tuple(edges.needed_ms(undecided, now_ms)))
 
 
 def witnesses(
@@ -167,7 +167,7 @@ def upload_ms(undecided: UndecidedRound, author: PeerId) -> int | None:
     if undecided.mean:
         return None
     if undecided.edges:
-        return mixing.slowest_edge_ms(undecided, author)
+        return edges.slowest_edge_ms(undecided, author)
     if not undecided.receipts.copies_min:
         return None
     copied_ms = undecided.receipts.copied_ms.get(author)
@@ -200,7 +200,7 @@ def hold(state: RunState, said: Holding, members: Membership, now_ms: int) -> No
     undecided = state.undecided_round(said.round)
     if undecided and may_confirm(said.peer, undecided, members):
         undecided.receipts.hold(said.peer, said.digests, now_ms, said.authors)
-        mixing.note_edges(undecided, said.peer, now_ms, said.digests)
+        edges.note(undecided, said.peer, now_ms, said.digests)
 
 
 def announced_after(state: RunState, said: Announced, members: Membership, now_ms: int) -> None:

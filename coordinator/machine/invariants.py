@@ -8,9 +8,9 @@ call it after each event; it costs time in proportion to the state.
 from collections.abc import Collection
 from typing import Any
 
-from coordinator.machine.auditing import AUDITORS_MAX
-from coordinator.machine.digest_verdicts import DIFFERENCES_MAX, RECORDS_MAX, DigestVerdicts
-from coordinator.machine.digest_votes import ROUNDS_KEPT, DigestReports, DigestTally
+from coordinator.machine.digests.auditing import AUDITORS_MAX
+from coordinator.machine.digests.verdicts import DIFFERENCES_MAX, RECORDS_MAX, DigestVerdicts
+from coordinator.machine.digests.votes import ROUNDS_KEPT, DigestReports, DigestTally
 from coordinator.machine.members.member import MembershipState
 from coordinator.machine.payloads.receipts import Receipts
 from coordinator.machine.run_state import RunState

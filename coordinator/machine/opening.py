@@ -10,12 +10,13 @@ while too few members are ready. An operator who asks for a checkpoint makes the
 the mean.
 """
 
-from coordinator.machine import closing, mixing
+from coordinator.machine import closing
 from coordinator.machine.checkpoints import publishing
-from coordinator.machine.digest_verdicts import DigestVerdicts
+from coordinator.machine.digests.verdicts import DigestVerdicts
 from coordinator.machine.events import Assignment, OpenRound
 from coordinator.machine.members.member import Member
 from coordinator.machine.members.membership import Membership
+from coordinator.machine.mixing import edges
 from coordinator.machine.pacing import samples_per_share
 from coordinator.machine.run_state import RunState
 from coordinator.machine.undecided_round import UndecidedRound
@@ -115,7 +116,7 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
     opened = UndecidedRound.open(
         state.next_round,
         step,
-        instants(mixing.slot(in_force, state.pace.slot, mean=mean), now_ms),
+        instants(edges.slot(in_force, state.pace.slot, mean=mean), now_ms),
         scalars(in_force.schedule, step),
         assignments,
         copies_min=0 if spec.algorithm.mixes else spec.rounds.copies_min,
@@ -125,7 +126,7 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
     state.reason = why or f"{who} round {opened.round}"
     if spec.algorithm.mixes:
         opened.mean, opened.only_mixes = mean, bool(why)
-        opened = mixing.with_edges(opened, in_force, state.consensus, members)
+        edges.plan(opened, in_force, state.consensus, members)
     opened.receipts.auditors = frozenset(state.verdicts.auditors)
     state.next_round += 1
     state.undecided.append(opened)
@@ -150,7 +151,7 @@ def _choose_mixture(state: RunState, spec: RunSpec, step: int) -> tuple[bool, st
     return False, f"round {state.next_round} only mixes: {why}"
 
 
-def told(
+def effect(
     undecided: UndecidedRound, assignments: tuple[Assignment, ...], spec: RunSpec
 ) -> OpenRound:
     """The opening of a round, for these of its workers. Where witnesses are drawn, in secret, or
@@ -167,7 +168,7 @@ def told(
         assignments,
         len(undecided.assignments) if thinned else 0,
         mean=mean,
-        among_neighbours=mixes and not mixing.spreads(spec, mean=mean),
+        among_neighbours=mixes and not edges.spreads(spec, mean=mean),
         only_mixes=undecided.only_mixes,
     )
 

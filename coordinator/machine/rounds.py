@@ -1,12 +1,12 @@
-r"""The state machine of a run: opens rounds, decides each once, keeps members and data order.
+"""The state machine of a run: opens rounds, decides each once, keeps members and data order.
 
-    waiting --------> round undecided                                            finished
-      ^    enough      opened --bell--> exchanging --publish_by--> closing          ^
-      |    ready          \\                 |                        |              | all steps
-      |                    '-----------------'------------------------'              | committed
-      |                 everyone announced and copies exist, or commit_by            |
-      |                                      |                                       |
-      '-------------------- committed | skipped (final) ------------------------------'
+    waiting --enough ready--> opened --bell--> exchanging --publish_by--> closing
+       ^                         |                 |                         |
+       |                         '-----------------'-------------------------'
+       |                 everyone announced and copies exist, or commit_by
+       |                                           |
+       '----------- committed | skipped -----------'
+                            '--- all steps committed ---> finished
 
 Rules
 - `handle` is the only door. Each round is decided once, in the order of rounds.
@@ -18,11 +18,9 @@ Rules
 - A round closes early when every member that is waited for has announced and all payloads that are
   waited for have their copies (`coordinator.machine.closing`). A payload that died with its
   author's process, before any other member held it, is not waited for.
-- A commit carries the learning rate of the step that it makes. The opening of the round could not
-  know it when an earlier round was skipped afterwards.
 - The slot of a round follows the needs of members in the last one (`coordinator.machine.pacing`).
-- `coordinator.machine.digest_verdicts` judges a member whose state differs, and where auditors are
-  named their word is final (`coordinator.machine.auditing`).
+- `coordinator.machine.digests.verdicts` judges a member whose state differs, and where auditors are
+  named their word is final (`coordinator.machine.digests.auditing`).
 - The operator's orders (`coordinator.machine.operator.levers`) change what comes next; an open
   round goes on to its end.
 - A committed payload that nobody has becomes void (`coordinator.machine.payloads.voids`).
@@ -39,8 +37,9 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import auditing, closing, ending, head_state, mixing, opening
+from coordinator.machine import closing, deciding, ending, head_state, opening
 from coordinator.machine.checkpoints import publishing
+from coordinator.machine.digests import auditing
 from coordinator.machine.evaluation import measuring
 from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (
@@ -48,7 +47,6 @@ from coordinator.machine.events import (
     Applied,
     AskResync,
     Audited,
-    CommitRound,
     Concluded,
     Disconnected,
     Effect,
@@ -65,28 +63,24 @@ from coordinator.machine.events import (
     Ready,
     RestartAsked,
     Restarted,
-    SkipRound,
     VoidDue,
 )
 from coordinator.machine.invariants import validate
 from coordinator.machine.members.membership import Membership
+from coordinator.machine.mixing import edges
 from coordinator.machine.operator import levers
 from coordinator.machine.operator.acts import Ordered, Salted, TokenShown, Vouched
-from coordinator.machine.pacing import next_pace
 from coordinator.machine.payloads import voiding
 from coordinator.machine.run_state import RunState, new_state
 from coordinator.machine.screening import is_transient
 from coordinator.machine.undecided_round import (
     UndecidedRound,
     check_announcement,
-    entry_of,
     unused_part,
 )
-from protocol.codec.commits import Commit, commit_digest
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
-from protocol.schedule import scalars
 
 HISTORY_EVENTS = 8
 """Newest events that the error of an impossible transition names."""
@@ -212,7 +206,8 @@ class Rounds:
             case Restarted():
                 self._extend(now_ms - self.state.last_ms)
                 self.state.voids.postpone(now_ms - self.state.last_ms)
-                return self.members.handle(event, now_ms)
+                self.members.restart(self.state.last_ms, now_ms)
+                return []
             case Joined(peer):
                 if refused := levers.refusal(peer, self.state, self.members, now_ms):
                     return [refused]
@@ -249,7 +244,7 @@ class Rounds:
         assignment = undecided.assignments[event.peer]
         check_announcement(event, assignment, self.spec.rounds.payload_bytes_max)
         undecided.announce(event, now_ms, closing.witnesses(undecided, event, self.members))
-        mixing.note_edges(undecided, event.peer, now_ms)
+        edges.note(undecided, event.peer, now_ms)
         for share in unused_part(assignment.shares, event.samples):
             self.state.order.give_back(share)
         self.state.totals.samples_trained += event.samples
@@ -293,7 +288,7 @@ class Rounds:
         for undecided in self.state.undecided:
             if event.peer in undecided.silent:  # it lost its session in the middle of the round
                 again = (undecided.assignments[event.peer],)
-                effects.append(opening.told(undecided, again, self.spec))
+                effects.append(opening.effect(undecided, again, self.spec))
         return effects
 
     def _enforce(self, verdicts: list[Effect], now_ms: int) -> list[Effect]:
@@ -344,7 +339,7 @@ class Rounds:
         effects: list[Effect] = []
         state, end = self.state, self.state.end
         while state.undecided and closing.may_decide(state.undecided[0], self.members, self.spec):
-            effects.append(self._decide(state.undecided.pop(0), now_ms))
+            effects.append(self._decide(now_ms))
         ending.finish_if_due(state, self.members, self.spec, now_ms)
         voiding.plan(state, self.members, now_ms)
         behind = self._ends() and ending.behind(state, self.members, self.spec)
@@ -358,37 +353,11 @@ class Rounds:
         self.state.end.concluded = True
         return ending.farewell(self.state)
 
-    def _decide(self, undecided: UndecidedRound, now_ms: int) -> Effect:
-        state, rounds = self.state, self.spec.rounds
-        state.decided_round = undecided.round
-        state.totals.samples_lost += undecided.unannounced()
-        needs = closing.needs(undecided, self.members, now_ms)
-        hides = rounds.hides_at(state.next_round) > 0
-        state.pace = next_pace(state.pace, needs, rounds, hides=hides)
-        closing.close(state, undecided, self.members)
-        counted = closing.contributors(undecided, self.members)
-        if closing.reaches_quorum(counted, self.members, self.spec):
-            return self._commit(undecided, counted)
-        state.totals.skipped += 1
-        state.reason = (
-            f"round {undecided.round} was skipped: {len(counted)} contributors, "
-            f"quorum {rounds.quorum}"
+    def _decide(self, now_ms: int) -> Effect:
+        undecided, run_id = self.state.undecided.pop(0), self.run_id
+        return deciding.decide(
+            undecided, self.state, self.members, self.spec, run_id=run_id, now_ms=now_ms
         )
-        return SkipRound(undecided.round, state.reason)
-
-    def _commit(self, undecided: UndecidedRound, counted: list[Announced]) -> Effect:
-        state, algorithm, step = self.state, self.spec.algorithm, self.state.totals.committed
-        mix = mixing.commit(undecided, counted, state.consensus) if algorithm.mixes else None
-        entries = tuple(entry_of(payload, algorithm) for payload in counted)
-        rate, decay = scalars(state.schedule(self.spec), step)
-        commit = Commit(self.run_id, undecided.round, step, entries, rate, decay, state.head, mix)
-        state.head, state.head_round = commit_digest(commit), undecided.round
-        loss = closing.count(state, undecided, counted, self.members)
-        holders = tuple(undecided.receipts.told_holders(entry.digest) for entry in entries)
-        if mix is None:  # else states differ, and nobody needs all payloads
-            state.verdicts.open(undecided.round, self.members, frozenset(p.peer for p in counted))
-            state.voids.commit(commit, holders, voiding.voters(self.members))
-        return CommitRound(commit, holders, loss, undecided.trained(entries))
 
     def _open(self, now_ms: int) -> list[Effect]:
         state = self.state
@@ -396,4 +365,4 @@ class Rounds:
             state.reason = reason
             return []
         opened = opening.begin_round(state, self.members, self.spec, now_ms)
-        return [opening.told(opened, tuple(opened.assignments.values()), self.spec)]
+        return [opening.effect(opened, tuple(opened.assignments.values()), self.spec)]

@@ -7,10 +7,10 @@ therefore saved and restored without further code; it needs a new `coordinator.j
 from dataclasses import dataclass, field
 
 from coordinator.machine.checkpoints.state import Checkpoints
-from coordinator.machine.digest_verdicts import DigestVerdicts
+from coordinator.machine.digests.verdicts import DigestVerdicts
 from coordinator.machine.evaluation.state import Evaluation
 from coordinator.machine.members.member import MembershipState
-from coordinator.machine.mixing import Consensus
+from coordinator.machine.mixing.consensus import Consensus
 from coordinator.machine.operator.acts import first_digest
 from coordinator.machine.operator.state import OperatorState
 from coordinator.machine.pacing import Pace, Period

@@ -7,9 +7,10 @@ that the machine and a replay of its journal, which has no heartbeats, stay equa
 
 from collections.abc import Sequence
 
-from coordinator.machine import auditing, closing
+from coordinator.machine import closing
 from coordinator.machine.checkpoints import publishing
 from coordinator.machine.checkpoints.events import CheckpointSaid
+from coordinator.machine.digests import auditing
 from coordinator.machine.evaluation import measuring
 from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (

@@ -19,9 +19,9 @@ from protocol.clock import Instants
 from protocol.codec.commits import Entry
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId
+from protocol.mixing.topologies import Edge
 from protocol.runfile import AlgorithmSpec
 from protocol.shuffle import Share
-from protocol.topologies import Edge
 
 RECEIPTS_PER_AUTHOR = 2
 """Digests that a member may name for each author of a round: an author that restarts makes a second
@@ -52,7 +52,7 @@ class UndecidedRound:
     least_ms: int = 0
     """Time before which the round may not close early; 0: it may at any time."""
     edges: tuple[Edge, ...] = ()
-    """Pairs of members that are to mix parameters, sorted; see `coordinator.machine.mixing`."""
+    """Pairs of members that are to mix parameters, sorted (`coordinator.machine.mixing.edges`)."""
     edge_ms: dict[int, int] = field(default_factory=dict)
     """Time since which an edge holds, by its place."""
     mean: bool = False

@@ -4,7 +4,7 @@ to, the payloads that it holds, and evidence against authors that do not do thei
 
 from coordinator.machine.events import Audited, Holding
 from coordinator.sequencer import Sequencer
-from coordinator.service import wire_messages
+from coordinator.service import node_messages
 from coordinator.service.evidence import EvidenceDesk
 from protocol import wire_pb2 as wire
 from protocol.errors import RemoteProtocolError
@@ -23,7 +23,7 @@ async def hear(
         if message.WhichOneof("kind") == "evidence":
             await evidence.take(peer, message.evidence)
             return ""
-        event = wire_messages.event_of(peer, message)
+        event = node_messages.event_of(peer, message)
         if isinstance(event, Audited | Holding):
             await sequencer.submit(event)
     except RemoteProtocolError as error:

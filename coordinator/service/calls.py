@@ -15,7 +15,7 @@ from cachetools import LRUCache
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.journal import Journal
 from coordinator.sequencer import Sequencer
-from coordinator.service import wire_messages
+from coordinator.service import coordinator_messages, member_list
 from coordinator.service.door import Door
 from coordinator.service.relays import Relays
 from coordinator.traffic import Traffic
@@ -138,7 +138,7 @@ class Calls(CoordinatorServicer):
         recorded = [row for row in recorded if row.round <= decided]
         last = recorded[-1].round if recorded else head
         entries = self._journal.entries(after_round + 1, last)
-        return wire_messages.commits_reply(recorded, decided, head, entries)
+        return coordinator_messages.commits_reply(recorded, decided, head, entries)
 
     async def GetStatus(self, request: wire.GetStatusRequest, context: Context) -> wire.Status:
         """The document of /status.json, at most a second old."""
@@ -154,7 +154,7 @@ class Calls(CoordinatorServicer):
         await self._answers(context)
 
         async def members() -> wire.Members:
-            return wire_messages.members_message(self._sequencer.rounds.members, self.relays)
+            return member_list.members_message(self._sequencer.rounds.members, self.relays)
 
         return await self._member_replies.get("members", members)
 

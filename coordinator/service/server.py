@@ -1,9 +1,9 @@
-"""gRPC shell of the coordinator: takes messages in, carries effects out, and decides nothing.
+"""The sessions of the coordinator over gRPC: takes the messages of nodes in, and decides nothing.
 
 A session is one bidirectional stream per node: challenge, hello, then events. Messages for the node
-go through the session's outbox. A node that does not read is cut off, not waited for: when its
-outbox is full, or when one message cannot be handed to the network within a minute, whichever comes
-first.
+(`coordinator.service.delivery`) go through the session's outbox. A node that does not read is cut
+off, not waited for: when its outbox is full, or when one message cannot be handed to the network
+within a minute, whichever comes first.
 """
 
 import asyncio
@@ -20,17 +20,16 @@ import grpc
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.journal import Journal
 from coordinator.machine import events
-from coordinator.machine.checkpoints.events import AskCheckpoint, CheckpointMade
-from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
-from coordinator.sequencer import Outcome, Sequencer
-from coordinator.service import auditors, state_words, wire_messages
+from coordinator.sequencer import Sequencer
+from coordinator.service import auditors, coordinator_messages, node_messages
 from coordinator.service.admittance import Admittance
 from coordinator.service.calls import Calls, Context
+from coordinator.service.delivery import Delivery
 from coordinator.service.door import Door
 from coordinator.service.evidence import EvidenceDesk
 from coordinator.service.refusals import RunRefusals
 from coordinator.service.relays import Relays
-from coordinator.service.sessions import Message, NodeSession, SessionTable, SharedEncoding
+from coordinator.service.sessions import Message, NodeSession
 from coordinator.status_document import told_standing
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
@@ -54,7 +53,7 @@ Requests: TypeAlias = AsyncIterator[wire.NodeMessage]
 
 
 class CoordinatorService(Calls):
-    """The service `lockstep.v1.Coordinator`. The sequencer hands its outcomes to `emit`."""
+    """The service `lockstep.v1.Coordinator`. The sequencer hands its outcomes to `delivery`."""
 
     def __init__(
         self,
@@ -79,10 +78,9 @@ class CoordinatorService(Calls):
         )
         self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
         self.evidence = EvidenceDesk(sequencer, journal, coordinator_key)
-        self.node_sessions = SessionTable("node")
-        self.relay_sessions = SessionTable("relay")
-        self._encoding = SharedEncoding()
-        self._pages: list[wire.Members] = []  # of the member list, while it stays as it is
+        self.delivery = Delivery(sequencer, relays, checkpoints)
+        self.node_sessions = self.delivery.node_sessions
+        self.relay_sessions = self.delivery.relay_sessions
 
     def serve(self, server: grpc.aio.Server, traffic: Traffic) -> None:
         """Register with a server. The generated code would neither count bytes nor end streams
@@ -113,7 +111,7 @@ class CoordinatorService(Calls):
             async for message in session:
                 try:
                     async with asyncio.timeout(STALL_S):
-                        await context.write(self._encoding.encode(message))
+                        await context.write(self.delivery.encode(message))
                 except TimeoutError:
                     log.warning(
                         "session stalled",
@@ -132,7 +130,7 @@ class CoordinatorService(Calls):
             with self._door.awaiting_hello(host):
                 async with asyncio.timeout(HELLO_S):
                     hello = await anext(requests)
-            joined = wire_messages.proven(hello, nonce, host, self._sequencer.rounds.run_id)
+            joined = node_messages.proven(hello, nonce, host, self._sequencer.rounds.run_id)
         except (RemoteProtocolError, VersionError) as error:
             yield Message(refused=wire.Refused(reason=str(error)))
             return
@@ -151,7 +149,7 @@ class CoordinatorService(Calls):
             log.info("not admitted", extra=self._where(peer=joined.peer, reason=refusal))
             yield Message(refused=wire.Refused(reason=refusal))
             return
-        place, task = wire_messages.place(joined), asyncio.current_task()
+        place, task = node_messages.place(joined), asyncio.current_task()
         session = NodeSession(hello.hello.instance, place, now_ms(), task, host)
         sessions = self.relay_sessions if relay else self.node_sessions
         heartbeat_ms = self._sequencer.rounds.spec.membership.heartbeat_ms
@@ -198,11 +196,9 @@ class CoordinatorService(Calls):
             yield Message(refused=wire.Refused(reason=decision.reason, retry=decision.retry))
             return
         self.relay_sessions.put(joined.peer, session)
-        self._pages = []
         addresses = ",".join(joined.addresses)
         log.info("relay joined", extra=self._where(peer=joined.peer, addresses=addresses))
-        self._welcome(session)
-        self._tell_relays()
+        self.delivery.welcome_relay(session)
         reader = asyncio.create_task(self._read_relay(joined.peer, session, requests))
         try:
             while message := await session.outbox.get():
@@ -213,7 +209,7 @@ class CoordinatorService(Calls):
             if self.relay_sessions.remove(joined.peer, session):
                 self.relays.leave(joined.peer)
                 log.info("relay left", extra=self._where(peer=joined.peer))
-                self._tell_relays(gone=joined.peer)
+                self.delivery.tell_relays(gone=joined.peer)
 
     async def read_node(
         self, joined: events.Joined, session: NodeSession, requests: Requests
@@ -224,21 +220,23 @@ class CoordinatorService(Calls):
         peer = joined.peer
         try:
             await self._sequencer.submit(joined)
+            session.waits(self._sequencer.now_ms())
             async for message in requests:
                 if not self.node_sessions.holds(peer, session):
                     # a goodbye still under way in a replaced session must not end the new one
                     return
-                session.heard_ms = received_ms = self._sequencer.now_ms()
-                event = wire_messages.event_of(peer, message)
+                received_ms = session.hears(self._sequencer.now_ms())
+                event = node_messages.event_of(peer, message)
                 await self._sequencer.submit(event)
+                session.waits(self._sequencer.now_ms())
                 if isinstance(event, events.Left):
                     log.info("member left", extra=self._where(peer=peer, reason=event.reason))
                 if isinstance(event, events.Heartbeat):
                     times_ms = message.heartbeat.sent_ms, received_ms, self._sequencer.now_ms()
                     standing = told_standing(self._sequencer.rounds, peer)
-                    reply = wire_messages.heartbeat_reply(*times_ms, standing)
+                    reply = coordinator_messages.heartbeat_reply(*times_ms, standing)
                     rounds = self._sequencer.rounds
-                    state_words.add_course(reply, rounds.state, rounds.spec)
+                    coordinator_messages.add_course(reply, rounds.state, rounds.spec)
                     session.send(reply)
         except RemoteProtocolError as error:
             log.warning("session refused", extra=self._where(peer=peer, reason=str(error)))
@@ -256,7 +254,7 @@ class CoordinatorService(Calls):
                 self.relays.beat(peer, now_ms)
                 self._end_lapsed_relays()
                 sent_ms = message.heartbeat.sent_ms
-                session.send(wire_messages.heartbeat_reply(sent_ms, now_ms, now_ms))
+                session.send(coordinator_messages.heartbeat_reply(sent_ms, now_ms, now_ms))
             elif message.WhichOneof("kind") == "leave":
                 break
             elif refusal := await auditors.hear(peer, message, self._sequencer, self.evidence):
@@ -270,128 +268,7 @@ class CoordinatorService(Calls):
             evicted = wire.Evicted(reason="silent for a lease")
             self.relay_sessions.close(peer, Message(evicted=evicted))
             self.relays.leave(peer)
-            self._tell_relays(gone=peer)
-
-    # ---- effects
-
-    def emit(self, outcome: Outcome) -> None:
-        """Carry out the effects of one batch of events."""
-        if changes := [
-            effect for effect in outcome.effects if isinstance(effect, events.TellMembers)
-        ]:
-            self._pages = []
-            members = self._sequencer.rounds.members
-            self.broadcast(wire_messages.changes_message(members, changes))
-        for effect in outcome.effects:
-            self._perform(effect, outcome)
-
-    def close(self) -> None:
-        """End every session."""
-        for session in (*self.node_sessions, *self.relay_sessions):
-            session.close()
-
-    def turn_away(self, target: str, last: Message) -> None:
-        """End the sessions of a key, or from a host, with a last message."""
-        for sessions in (self.node_sessions, self.relay_sessions):
-            for peer, host in sessions.hosts.items():
-                if target in (peer, host):
-                    sessions.close(peer, last)
-
-    def broadcast(self, message: Message) -> None:
-        """Send a message to every node and relay."""
-        self._encoding.share(message)
-        for session in (*self.node_sessions, *self.relay_sessions):
-            session.send(message)
-
-    def _perform(self, effect: events.Effect, outcome: Outcome) -> None:
-        match effect:
-            case events.Admit(peer):
-                if session := self.node_sessions.get(peer):
-                    log.info("member joined", extra=self._where(peer=peer, where=session.place))
-                    self._welcome(session)
-            case events.Refuse(peer, reason, wrong_results, retry):
-                refused = wire.Refused(reason=reason, wrong_results=wrong_results, retry=retry)
-                self.node_sessions.close(peer, Message(refused=refused))
-            case events.Evict(peer, reason, wrong_results):
-                log.info("member evicted", extra=self._where(peer=peer, reason=reason))
-                evicted = wire.Evicted(reason=reason, wrong_results=wrong_results)
-                self.node_sessions.close(peer, Message(evicted=evicted))
-            case events.OpenRound():
-                self._open_round(effect)
-            case events.CommitRound(commit, holders, loss):
-                numbers = {"contributors": len(commit.entries), "loss": loss}
-                log.info("round committed", extra=self._where(round=commit.round, **numbers))
-                signed = outcome.signed[commit.round]
-                before = outcome.before.get(commit.round, ())
-                self.broadcast(wire_messages.committed_message(signed, holders, before))
-            case events.Chained(entry):
-                words, about = wire_messages.entry_record(entry)
-                log.warning(words, extra=self._where(**about))
-                self.broadcast(Message(chained=wire_messages.entry_of(outcome.entries[entry])))
-            case events.SkipRound(round, reason):
-                log.info("round skipped", extra=self._where(round=round, reason=reason))
-                self.broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
-            case events.AskResync(peer, round, reason, number):
-                log.warning(
-                    "member told to resync",
-                    extra=self._where(round=round, peer=peer, reason=reason),
-                )
-                resync = wire.Resync(round=round, reason=reason, number=number)
-                self.node_sessions.send(peer, Message(resync=resync))
-            case events.FinishRun(reason):
-                head = self._sequencer.rounds.state.head_round
-                self.broadcast(Message(finished=wire.RunFinished(head_round=head, reason=reason)))
-            case events.Notify(text):
-                self.broadcast(Message(notice=wire.Notice(text=text)))
-            case AskCheckpoint():
-                self._ask_checkpoint(effect)
-            case CheckpointMade():
-                self.checkpoints.made(effect)
-            case AskEvaluation(_, peer):
-                self.node_sessions.send(peer, state_words.evaluation_asked(effect))
-            case LossMeasured(point):
-                about = {"round": point.round, "loss": point.loss, "peer": point.peer}
-                log.info("validation loss", extra=self._where(**about))
-            case events.TellMembers() | events.RecordDigest():
-                pass  # told together in `emit`; already in the journal
-
-    def _ask_checkpoint(self, ask: AskCheckpoint) -> None:
-        plain, own = self.checkpoints.messages(ask)
-        self._encoding.share(plain)
-        for peer in self.node_sessions.hosts:
-            if ask.to in (None, peer):
-                self.node_sessions.send(peer, own.get(peer, plain))
-
-    def _open_round(self, opened: events.OpenRound) -> None:
-        for assignment in opened.assignments:
-            message = wire_messages.opened_message(opened, assignment)
-            self.node_sessions.send(assignment.peer, message)
-        without_share = wire.RoundOpened(round=opened.round, step=opened.step)
-        for relay in self.relay_sessions:
-            relay.send(Message(opened=without_share))
-
-    def _welcome(self, session: NodeSession) -> None:
-        """Greet a member or relay, and tell it all the others."""
-        state = self._sequencer.rounds.state
-        if not self._pages:
-            self._pages = wire_messages.member_pages(self._sequencer.rounds.members, self.relays)
-        first, *others = self._pages
-        session.send(
-            Message(
-                welcome=wire.Welcome(
-                    decided_round=state.decided_round,
-                    head_round=state.head_round,
-                    members=first,
-                    tail=map(wire_messages.entry_of, self._sequencer.tail),
-                )
-            )
-        )
-        for page in others:
-            session.send(Message(members=page))
-
-    def _tell_relays(self, gone: PeerId | None = None) -> None:
-        self._pages = []
-        self.broadcast(wire_messages.relays_message(self.relays, gone))
+            self.delivery.tell_relays(gone=peer)
 
     def _where(self, **fields: object) -> dict[str, object]:
         """Fields of a log record: the run, then `fields`."""

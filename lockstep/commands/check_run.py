@@ -13,10 +13,10 @@ from lockstep.run_file import read_run_file
 from protocol.codec.parameters import payload_bytes_max
 from protocol.errors import SettingsError
 from protocol.ids import PeerId
+from protocol.mixing.topologies import Topology
 from protocol.mixing.weights import validated
 from protocol.planner.feasibility import Footprint, remarks, require_feasible
 from protocol.runfile import ModelSpec, RunSpec, parse_run_json, run_json
-from protocol.topologies import Topology
 
 
 def published_run(path: Path) -> RunSpec:

@@ -154,7 +154,7 @@ def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
 
 
 def _admission_text(rule: object) -> str:
-    """Whom the run takes, where it does not take everybody."""
+    """The nodes that the run admits; empty when it admits everybody."""
     words = {"token": "nodes with a token of its operator", "list": "nodes on its operator's list"}
     return words.get(str(rule), "")
 

@@ -43,7 +43,7 @@ class Fetcher:
     """Pulls under way and the transfers that they fill.
 
     `spawn` runs a background task whose death is noticed. `tell` is called with the progress of
-    each pull and, unless it was dropped, with its end.
+    each pull and, unless it was dropped, with its end. `clock_ms()` is a monotonic clock.
     """
 
     def __init__(
@@ -55,8 +55,9 @@ class Fetcher:
         tell: Callable[[events.Progressed | events.Pulled | events.PullFailed], None],
         *,
         check: PayloadCheck,
+        clock_ms: Callable[[], int],
     ) -> None:
-        self._size_max, self._check = size_max, check
+        self._size_max, self._check, self._clock_ms = size_max, check, clock_ms
         self._payload_log = payload_log
         self._network = network
         self._spawn = spawn
@@ -65,9 +66,9 @@ class Fetcher:
         self._transfers: dict[Digest, Transfer] = {}
         self._discarded_bytes = 0
 
-    def start(self, pull: events.Pull, source: PeerAddress, clock_ms: Callable[[], int]) -> None:
+    def start(self, pull: events.Pull, source: PeerAddress) -> None:
         """Begin a pull, from where an earlier one of the same payload stopped."""
-        self._tasks[pull.digest] = self._spawn(self._run(pull, source, clock_ms))
+        self._tasks[pull.digest] = self._spawn(self._run(pull, source))
 
     def drop(self, digest: Digest) -> None:
         """Stop a pull, and keep the bytes that have arrived."""
@@ -89,13 +90,11 @@ class Fetcher:
             transfer.discarded for transfer in self._transfers.values()
         )
 
-    async def _run(
-        self, pull: events.Pull, source: PeerAddress, clock_ms: Callable[[], int]
-    ) -> None:
+    async def _run(self, pull: events.Pull, source: PeerAddress) -> None:
         transfer = self._transfers.setdefault(pull.digest, Transfer(pull.round, self._size_max))
         transfer.begin(pull.source)
         try:
-            rate = await self._fetch(pull, source, transfer, clock_ms)
+            rate = await self._fetch(pull, source, transfer)
             author = await asyncio.to_thread(self._keep, pull, transfer.buffer)
         except (UnavailableError, RemoteProtocolError) as error:
             self._end(pull, _failed(pull, transfer, error))
@@ -122,13 +121,7 @@ class Fetcher:
         except RemoteProtocolError as error:
             raise WorthlessError(str(error)) from None
 
-    async def _fetch(
-        self,
-        pull: events.Pull,
-        source: PeerAddress,
-        transfer: Transfer,
-        clock_ms: Callable[[], int],
-    ) -> int:
+    async def _fetch(self, pull: events.Pull, source: PeerAddress, transfer: Transfer) -> int:
         """Fill the transfer; returns its rate in bytes per second, 0 if no byte had to be sent.
 
         The rate is measured from the first part on, because the time before it may have been spent
@@ -136,7 +129,7 @@ class Fetcher:
         """
         if transfer.complete:
             return 0  # the pull before this one was dropped in its last moment
-        asked_ms, began_ms, counted = clock_ms(), 0, 0
+        asked_ms, began_ms, counted = self._clock_ms(), 0, 0
         purpose = Purpose.CATCH_UP if pull.replayed else Purpose.PAYLOAD
         blob = BlobRange(pull.digest, len(transfer.buffer))
         async with aclosing(self._network.fetch(source, blob, purpose)) as parts:
@@ -147,9 +140,9 @@ class Fetcher:
                 elif complete:
                     began_ms, counted = asked_ms, len(part.data)
                 else:
-                    began_ms = clock_ms()
+                    began_ms = self._clock_ms()
                 if complete:
-                    return 1000 * counted // max(1, clock_ms() - began_ms)
+                    return 1000 * counted // max(1, self._clock_ms() - began_ms)
                 self._tell(events.Progressed(pull.digest, pull.source, len(part.data)))
         raise UnavailableError(
             f"{short(pull.source)} ended a transfer at {len(transfer.buffer)} of {pull.size} bytes"

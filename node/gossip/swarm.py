@@ -64,7 +64,7 @@ class Swarm:
         run_id: RunId,
         limits: SwarmLimits,
         log: PayloadLog,
-        link: PeerNetwork,
+        network: PeerNetwork,
         *,
         check: PayloadCheck,
         key: Ed25519PrivateKey,
@@ -75,7 +75,7 @@ class Swarm:
         self._run_id = run_id
         self._exchange = Exchange(own, limits)
         self._payload_log, self._check = log, check
-        self._network = link
+        self._network = network
         self._report_holding = report_holding
         self._clock_ms = clock_ms
         self._peers = AddressBook(own)
@@ -84,16 +84,17 @@ class Swarm:
         self._fetcher = Fetcher(
             limits.payload_bytes_max,
             log,
-            link,
+            network,
             self._background.spawn,
             self._pull_moved,
             check=check,
+            clock_ms=clock_ms,
         )
         self._announcements = Announcements(run_id, key, clock_ms)
         self._outbox = Outbox(
             own,
             run_id,
-            link,
+            network,
             self._background.spawn,
             self._offer_failed,
             announced=self._announcements.offer,
@@ -293,7 +294,7 @@ class Swarm:
             case events.Offer():
                 self._outbox.add(effect, self._peers.find(effect.peer))
             case events.Pull():
-                self._fetcher.start(effect, self._peers.find(effect.source), self._clock_ms)
+                self._fetcher.start(effect, self._peers.find(effect.source))
             case events.Withdraw():
                 self._network.withdraw(effect.source, effect.digest, effect.unless_soon)
             case events.Drop():

@@ -25,8 +25,8 @@ from torch import Tensor
 from node.gossip_adam.mixer import Mixer
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.mixing.topologies import Edge, Topology
 from protocol.mixing.weights import shares
-from protocol.topologies import Edge, Topology
 
 State = dict[str, Any]
 """Numbers, names and tensors, for a state file."""

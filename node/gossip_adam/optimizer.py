@@ -32,8 +32,8 @@ from node.gossip_adam.wire import WIRE_FORMATS, WireFormat
 from protocol.errors import DivergedError
 from protocol.ids import PeerId, sha256
 from protocol.mixing.consensus import PROJECTION_SIZE, distance, should_only_mix
+from protocol.mixing.topologies import Topology, TopologyName
 from protocol.mixing.weights import Mixing, shares, validated
-from protocol.topologies import Topology, TopologyName
 
 Group = dict[str, Any]
 """A parameter group of torch: its parameters and its hyper-parameters."""

@@ -21,7 +21,7 @@ import contextlib
 import logging
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -31,7 +31,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.addresses import announced
 from node.control.client import CoordinatorClient
-from node.control.members import MemberList
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
@@ -39,6 +38,7 @@ from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.relay.archive import ARCHIVE_NAME, Archive
+from node.relay.inbox import RelayInbox
 from node.relay.metrics import registry
 from node.relay.self_check import SelfCheckShelf, check_reachable
 from node.relay.settings import RelaySettings
@@ -49,9 +49,8 @@ from node.transports.dial_guard import DialGuard
 from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
-from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.codec.payload_header import Blob, Header, read_header
-from protocol.errors import LocalProtocolError, RemoteProtocolError, UnavailableError
+from protocol.errors import LocalProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, peer_id
 from protocol.run_info import RunInfo
@@ -67,9 +66,6 @@ DRAIN_S = 10
 
 GOODBYE_S = 2
 """Longest wait of a relay that stops for its goodbye to reach the coordinator."""
-
-COLLECTS_MAX = 8
-"""Committed rounds whose payloads the relay still collects; a newer one ends the oldest."""
 
 
 class Phase(Enum):
@@ -90,6 +86,7 @@ class Started:
     payloads: PayloadLog
     mesh: Mesh
     swarm: Swarm
+    inbox: RelayInbox
     archive: Archive | None
     """None for a relay that keeps what members keep."""
 
@@ -115,11 +112,9 @@ class RelayProcess:
         link = parse_link(settings.coordinator).with_token(settings.token)
         self._client = CoordinatorClient(link, key)
         self._started: Started | None = None
-        self._collects: dict[int, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._end_reason = f"this {settings.name} was asked to leave"
         self._phase = Phase.STARTING
-        self._round = -1
         self._self_check = ""
         self.addresses: tuple[str, ...] = ()
         self.registry = registry(self.status)
@@ -164,14 +159,16 @@ class RelayProcess:
             info.run_id,
             SwarmLimits(info.spec.rounds.payload_bytes_max, info.spec.membership.neighbours),
             log=payloads,
-            link=mesh,
+            network=mesh,
             check=check,
             key=self._key,
             report_holding=partial(self._report_holding, check),
             clock_ms=own_clock_ms,
             snapshots=shelf,
         )
-        self._started = Started(info, payloads, mesh, swarm, self._archive(info, payloads, mesh))
+        inbox = RelayInbox(info, swarm, self._run_finished)
+        archive = self._archive(info, payloads, mesh, inbox)
+        self._started = Started(info, payloads, mesh, swarm, inbox, archive)
         self.addresses = await swarm.start()
         self._phase = Phase.TESTING
         self._self_check = await check_reachable(
@@ -186,7 +183,9 @@ class RelayProcess:
         about = {"addresses": ",".join(self.addresses), "self_check": self._self_check}
         log.info("relay listens", extra=about)
 
-    def _archive(self, info: RunInfo, payloads: PayloadLog, mesh: Mesh) -> Archive | None:
+    def _archive(
+        self, info: RunInfo, payloads: PayloadLog, mesh: Mesh, inbox: RelayInbox
+    ) -> Archive | None:
         if not self._settings.archive:
             return None
         return Archive(
@@ -195,7 +194,7 @@ class RelayProcess:
             payloads,
             mesh,
             self._client.members,
-            collected=self._collected,
+            collected=inbox.collected,
             path=self._settings.directory / ARCHIVE_NAME,
         )
 
@@ -232,7 +231,7 @@ class RelayProcess:
             name=self._settings.name,
             relay=True,
         )
-        session = asyncio.create_task(self._client.run(parts.info, hello, self))
+        session = asyncio.create_task(self._client.run(parts.info, hello, parts.inbox))
         failing = asyncio.create_task(self._failed(parts))
         left = asyncio.create_task(self._stopping.wait())
         charging = asyncio.create_task(self._charge_traffic(parts.mesh))
@@ -272,11 +271,8 @@ class RelayProcess:
 
     async def stop(self) -> None:
         """Close everything that `start` and `run` have opened. Safe to call twice."""
-        collects = list(self._collects.values())
-        for collect in collects:
-            collect.cancel()
-        await asyncio.gather(*collects, return_exceptions=True)
         if self._started:
+            await self._started.inbox.stop()
             await self._started.swarm.stop()
             self._started = None
         await self._client.close()
@@ -289,61 +285,10 @@ class RelayProcess:
             async with asyncio.timeout(DRAIN_S):
                 await mesh.served()
 
-    # ---- the coordinator client's listener
-
-    def members_changed(self, members: MemberList) -> None:
-        self.started.swarm.set_members(members.members, members.relays)
-
-    def welcomed(self, welcome: wire.Welcome) -> None:
-        pass  # a relay has nothing to say again
-
-    def received(self, message: wire.CoordinatorMessage) -> None:
-        swarm = self.started.swarm
-        match message.WhichOneof("kind"):
-            case "opened":
-                swarm.open(message.opened.round)
-            case "committed":
-                self._committed(message.committed)
-            case "skipped":
-                swarm.settle(message.skipped.round, [])
-                self._round = max(self._round, message.skipped.round)
-            case "finished":
-                self._end_reason = message.finished.reason
-                if not self._settings.archive:  # an archive is of use to those who come later
-                    self._stopping.set()
-            case _:
-                pass  # of no use to a node that does not train
-
-    def _committed(self, told: wire.RoundCommitted) -> None:
-        info = self.started.info
-        signed = SignedCommit(told.commit.body, told.commit.signature)
-        commit = open_commit(signed, info.coordinator_key)
-        if commit.run_id != info.run_id or len(told.holders) != len(commit.entries):
-            raise RemoteProtocolError(
-                f"expected a commit of run {info.run_id} with holders of {len(commit.entries)} "
-                f"entries, got run {commit.run_id} with {len(told.holders)}"
-            )
-        self._round = max(self._round, commit.round)
-        holders = [[PeerId(peer) for peer in each.peer_ids] for each in told.holders]
-        if commit.round not in self._collects:
-            self._collects[commit.round] = asyncio.create_task(self._collect(commit, holders))
-        for old in sorted(self._collects)[:-COLLECTS_MAX]:
-            self._collects[old].cancel()
-
-    async def _collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> None:
-        """Hold all payloads of a commit: a node that cannot reach their holders asks here."""
-        swarm, kept = self.started.swarm, [entry.digest for entry in commit.entries]
-        try:
-            with contextlib.suppress(UnavailableError):
-                await swarm.collect(commit, holders)
-        finally:
-            del self._collects[commit.round]
-            swarm.settle(commit.round, kept)
-
-    async def _collected(self, round: int) -> None:
-        """Return when the payloads of a commit are not being collected, or no longer."""
-        if task := self._collects.get(round):
-            await asyncio.wait({task})
+    def _run_finished(self, reason: str) -> None:
+        self._end_reason = reason
+        if not self._settings.archive:  # an archive is of use to those who come later
+            self._stopping.set()
 
     async def _charge_traffic(self, mesh: Mesh) -> None:
         """Charge bytes that no link counts, as those of the operating system, to the uplink."""
@@ -375,7 +320,7 @@ class RelayProcess:
             "phase": self._phase.value,
             "addresses": list(self.addresses),
             "self_test": self._self_check,
-            "round": self._round,
+            "round": started.inbox.round if started else -1,
             "members": self._client.members.member_count,
             "links": started.mesh.document() if started else {},
             "traffic": traffic.document() if traffic else {},

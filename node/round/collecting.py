@@ -36,9 +36,9 @@ class CommitPayloads:
     """Collects for one node, one commit at a time."""
 
     def __init__(
-        self, client: ControlLine, swarm: PayloadExchange, ledger: DecisionLog, own: PeerId
+        self, client: ControlLine, swarm: PayloadExchange, decisions: DecisionLog, own: PeerId
     ) -> None:
-        self._client, self._swarm, self._ledger, self._own = client, swarm, ledger, own
+        self._client, self._swarm, self._decisions, self._own = client, swarm, decisions, own
         self._complained: tuple[int, frozenset[Digest]] = (-1, frozenset())
         self._complained_ms = 0
 
@@ -54,9 +54,9 @@ class CommitPayloads:
         """
         while True:
             payloads = await self._collect_unless_changed(decision)
-            if self._ledger.restart:
+            if self._decisions.restart:
                 return decision, []  # the caller discards it
-            latest = self._ledger.again(decision)
+            latest = self._decisions.again(decision)
             if latest.voids == decision.voids and payloads is not None:
                 return decision, decision.filled(payloads, self._own)
             decision = latest
@@ -64,7 +64,7 @@ class CommitPayloads:
     async def _collect_unless_changed(self, decision: Decision) -> list[bytes] | None:
         """The payloads that count; None when one of them became void first."""
         collecting = asyncio.create_task(self._swarm.collect(*decision.wanted(self._own)))
-        changing = asyncio.create_task(self._ledger.changed(decision))
+        changing = asyncio.create_task(self._decisions.changed(decision))
         lacking: set[Digest] = set()
         try:
             while True:

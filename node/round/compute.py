@@ -55,7 +55,7 @@ async def train_round(
     began_ms, made = context.client.now_ms(), 0
     while await duty.make_pass(_next, passes, context.status):
         made += 1
-        if context.ledger.next_round < opened.round:
+        if context.decisions.next_round < opened.round:
             late = passes.samples
         left_ms = opened.bell_ms - context.client.now_ms()
         if left_ms <= 0 or passes.samples == leased:

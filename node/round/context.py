@@ -16,7 +16,7 @@ from node.control.decisions import DecisionLog
 from node.demo.engine import Extraction
 from node.model.training import RoundWork
 from node.replica.position import Pending, Position
-from node.round.catch_up import CatchUp
+from node.round.catching_up.catch_up import CatchUp
 from node.round.turns.line import NoTurns, StateTurns
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
@@ -179,7 +179,7 @@ class RoundContext:
     replica: TrainableReplica
     corpus: Samples
     client: ControlLine
-    ledger: DecisionLog
+    decisions: DecisionLog
     swarm: PayloadExchange
     status: NodeStatus
     witness: WitnessReports

@@ -37,7 +37,7 @@ class Inbox:
     def welcomed(self, welcome: wire.Welcome) -> None:
         """Announce the undecided rounds again; Ready follows when the agenda comes to it."""
         context = self._context
-        context.ledger.saw_decided(welcome.decided_round)
+        context.decisions.saw_decided(welcome.decided_round)
         self._chained(welcome.tail)
         for pending in self._pending.announced:
             context.client.send(pending.announcement)
@@ -52,10 +52,10 @@ class Inbox:
                 context.witness.opened(message.opened.round, message.opened.assigned)
                 self._tell(events.Opened(message.opened))
             case "committed":
-                context.ledger.committed(message.committed)
+                context.decisions.committed(message.committed)
                 self._tell(events.Decided())
             case "skipped":
-                context.ledger.skipped(message.skipped)
+                context.decisions.skipped(message.skipped)
                 self._tell(events.Decided())
             case "chained":
                 self._chained([message.chained])
@@ -77,9 +77,9 @@ class Inbox:
 
     def _chained(self, entries: Iterable[wire.ChainEntry]) -> None:
         """Entries at the head of the chain: the state may be another than the chain makes now."""
-        ledger = self._context.ledger
-        ledger.chained(entries)
-        if ledger.outdated:
-            self._tell(events.StateOutdated(ledger.outdated))
-        elif ledger.restart:
+        decisions = self._context.decisions
+        decisions.chained(entries)
+        if decisions.outdated:
+            self._tell(events.StateOutdated(decisions.outdated))
+        elif decisions.restart:
             self._tell(events.Decided())  # else a node that waits for a round would not look

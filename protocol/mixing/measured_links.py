@@ -96,10 +96,15 @@ def groups_of(
     said: Mapping[PeerId, Sequence[MeasuredLink]],
     up_bit_s: Mapping[PeerId, float],
     content_bytes: float,
-) -> Groups:
-    """The fast groups of the members in `up_bit_s`, for exchanges of contents of this size."""
+) -> Groups | None:
+    """The fast groups of the members in `up_bit_s`, for exchanges of contents of this size; None
+    while some member has no measured link.
+    """
     peers = sorted(up_bit_s)
-    network = network_of(peers, [up_bit_s[peer] for peer in peers], matrix_of(said, peers))
+    links = matrix_of(said, peers)
+    if not links.covers_all:
+        return None
+    network = network_of(peers, [up_bit_s[peer] for peer in peers], links)
     cost_s = pair_s(network, content_bytes, MEASURED).round(COST_DIGITS)
     groups = tuple(tuple(peers[node] for node in group) for group in fast_groups(cost_s))
     return groups if len(groups) > 1 else ()

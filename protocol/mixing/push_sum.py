@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
-from protocol.topologies import Matrix
+from protocol.mixing.topologies import Matrix
 
 Arrow = tuple[PeerId, PeerId]
 """A one-way link: the sender, the receiver."""

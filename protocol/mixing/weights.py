@@ -14,7 +14,7 @@ import numpy as np
 
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId
-from protocol.topologies import Edge, Matrix, Topology, mixing_matrix
+from protocol.mixing.topologies import Edge, Matrix, Topology, mixing_matrix
 
 STOCHASTIC_ERROR_MAX: Final = 1e-9
 """Largest difference of a row's or a column's sum from one that is rounding."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from protocol.codec.payload import PayloadShape
+from protocol.mixing.topologies import Topology
 from protocol.planner.changes import (
     EQUAL,
     largest_hidden_k,
@@ -17,7 +18,6 @@ from protocol.planner.methods import Prediction
 from protocol.planner.plan import Plan, topology_name
 from protocol.planner.steps import STUDY, rounds_to_loss
 from protocol.runfile import AlgorithmSpec
-from protocol.topologies import Topology
 
 PAYS_TO_DROP: Final = 1.05
 """A node is worth dropping if the others alone do this many times as much work."""

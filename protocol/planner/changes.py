@@ -9,10 +9,10 @@ import numpy as np
 from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
 from protocol.limits import CHUNK_ENTRIES
+from protocol.mixing.topologies import Topology
 from protocol.planner.links import exchange_s
 from protocol.planner.methods import Prediction, Setting, predicted
 from protocol.planner.payload_bytes import votes_bytes
-from protocol.topologies import Topology
 
 EQUAL: Final = 1.1
 """Two rounds whose lengths differ by less than this factor are called equal."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from protocol.ids import PeerId
+from protocol.mixing.topologies import Topology, contraction
 from protocol.planner.compute import Compute
 from protocol.planner.links import (
     Calibration,
@@ -30,7 +31,6 @@ from protocol.planner.timing import (
     partners,
     seldom_s,
 )
-from protocol.topologies import Topology, contraction
 
 MethodName = Literal["all-reduce", "demo", "demo-overlap", "gossip-adam", "diloco"]
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from protocol.ids import PeerId
-from protocol.topologies import Topology, TopologyName
+from protocol.mixing.topologies import Topology, TopologyName
 
 Array = npt.NDArray[np.float64]
 Orders = npt.NDArray[np.int64]

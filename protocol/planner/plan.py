@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from protocol.ids import PeerId
+from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology, TopologyName
 from protocol.planner.links import Network, pair_s
 from protocol.planner.methods import MethodName, Prediction, Setting, names, predicted
 from protocol.planner.placement import ORDERED, best_order, fast_groups, order_s
 from protocol.planner.steps import rounds_to_loss
 from protocol.runfile import AlgorithmSpec
-from protocol.topologies import TOPOLOGY_NAMES, Topology, TopologyName
 
 GROWTH_NODES: Final = (2, 4, 8, 16, 32, 64)
 """Numbers of nodes for which growth is shown."""

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from protocol.topologies import Edge
+from protocol.mixing.topologies import Edge
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ TopologyName = Literal[
     "complete",
     "random-matching",
 ]
-"""Names of the rules for the graph of a round: `protocol.topologies`."""
+"""Names of the rules for the graph of a round: `protocol.mixing.topologies`."""
 
 GROUPED: Final[tuple[TopologyName, ...]] = ("alternating-exponential-ring", "hierarchical")
 """Those whose graph follows from groups of members with fast links among them."""

@@ -43,7 +43,7 @@ from coordinator.machine.events import (
     TellMembers,
 )
 from coordinator.machine.rounds import Rounds
-from coordinator.service import wire_messages
+from coordinator.service import coordinator_messages, member_list, node_messages
 from coordinator.state_snapshot import encode_state
 from node.round.witness import SMALL_RUN_FACTOR, TOGETHER_S, WITNESSES
 from protocol import wire_pb2 as wire
@@ -201,7 +201,7 @@ class Desk:
                 arrived.append(heapq.heappop(self._queue)[2:])
             with self._timed("parse"):
                 events = [
-                    wire_messages.event_of(peer, wire.NodeMessage.FromString(blob))
+                    node_messages.event_of(peer, wire.NodeMessage.FromString(blob))
                     for peer, blob in arrived
                 ]
             self._count_arrivals(arrived, events)
@@ -212,7 +212,7 @@ class Desk:
             self.messages[f"in {type(event).__name__}"] += 1
             self.bytes["in"] += len(blob)
             if isinstance(event, Heartbeat):
-                reply = wire_messages.heartbeat_reply(
+                reply = coordinator_messages.heartbeat_reply(
                     self.now_ms, self.now_ms, self.now_ms
                 ).SerializeToString()
                 self._sent("HeartbeatReply", reply, 1)
@@ -257,25 +257,25 @@ class Desk:
         members = len(self.rounds.members)
         if changes := [effect for effect in effects if isinstance(effect, TellMembers)]:
             self._tell(
-                wire_messages.changes_message(self.rounds.members, changes), "Members", members
+                member_list.changes_message(self.rounds.members, changes), "Members", members
             )
         for effect in effects:
             match effect:
                 case Admit():
-                    welcome = wire.Welcome(
-                        members=wire_messages.members_message(self.rounds.members)
-                    )
+                    welcome = wire.Welcome(members=member_list.members_message(self.rounds.members))
                     self._tell(wire.CoordinatorMessage(welcome=welcome), "Welcome", 1)
                 case OpenRound():
                     self.slot_ms = effect.instants.commit_by - effect.instants.opened
                     for assignment in effect.assignments:
                         self._tell(
-                            wire_messages.opened_message(effect, assignment), "RoundOpened", 1
+                            coordinator_messages.opened_message(effect, assignment),
+                            "RoundOpened",
+                            1,
                         )
                     self.plan(self.members.announces(effect, self.now_ms))
                     self.plan(self.members.receipts(effect.round))
                 case CommitRound(commit, holders, _):
-                    word = wire_messages.committed_message(signed[commit.round], holders)
+                    word = coordinator_messages.committed_message(signed[commit.round], holders)
                     self._tell(word, "RoundCommitted", members)
                     self.plan(self.members.applies(commit.round, self.now_ms))
                 case SkipRound(round, reason):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.topologies import TOPOLOGY_NAMES
+from protocol.mixing.topologies import TOPOLOGY_NAMES
 from tests.benchmarks.gossip_adam.cells import COMPARISONS, RATE_CELLS, ROWS, SEEDS, STUDY
 from tests.benchmarks.gossip_adam.report import FIGURE, PAGES, document, figure, page
 from tests.benchmarks.gossip_adam.rounds import crossover, rounds

@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.machine.checkpoints.state import Checkpoints
 from coordinator.machine.evaluation.state import Evaluation
-from coordinator.machine.mixing import Consensus
+from coordinator.machine.mixing.consensus import Consensus
 from coordinator.machine.operator.acts import Admit, Allow, Announce, Ban, Token, ordered
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState, new_state

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from google.protobuf.message import DecodeError
 
-from coordinator.service.wire_messages import event_of, joined
+from coordinator.service.node_messages import event_of, joined
 from node.links import frames
 from protocol import wire_pb2 as wire
 from protocol.border.certificates import certificate, vouching_key

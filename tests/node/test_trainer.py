@@ -24,7 +24,7 @@ from node.replica.digest import state_digest
 from node.replica.position import Pending, Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
-from node.round.catch_up import CatchUp
+from node.round.catching_up.catch_up import CatchUp
 from node.round.context import RoundContext
 from node.round.pending import PendingRounds
 from node.round.witness import WitnessReports
@@ -125,7 +125,7 @@ class Stage:
         self.spec = tiny_spec(overlap=overlap, overlap_from=overlap_from)
         self.client, self.swarm = FakeClient(), FakeSwarm()
         self.replica = Replica(self.spec, RUN, torch.device("cpu"), 2)
-        self.ledger = DecisionLog(RUN, public_bytes(KEY), self.fetch)
+        self.decisions = DecisionLog(RUN, public_bytes(KEY), self.fetch)
         self.status = NodeStatus(OWN, "test")
         self.head, self.commits = genesis_digest(RUN), list[wire.Committed]()
         self.saved: list[Position] = []
@@ -139,7 +139,7 @@ class Stage:
             replica=self.replica,
             corpus=Corpus.open(directory),
             client=self.client,
-            ledger=self.ledger,
+            decisions=self.decisions,
             swarm=self.swarm,
             status=self.status,
             witness=WitnessReports(OWN, self.spec.rounds.copies_min, lambda: 2, self.client.send),
@@ -188,7 +188,7 @@ class Stage:
         if told:
             self.tell(committed=wire.RoundCommitted(commit=self.commits[-1], holders=holders))
         else:
-            self.ledger.saw_decided(round)
+            self.decisions.saw_decided(round)
 
     def skip(self, round: int) -> None:
         self.decided = round

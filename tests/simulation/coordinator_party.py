@@ -387,7 +387,7 @@ class SimulatedCoordinator:
                     effect,
                 )
         self.loss_judge.saw(outcome.effects)
-        self._service.emit(outcome)
+        self._service.delivery.emit(outcome)
 
 
 def _fold(machine: Rounds, journal: MemoryJournal) -> None:

@@ -20,7 +20,7 @@ from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.replica.snapshot import Snapshots
-from node.round.catch_up import CatchUp
+from node.round.catching_up.catch_up import CatchUp
 from node.round.context import RoundContext
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
@@ -136,7 +136,7 @@ class SimulatedNode:
         self.replica: Replica | None = None
         self.trainer: Trainer | None = None
         self.status: NodeStatus | None = None
-        self.ledger: DecisionLog | None = None
+        self.decisions: DecisionLog | None = None
         self.swarm: Swarm | None = None
         self.kept: set[bytes] = set()
         self.ended = ""
@@ -215,7 +215,7 @@ class SimulatedNode:
     @property
     def catches_up(self) -> bool:
         """Whether it replays the log."""
-        return self.trainer is not None and self.ledger is not None and self.ledger.behind()
+        return self.trainer is not None and self.decisions is not None and self.decisions.behind()
 
     def samples_beyond(self, counted: Collection[bytes] = ()) -> list[int]:
         """Positions in its momentum and in its payloads that are neither settled nor `counted`; on
@@ -329,9 +329,9 @@ class SimulatedNode:
         retention, membership = info.spec.retention, info.spec.membership
         replica = self._replica(info, process)
         position = await asyncio.to_thread(replica.load, self.disk)
-        ledger = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
+        decisions = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
         if position:
-            ledger.resume(position)
+            decisions.resume(position)
         snapshot_path: Any = self.disk.path("snapshots")
         snapshots = await asyncio.to_thread(Snapshots, snapshot_path)
         log = KeptLog.__new__(KeptLog)
@@ -371,7 +371,7 @@ class SimulatedNode:
             replica=replica,
             corpus=Corpus(),
             client=client,
-            ledger=ledger,
+            decisions=decisions,
             swarm=swarm,
             status=status,
             witness=witness,
@@ -382,7 +382,7 @@ class SimulatedNode:
             restored=position,
         )
         trainer = Trainer(context)
-        self.trainer, self.ledger, self.status, self.swarm = trainer, ledger, status, swarm
+        self.trainer, self.decisions, self.status, self.swarm = trainer, decisions, status, swarm
         try:
             reason = await self._run(client, info, wire.Hello(addresses=addresses), swarm)
             await turns.evaluator.finish()

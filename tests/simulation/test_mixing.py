@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine import mixing
+from coordinator.machine.mixing import edges
 from coordinator.machine.undecided_round import UndecidedRound
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
-from protocol.topologies import Edge
+from protocol.mixing.topologies import Edge
 from tests.coordinator.machine.driver import PEERS
 from tests.simulation.checkers import Violation
 from tests.simulation.mixing import MixingRun, Node
@@ -92,7 +92,7 @@ def test_an_edge_that_only_one_end_holds_is_caught(
             for place, each in enumerate(said)
         )
 
-    monkeypatch.setattr(mixing, "holds", held_by_one)
+    monkeypatch.setattr(edges, "holds", held_by_one)
     with pytest.raises(Violation, match="lacks a payload"):
         MixingRun(1, tmp_path, "one-peer-exponential").check()
 

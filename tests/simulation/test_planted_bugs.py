@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine import rounds, screening
+from coordinator.machine import deciding, events, rounds, screening
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.payloads import voiding
 from coordinator.machine.rounds import Rounds
@@ -25,6 +25,7 @@ from node.gossip.swarm import Swarm
 from node.round.agenda import Agenda
 from node.round.deadline import Deadline
 from node.round.events import LogPosition
+from node.round.own_payloads import OwnPayloads
 from node.round.pending import PendingRounds
 from node.trainer import Trainer
 from protocol.codec.commits import sign_commit
@@ -90,7 +91,7 @@ def samples_are_trained_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_chain_does_not_move(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds, "commit_digest", lambda commit: sha256(b"always"))
+    patch.setattr(deciding, "commit_digest", lambda commit: sha256(b"always"))
 
 
 def a_commit_is_not_sorted(patch: pytest.MonkeyPatch) -> None:
@@ -103,7 +104,7 @@ def a_round_is_decided_twice(patch: pytest.MonkeyPatch) -> None:
 
     def advance(machine: Rounds, now_ms: int) -> Any:
         effects = right(machine, now_ms)
-        words = [effect for effect in effects if isinstance(effect, rounds.CommitRound)]
+        words = [effect for effect in effects if isinstance(effect, events.CommitRound)]
         return [*effects, *words] if machine.state.totals.committed % 5 == 4 else effects
 
     patch.setattr(Rounds, "_advance", advance)
@@ -115,7 +116,7 @@ def a_heartbeat_revives(patch: pytest.MonkeyPatch) -> None:
     handle = Membership.handle
 
     def remembering(members: Membership, event: Any, now_ms: int) -> Any:
-        if isinstance(event, rounds.Lapsed) and event.peer in members.roster:
+        if isinstance(event, events.Lapsed) and event.peer in members.roster:
             gone.setdefault(id(members), {})[event.peer] = members.roster[event.peer]
         return handle(members, event, now_ms)
 
@@ -135,7 +136,7 @@ def effects_leave_before_the_journal(patch: pytest.MonkeyPatch) -> None:
         signed = {
             effect.commit.round: sign_commit(effect.commit, core._key)
             for effect in batch.effects
-            if isinstance(effect, rounds.CommitRound)
+            if isinstance(effect, events.CommitRound)
         }
         core._emit(Outcome(tuple(batch.effects), signed))
         return right(core, batch)
@@ -198,12 +199,12 @@ def undecided_payloads_are_not_saved(patch: pytest.MonkeyPatch) -> None:
 
 
 def words_are_not_checked(patch: pytest.MonkeyPatch) -> None:
-    """The ledger passes over a word: later commits are applied in its place."""
+    """The log of decisions passes over a word: later commits are applied in its place."""
     right, turn = DecisionLog.next, itertools.count(1)
 
-    async def after(ledger: DecisionLog) -> Any:
-        word = await right(ledger)
-        return await right(ledger) if next(turn) % 20 == 0 and ledger.behind() else word
+    async def after(decisions: DecisionLog) -> Any:
+        word = await right(decisions)
+        return await right(decisions) if next(turn) % 20 == 0 and decisions.behind() else word
 
     patch.setattr(DecisionLog, "next", after)
 
@@ -255,12 +256,12 @@ def it_is_announced_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
         swarm._background.spawn_write(swarm._keep(round, sha256(blob), blob))
         return sha256(blob)
 
-    async def resume(trainer: Trainer, pending: Any) -> None:
-        trainer._context.swarm.open(pending.round)
-        trainer._pending.announce(pending.round)
+    async def resume(own: OwnPayloads, pending: Any) -> None:
+        own._context.swarm.open(pending.round)
+        own._pending.announce(pending.round)
 
     patch.setattr(Swarm, "publish", publish)
-    patch.setattr(Trainer, "_announce_again", resume)
+    patch.setattr(OwnPayloads, "announce_again", resume)
 
 
 def the_book_is_written_late(patch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ class Demote(_Act, frozen=True):
 
 
 class Appoint(_Act, frozen=True):
-    """The word of a key on states is final from now on; see `coordinator.machine.auditing`."""
+    """The word of a key on states is final from now on (`coordinator.machine.digests.auditing`)."""
 
     peer: Key
 

@@ -23,9 +23,10 @@ one twice does no harm.
 
 from typing import assert_never
 
-from coordinator.machine import auditing, events
-from coordinator.machine.auditing import AUDITORS_MAX
+from coordinator.machine import events
 from coordinator.machine.checkpoints import publishing
+from coordinator.machine.digests import auditing
+from coordinator.machine.digests.auditing import AUDITORS_MAX
 from coordinator.machine.events import Chained, Effect, Notify, Refuse, TellMembers
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.operator import acts, demotion

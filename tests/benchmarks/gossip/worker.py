@@ -145,7 +145,7 @@ class Worker:
             RUN,
             SwarmLimits(place.size, place.neighbours),
             log=PayloadLog(directory, 1, LOG_BYTES_MAX),
-            link=self._mesh,
+            network=self._mesh,
             check=Unchecked(),
             key=key,
             report_holding=self._report_holding,

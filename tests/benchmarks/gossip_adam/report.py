@@ -7,8 +7,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from protocol.ids import PeerId
+from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology
 from protocol.mixing.weights import validated
-from protocol.topologies import TOPOLOGY_NAMES, Topology
 from tests.benchmarks.figures import canvas, svg
 from tests.benchmarks.gossip_adam.cells import COMPARISONS, RATE_CELLS, ROWS, SEEDS, SHORT
 from tests.benchmarks.gossip_adam.rounds import rounds_table

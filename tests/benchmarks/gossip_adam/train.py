@@ -26,10 +26,10 @@ from node.replica.genesis import fill
 from protocol.codec.differences import difference_bytes, rounded
 from protocol.ids import PeerId
 from protocol.mixing.consensus import distance, should_only_mix
+from protocol.mixing.topologies import Topology, TopologyName
 from protocol.mixing.weights import edge_weights
 from protocol.runfile import ModelSpec, ScheduleSpec
 from protocol.schedule import learning_rate
-from protocol.topologies import Topology, TopologyName
 from tests.benchmarks.parity.cells import Task
 from tests.benchmarks.parity.task import open_corpus
 

@@ -19,7 +19,7 @@ from coordinator.machine.events import (
     OpenRound,
     RecordDigest,
 )
-from coordinator.machine.mixing import GROUP_ROUNDS
+from coordinator.machine.mixing.consensus import GROUP_ROUNDS
 from coordinator.machine.opening import LAST_MEANS_MAX
 from coordinator.machine.operator.acts import Act, Finish, Pause, Resume, ordered
 from coordinator.machine.operator.acts import Checkpoint as CheckpointAct

@@ -13,7 +13,7 @@ from prometheus_client import generate_latest
 from coordinator.machine.events import Evict
 from coordinator.process import CoordinatorProcess
 from coordinator.sequencer import Outcome
-from coordinator.service import door, server, sessions, wire_messages
+from coordinator.service import door, member_list, node_messages, server, sessions
 from coordinator.service.sessions import NodeSession
 from node.control.members import MemberList
 from protocol import wire_pb2 as wire
@@ -377,7 +377,7 @@ async def test_a_client_that_never_reads_is_cut_off_and_holds_no_stream(
         await deaf.join()
         await other.join()
         for _ in range(10):  # more than any window between the two takes
-            process.service.broadcast(
+            process.service.delivery.broadcast(
                 wire.CoordinatorMessage(skipped=wire.RoundSkipped(reason="x" * 3_000_000))
             )
         await until_after(lambda: state_of(process, deaf) == "away", other.ping)
@@ -430,7 +430,7 @@ async def test_a_key_that_joins_without_end_is_turned_away_for_a_while(
 async def test_a_long_member_list_comes_in_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire_messages, "MEMBERS_PAGE_BYTES", 100)
+    monkeypatch.setattr(member_list, "MEMBERS_PAGE_BYTES", 100)
     async with running(tmp_path, quiet_spec()) as process, AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(node_of(process, n)) for n in range(1, 7)]
         told = MemberList()
@@ -493,7 +493,7 @@ async def test_a_node_that_is_wrong_twice_is_evicted_and_refused_as_the_one_at_f
         await broken.say(wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=666)))
         assert (await broken.hear("resync")).resync.number == 1
         verdict = "this machine computes wrong results: wrong states twice in a row"
-        process.service.emit(Outcome((Evict(broken.peer, verdict, True),), {}))
+        process.service.delivery.emit(Outcome((Evict(broken.peer, verdict, True),), {}))
         refused_until_ms = 2 * int(time.time() * 1000)
         record = process.rounds.state.verdicts.records[broken.peer]
         record.refused_until_ms = refused_until_ms
@@ -521,7 +521,7 @@ async def test_a_goodbye_in_a_replaced_session_does_not_end_the_new_one(tmp_path
             await goodbye.wait()
             yield wire.NodeMessage(leave=wire.Leave(reason="too late"))
 
-        joined = wire_messages.joined(node.peer, wire.Hello(), "127.0.0.1")
+        joined = node_messages.joined(node.peer, wire.Hello(), "127.0.0.1")
         reader = asyncio.create_task(process.service.read_node(joined, stale, old_stream()))
         await node.ping()
         goodbye.set()

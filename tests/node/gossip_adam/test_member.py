@@ -31,8 +31,8 @@ from node.gossip_adam.mixer import Mixer
 from node.gossip_adam.wire import WireFormat
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.mixing.topologies import Topology, TopologyName
 from protocol.mixing.weights import committed_edges
-from protocol.topologies import Topology, TopologyName
 
 NUMBERS = 300
 

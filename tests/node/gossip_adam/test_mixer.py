@@ -10,8 +10,8 @@ from node.gossip_adam.mixer import Mixer
 from node.gossip_adam.wire import WIRE_FORMATS, WireFormat
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.mixing.topologies import Edge, Topology
 from protocol.mixing.weights import shares
-from protocol.topologies import Edge, Topology
 
 NUMBERS = 1000
 LR, DECAY = 0.01, 0.1

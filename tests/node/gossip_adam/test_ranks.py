@@ -18,8 +18,8 @@ from node.gossip_adam.mixer import Mixer
 from node.gossip_adam.optimizer import GossipAdam
 from protocol.errors import DivergedError
 from protocol.ids import PeerId
+from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology
 from protocol.mixing.weights import shares
-from protocol.topologies import TOPOLOGY_NAMES, Topology
 
 RANKS = 3
 LR, DECAY = 0.01, 0.1

@@ -315,7 +315,7 @@ async def test_the_end_of_the_run_ends_the_relay_with_its_reason(
         task = asyncio.create_task(relay.run())
         await until(lambda: coordinator.status()["relays"])
         finished = wire.RunFinished(head_round=7, reason="all 8 steps are done")
-        coordinator.service.broadcast(wire.CoordinatorMessage(finished=finished))
+        coordinator.service.delivery.broadcast(wire.CoordinatorMessage(finished=finished))
         assert await task == "all 8 steps are done"
     finally:
         await relay.stop()
@@ -326,9 +326,9 @@ async def test_an_archive_stays_when_the_run_is_finished(
 ) -> None:
     async with relaying(tmp_path, coordinator, archive=True) as relay:
         finished = wire.RunFinished(head_round=7, reason="all 8 steps are done")
-        coordinator.service.broadcast(wire.CoordinatorMessage(finished=finished))
+        coordinator.service.delivery.broadcast(wire.CoordinatorMessage(finished=finished))
         opened = wire.RoundSkipped(round=9, reason="so that it is heard after the end")
-        coordinator.service.broadcast(wire.CoordinatorMessage(skipped=opened))
+        coordinator.service.delivery.broadcast(wire.CoordinatorMessage(skipped=opened))
         await until(lambda: relay.status()["round"] == 9)
         assert relay.phase is Phase.RELAYING
         assert relay.status()["archive"]["missing"] == 0
@@ -343,7 +343,7 @@ async def test_a_session_that_the_coordinator_ends_leaves_no_sender_behind(
 
     async with relaying(tmp_path, coordinator) as relay:
         assert len(senders()) == 1
-        coordinator.service.close()
+        coordinator.service.delivery.close()
         await until(lambda: relay.status()["session"] != "connected")
         await until(lambda: relay.status()["session"] == "connected")
         assert len(senders()) == 1

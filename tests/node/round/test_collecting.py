@@ -68,19 +68,19 @@ class Peers:
 
 
 def decided(log: Log) -> DecisionLog:
-    """A ledger that has heard of one commit."""
-    ledger = ledger_of(log)
+    """A log of decisions that has heard of one commit."""
+    decisions = ledger_of(log)
     message = log.decide()
     assert message
-    ledger.committed(message)
-    return ledger
+    decisions.committed(message)
+    return decisions
 
 
 def test_payloads_that_are_there_are_returned_without_a_complaint() -> None:
     async def main() -> None:
-        peers, ledger = Peers({payload_of(0): b"payload"}), decided(Log())
-        collected = CommitPayloads(peers, peers, ledger, OWN)
-        _, payloads = await collected.collect(await ledger.next())
+        peers, decisions = Peers({payload_of(0): b"payload"}), decided(Log())
+        collected = CommitPayloads(peers, peers, decisions, OWN)
+        _, payloads = await collected.collect(await decisions.next())
         assert (payloads, peers.complaints) == ([b"payload"], [])
 
     virtually(main())
@@ -88,9 +88,9 @@ def test_payloads_that_are_there_are_returned_without_a_complaint() -> None:
 
 def test_a_payload_that_no_peer_gives_is_complained_of_now_and_then() -> None:
     async def main() -> None:
-        peers, ledger = Peers(), decided(Log())
+        peers, decisions = Peers(), decided(Log())
         collecting = asyncio.create_task(
-            CommitPayloads(peers, peers, ledger, OWN).collect(await ledger.next())
+            CommitPayloads(peers, peers, decisions, OWN).collect(await decisions.next())
         )
         await asyncio.sleep(2 * LOOK_S - 1)
         assert peers.complaints == []
@@ -106,9 +106,9 @@ def test_a_payload_that_no_peer_gives_is_complained_of_now_and_then() -> None:
 
 def test_a_payload_on_its_way_is_not_complained_of() -> None:
     async def main() -> None:
-        peers, ledger = Peers(pulling=True), decided(Log())
+        peers, decisions = Peers(pulling=True), decided(Log())
         collecting = asyncio.create_task(
-            CommitPayloads(peers, peers, ledger, OWN).collect(await ledger.next())
+            CommitPayloads(peers, peers, decisions, OWN).collect(await decisions.next())
         )
         await asyncio.sleep(10 * LOOK_S)
         assert peers.complaints == []
@@ -119,9 +119,9 @@ def test_a_payload_on_its_way_is_not_complained_of() -> None:
 
 def test_a_payload_that_every_peer_was_asked_for_in_vain_is_complained_of_at_once() -> None:
     async def main() -> None:
-        peers, ledger = Peers(gone=True), decided(Log())
+        peers, decisions = Peers(gone=True), decided(Log())
         with pytest.raises(NotRetainedError):
-            await CommitPayloads(peers, peers, ledger, OWN).collect(await ledger.next())
+            await CommitPayloads(peers, peers, decisions, OWN).collect(await decisions.next())
         assert [said.round for said in peers.complaints] == [0]
 
     virtually(main())
@@ -130,15 +130,15 @@ def test_a_payload_that_every_peer_was_asked_for_in_vain_is_complained_of_at_onc
 def test_a_payload_that_becomes_void_is_waited_for_no_more() -> None:
     async def main() -> None:
         log, peers = Log(), Peers()
-        ledger = decided(log)
+        decisions = decided(log)
         collecting = asyncio.create_task(
-            CommitPayloads(peers, peers, ledger, OWN).collect(await ledger.next())
+            CommitPayloads(peers, peers, decisions, OWN).collect(await decisions.next())
         )
         await asyncio.sleep(1)
-        ledger.chained([log.void(0)])
+        decisions.chained([log.void(0)])
         decision, payloads = await collecting
         assert (payloads, decision.kept) == ([b""], [])
-        assert (ledger.outdated, ledger.place.void_count) == ("", 1)
+        assert (decisions.outdated, decisions.place.void_count) == ("", 1)
 
     virtually(main())
 
@@ -146,14 +146,14 @@ def test_a_payload_that_becomes_void_is_waited_for_no_more() -> None:
 def test_payloads_are_waited_for_no_more_when_the_run_goes_on_from_a_checkpoint() -> None:
     async def main() -> None:
         log = Log()
-        peers, ledger = Peers(), decided(log)
-        decision = await ledger.next()
+        peers, decisions = Peers(), decided(log)
+        decision = await decisions.next()
         collecting = asyncio.create_task(
-            CommitPayloads(peers, peers, ledger, OWN).collect(decision)
+            CommitPayloads(peers, peers, decisions, OWN).collect(decision)
         )
         await asyncio.sleep(1)
         assert not collecting.done()
-        ledger.chained([log.restart()])
+        decisions.chained([log.restart()])
         assert await collecting == (decision, [])
 
     virtually(main())

@@ -72,7 +72,7 @@ class Machine:
                 client=SimpleNamespace(now_ms=lambda: int(self.now_ms)),
                 corpus=SimpleNamespace(expect=lambda *_, **__: None),
                 status=NodeStatus("0" * 32, "test"),
-                ledger=SimpleNamespace(next_round=0),
+                decisions=SimpleNamespace(next_round=0),
                 turns=SimpleNamespace(worked=lambda *_, **__: None),
             ),
         )

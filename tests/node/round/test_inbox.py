@@ -67,7 +67,7 @@ def test_a_commit_and_a_skip_reach_the_decision_log(stage: Stage) -> None:
     committed = wire.Committed(body=signed.body, signature=signed.signature)
     told.receive(committed=wire.RoundCommitted(commit=committed, holders=[wire.Holders()]))
     told.receive(skipped=wire.RoundSkipped(round=1))
-    assert stage.ledger.decided_round == 1
+    assert stage.decisions.decided_round == 1
     assert told.events == [events.Decided(), events.Decided()]
 
 
@@ -83,7 +83,7 @@ def test_a_message_of_a_newer_coordinator_changes_nothing(stage: Stage) -> None:
 def test_a_welcome_tells_the_newest_decision_before_the_agenda_hears_of_it(stage: Stage) -> None:
     decided = list[int]()
     inbox = Inbox(
-        stage.context, PendingRounds(), lambda event: decided.append(stage.ledger.decided_round)
+        stage.context, PendingRounds(), lambda event: decided.append(stage.decisions.decided_round)
     )
     inbox.welcomed(wire.Welcome(decided_round=7))
     assert decided == [7]
@@ -101,4 +101,4 @@ def test_a_node_that_waits_for_a_round_hears_of_a_restart_from_a_checkpoint(stag
     signed = sign_entry(restart, KEY)
     entry = wire.ChainEntry(body=signed.body, signature=signed.signature)
     assert Told(stage).receive(chained=entry) == [events.Decided()]
-    assert stage.context.ledger.restart == restart
+    assert stage.context.decisions.restart == restart

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.mixing.push_sum import Arrow, Pushed, exponential_arrows, push_matrix
-from protocol.topologies import Topology, mixing_matrix
+from protocol.mixing.topologies import Topology, mixing_matrix
 
 
 def peers(count: int) -> list[PeerId]:

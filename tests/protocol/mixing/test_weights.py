@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId
+from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology, TopologyName, mixing_matrix
 from protocol.mixing.weights import (
     committed_edges,
     committed_matrix,
@@ -15,7 +16,6 @@ from protocol.mixing.weights import (
     shares,
     validated,
 )
-from protocol.topologies import TOPOLOGY_NAMES, Topology, TopologyName, mixing_matrix
 
 NAMES = st.sampled_from(TOPOLOGY_NAMES)
 

@@ -1,9 +1,9 @@
 """Settings that several tests of the planner predict."""
 
+from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology
 from protocol.planner.compute import Compute
 from protocol.planner.links import IDEAL, Calibration, Line, Network
 from protocol.planner.methods import METHOD_NAMES, Setting, Traffic, predicted
-from protocol.topologies import TOPOLOGY_NAMES, Topology
 
 PASS = Compute(1.0, 2.0, 0.25, 0.125, 0.125)
 TRAFFIC = Traffic(gradient=1e9, payload=1e6, parameters=5e8, local_steps=10)

@@ -8,10 +8,10 @@ from hypothesis import settings as few
 from hypothesis import strategies as st
 
 from protocol.errors import SettingsError
+from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology
 from protocol.planner.compute import Compute, estimated
 from protocol.planner.links import MEASURED, Line, Network
 from protocol.planner.methods import BUCKET_BYTES, METHOD_NAMES, Setting, predicted
-from protocol.topologies import TOPOLOGY_NAMES, Topology
 from tests.protocol.planner.settings import (
     FAST_BIT_S,
     PASS,

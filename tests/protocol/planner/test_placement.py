@@ -5,6 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from protocol.mixing.topologies import TopologyName
 from protocol.planner.placement import (
     ORDERED,
     Array,
@@ -14,7 +15,6 @@ from protocol.planner.placement import (
     good_order,
     order_s,
 )
-from protocol.topologies import TopologyName
 
 
 def costs(nodes: int, seed: int) -> Array:

@@ -12,6 +12,7 @@ from coordinator.status_document import standing
 from protocol.codec.evidence import Evidence, WorkAudit, sign_evidence
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, peer_id
+from tests.coordinator.machine.digests.test_auditing import order
 from tests.coordinator.machine.driver import (
     RUN,
     A,
@@ -22,7 +23,6 @@ from tests.coordinator.machine.driver import (
     of_kind,
     payload_digest,
 )
-from tests.coordinator.machine.test_auditing import order
 from tests.coordinator.machine.test_public_run import newest, play, public
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)

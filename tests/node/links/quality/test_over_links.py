@@ -3,7 +3,7 @@
 import secrets
 
 from coordinator.machine.events import LinksMeasured
-from coordinator.service.wire_messages import event_of
+from coordinator.service.node_messages import event_of
 from node.links.quality.reports import LinkReports
 from protocol.mixing.measured_links import matrix_of, network_of
 from tests.node.links.net import Faulty, Member, clock_ms, grpc, meshes

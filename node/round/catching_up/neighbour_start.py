@@ -11,7 +11,7 @@ no edge of its own.
 
 With int8 payloads hold differences to the newest mean. So every node writes a snapshot of each
 mean, whose SHA-256 the coordinator records, and one that comes late fetches that of the newest mean
-first, in ranges from several members (`node.round.catch_up`), or has it still.
+first, in ranges from several members (`node.round.catching_up.snapshot_fetch`), or has it still.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -32,7 +32,9 @@ from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
-from node.round.catch_up import BlobSource, CatchUp, Jump, Landmark, NotFound, position_at
+from node.round.catching_up.catch_up import CatchUp, NotFound
+from node.round.catching_up.landmarks import Jump, Landmark, position_at
+from node.round.catching_up.snapshot_fetch import BlobSource, ParameterSource
 from node.round.context import PayloadExchange
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
@@ -58,7 +60,7 @@ class PeersAndPayloads(BlobSource, PayloadExchange, Protocol):
     """The swarm as catching up sees it."""
 
 
-class MixingReplica(Protocol):
+class MixingReplica(ParameterSource, Protocol):
     """A replica with parameters of its own; see `node.replica.gossip_adam.GossipAdamReplica`."""
 
     has_momentum: bool
@@ -85,10 +87,16 @@ class NeighbourStart(CatchUp):
     """Fetches a member's parameters for one node. Nothing is kept for others but payloads."""
 
     def __init__(
-        self, *parts: Any, replica: MixingReplica, swarm: PayloadExchange, **more: Any
+        self,
+        info: RunInfo,
+        replica: MixingReplica,
+        snapshots: Snapshots,
+        swarm: PeersAndPayloads,
+        fetch_commits: Callable[[int], Awaitable[wire.Commits]],
+        *,
+        status: NodeStatus,
     ) -> None:
-        """`parts` and `more` as `CatchUp` takes them."""
-        super().__init__(*parts, **more)
+        super().__init__(info, replica, snapshots, swarm, fetch_commits, status=status)
         self._mixing, self._swarm = replica, swarm
         self._differs = self._info.spec.algorithm.mixing.differs
         self._genesis_until = -1
@@ -146,7 +154,7 @@ class NeighbourStart(CatchUp):
         """The state of a member behind a commit, if it can be had."""
         base: Path | None = None
         if walked.base:
-            obtained = await self._obtain(walked.base)
+            obtained = await self._fetch.obtain(walked.base)
             base = obtained if isinstance(obtained, Path) else None
         if not walked.has_base or (walked.base and base is None):
             return None
@@ -165,7 +173,7 @@ class NeighbourStart(CatchUp):
         others = [entry for entry in commit.entries if entry.author != own]
         for entry in sorted(others, key=lambda each: sha256(own.encode() + each.digest)):
             try:
-                payload = await self._fetched(commit, entry)
+                payload = await self._payload_of(commit, entry)
                 parameters = await asyncio.to_thread(
                     self._mixing.parameters_in, commit.round, payload, base
                 )
@@ -178,7 +186,7 @@ class NeighbourStart(CatchUp):
             return Landmark(walked.position, entry.digest, state_digest(parameters)), path
         return None
 
-    async def _fetched(self, commit: Commit, entry: Entry) -> bytes:
+    async def _payload_of(self, commit: Commit, entry: Entry) -> bytes:
         alone = replace(commit, entries=(entry,))
         async with asyncio.timeout(TRY_S):
             payloads = await self._swarm.collect(alone, [[entry.author]])
@@ -203,7 +211,6 @@ def catch_up_for(
     status: NodeStatus,
 ) -> CatchUp:
     """The catching up of a run, by its algorithm."""
-    parts = info, replica, snapshots, swarm, fetch_commits
     if isinstance(replica, GossipAdamReplica):
-        return NeighbourStart(*parts, replica=replica, swarm=swarm, status=status)
-    return CatchUp(*parts, status=status)
+        return NeighbourStart(info, replica, snapshots, swarm, fetch_commits, status=status)
+    return CatchUp(info, replica, snapshots, swarm, fetch_commits, status=status)

@@ -18,8 +18,9 @@ from node.replica.factory import replica_for
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.position import Position
 from node.replica.snapshot import Snapshots
-from node.round.catch_up import Jump, NotFound
-from node.round.neighbour_start import AWAY_ROUNDS, NeighbourStart
+from node.round.catching_up.catch_up import NotFound
+from node.round.catching_up.landmarks import Jump
+from node.round.catching_up.neighbour_start import AWAY_ROUNDS, NeighbourStart
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry, Mix, commit_digest, genesis_digest, sign_commit
@@ -145,11 +146,11 @@ def start_of(members: Members, own: GossipAdamReplica, directory: Path) -> Neigh
         info = RunInfo(DIFFERS, RUN, public_bytes(KEY))
         anchored = info, own, Snapshots(directory), members, members.commits_after
         status = NodeStatus(OWN, "own")
-        return NeighbourStart(*anchored, replica=own, swarm=members, status=status)  # type: ignore[arg-type]
+        return NeighbourStart(*anchored, status=status)  # type: ignore[arg-type]
     info = RunInfo(SPEC, RUN, public_bytes(KEY))
     parts = info, own, Snapshots(directory), members, members.fetch
     status = NodeStatus(OWN, "own")
-    return NeighbourStart(*parts, replica=own, swarm=members, status=status)  # type: ignore[arg-type]
+    return NeighbourStart(*parts, status=status)  # type: ignore[arg-type]
 
 
 async def test_a_newcomer_takes_a_members_newest_parameters_and_the_place_behind_them(

@@ -22,8 +22,8 @@ Rules
 """
 
 from coordinator.machine import head_state
-from coordinator.machine.digest_verdicts import DigestVerdicts
-from coordinator.machine.digest_votes import DigestReports
+from coordinator.machine.digests.verdicts import DigestVerdicts
+from coordinator.machine.digests.votes import DigestReports
 from coordinator.machine.events import Audited, Effect
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.members.standing import AUDITOR_RANK
@@ -138,7 +138,7 @@ def _rule(round: int, verdicts: DigestVerdicts, members: Membership, now_ms: int
 
 def _recorded(round: int, reports: DigestReports, verdicts: DigestVerdicts) -> list[Effect]:
     """The record of the ruling; without a member's report it is made with the first of them."""
-    return verdicts.record(round) if reports.reported else []
+    return verdicts.put_on_record(round) if reports.reported else []
 
 
 def _forgive(round: int, verdicts: DigestVerdicts) -> None:

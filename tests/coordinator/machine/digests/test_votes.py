@@ -1,6 +1,11 @@
 """Counting digests: whose report counts, when a digest has won, level votes, late reports."""
 
-from coordinator.machine.digest_votes import AWAITED_ROUNDS, ROUNDS_KEPT, DigestReports, DigestTally
+from coordinator.machine.digests.votes import (
+    AWAITED_ROUNDS,
+    ROUNDS_KEPT,
+    DigestReports,
+    DigestTally,
+)
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import PEERS, A, B, C, D, E
 
@@ -9,7 +14,7 @@ def reports_on(tally: DigestTally, round: int, *voters: PeerId, **digests: int) 
     """The reports of a round with these voters, once each lower-case name has reported."""
     tally.open(round, set(voters), frozenset())
     for name, digest in digests.items():
-        tally.record(round, PEERS["abcde".index(name)], digest, b"")
+        tally.report(round, PEERS["abcde".index(name)], digest, b"")
     return tally.by_round[round]
 
 
@@ -36,7 +41,7 @@ def test_a_further_node_breaks_a_level_vote() -> None:
     tally = DigestTally()
     reports = reports_on(tally, 0, A, B, a=7, b=8)
     assert reports.winner() is None
-    tally.record(0, C, 8, b"")
+    tally.report(0, C, 8, b"")
     assert reports.winner() == 8
 
 
@@ -57,18 +62,18 @@ def test_a_closed_round_drops_its_reports_and_keeps_the_numbers() -> None:
     reports.decide(7)
     reports.close()
     assert not reports.closed  # C is awaited
-    tally.record(0, C, 8, b"")
+    tally.report(0, C, 8, b"")
     reports.decide(7)
     reports.close()
     assert (reports.closed, reports.by_peer, reports.reported, reports.dissent) == (True, {}, 3, 1)
-    tally.record(0, D, 9, b"")
+    tally.report(0, D, 9, b"")
     assert (reports.reported, reports.dissent, reports.verdict) == (4, 2, 7)
 
 
 def test_a_later_report_of_a_node_replaces_its_earlier_one() -> None:
     tally = DigestTally()
     reports = reports_on(tally, 0, A, B, C, a=7, b=8, c=7)
-    tally.record(0, B, 7, b"")
+    tally.report(0, B, 7, b"")
     assert reports.leading() == (7, 3)
 
 
@@ -81,7 +86,7 @@ def test_the_snapshot_is_the_majoritys_among_those_with_its_digest() -> None:
         (C, 7, b"x" * 32),
         (D, 8, b"y" * 32),
     ):
-        tally.record(0, peer, digest, sha)
+        tally.report(0, peer, digest, sha)
     reports.decide(7)
     assert reports.snapshot_sha256 == b"x" * 32
 
@@ -93,7 +98,7 @@ def test_a_round_with_two_reports_is_checked_and_is_disputed_at_most_once() -> N
     reports_on(tally, 0, A, B, C, a=7)
     assert (tally.rounds_checked, tally.rounds_disputed) == (0, 0)
     for peer, digest in ((B, 8), (B, 7), (C, 9)):
-        tally.record(0, peer, digest, b"")
+        tally.report(0, peer, digest, b"")
     assert (tally.rounds_checked, tally.rounds_disputed) == (1, 1)
 
 
@@ -110,8 +115,8 @@ def test_only_the_newest_rounds_are_kept_and_older_ones_take_no_reports() -> Non
     for round in range(1000):
         reports_on(tally, round, A, a=round)
     assert len(tally.by_round) == ROUNDS_KEPT
-    assert tally.record(1000 - ROUNDS_KEPT - 1, B, 666, b"") is None
-    assert tally.record(1000 - ROUNDS_KEPT, B, 666, b"") is not None
+    assert tally.report(1000 - ROUNDS_KEPT - 1, B, 666, b"") is None
+    assert tally.report(1000 - ROUNDS_KEPT, B, 666, b"") is not None
 
 
 def test_a_node_that_is_sent_through_the_log_is_awaited_again_and_its_old_digest_is_kept() -> None:
@@ -131,8 +136,8 @@ def test_the_end_of_a_replay_names_the_nodes_that_returned_and_those_that_change
     reports = reports_on(tally, 0, A, B, C, a=7, b=8, c=9)
     for peer in (A, B, C):
         tally.send_through_log(0, peer)
-    tally.record(0, A, 7, b"")
-    tally.record(0, B, 7, b"")
+    tally.report(0, A, 7, b"")
+    tally.report(0, B, 7, b"")
     assert not reports.has_replayed
     assert tally.forget(C) == [0]
     assert reports.has_replayed

@@ -1,38 +1,31 @@
-"""Between wire and machine: everything that a stranger can write is bounded."""
+"""What a node says becomes an event: everything that a stranger can write is bounded."""
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.journal import RecordedCommit
+from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (
     Announced,
     Applied,
-    Assignment,
     Audited,
     Heartbeat,
     Holding,
     Joined,
     Left,
-    OpenRound,
+    LinksMeasured,
     Ready,
 )
-from coordinator.machine.payloads.receipts import Receipts
-from coordinator.service import wire_messages
+from coordinator.service import node_messages
 from protocol import wire_pb2 as wire
-from protocol.clock import Instants
-from protocol.codec.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId
 from protocol.limits import (
     ADDRESSES_MAX,
-    COMMITS_PER_REPLY,
+    LOSS_NATS_MAX,
     MEMBERS_MAX,
-    MESSAGE_BYTES_MAX,
-    PAYLOAD_BYTES_LIMIT,
     TEXT_BYTES_MAX,
+    VALIDATION_WINDOWS_MAX,
 )
-from protocol.shuffle import Share
-from tests.coordinator.machine.driver import RUN, A, B, payload_digest
+from protocol.mixing.link_report import BIT_S_MAX, LINKS_MAX, ROUND_TRIP_MS_MAX, MeasuredLink
+from tests.coordinator.machine.driver import A, B, C
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -78,7 +71,7 @@ def announced(**changes: object) -> wire.NodeMessage:
 def test_a_message_becomes_an_event_under_the_senders_proven_name(
     message: wire.NodeMessage, event: object
 ) -> None:
-    assert wire_messages.event_of(A, message) == event
+    assert node_messages.event_of(A, message) == event
 
 
 @pytest.mark.parametrize(
@@ -138,12 +131,12 @@ def test_a_message_becomes_an_event_under_the_senders_proven_name(
 )
 def test_a_dishonest_message_is_refused(message: wire.NodeMessage, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=words):
-        wire_messages.event_of(A, message)
+        node_messages.event_of(A, message)
 
 
 def test_a_hello_becomes_an_event() -> None:
     hello = wire.Hello(addresses=["a:1", "b:2"], name="n", hardware="h", software="s")
-    assert wire_messages.joined(A, hello, "9.9.9.9") == Joined(A, ("a:1", "b:2"), "n", "h", "s")
+    assert node_messages.joined(A, hello, "9.9.9.9") == Joined(A, ("a:1", "b:2"), "n", "h", "s")
 
 
 @pytest.mark.parametrize(
@@ -167,80 +160,73 @@ def test_a_hello_becomes_an_event() -> None:
 )
 def test_a_hello_is_bounded(hello: wire.Hello, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=f"{A}: {words}"):
-        wire_messages.joined(A, hello, "9.9.9.9")
-
-
-def test_an_opening_tells_a_member_its_own_share_only() -> None:
-    assignment = Assignment(A, (Share(5, 2), Share(9, 1)), True, "why")
-    other = Assignment(B, (Share(0, 5),), False, "")
-    opened = OpenRound(7, 6, Instants(1, 2, 3, 4), 11, 12, (assignment, other))
-    told = wire_messages.opened_message(opened, assignment).opened
-    assert [(share.first, share.count) for share in told.shares] == [(5, 2), (9, 1)]
-    assert (told.round, told.step, told.muted, told.reason) == (7, 6, True, "why")
-    assert (told.opened_ms, told.bell_ms, told.publish_by_ms, told.commit_by_ms) == (1, 2, 3, 4)
-    assert (told.learning_rate_bits, told.decay_bits) == (11, 12)
-
-
-def recorded(round: int, body_bytes: int = 100) -> RecordedCommit:
-    return RecordedCommit(round, SignedCommit(bytes(body_bytes), bytes(64)), 1.0, None, 0, 0, b"")
-
-
-def test_a_short_page_says_how_far_everything_is_decided() -> None:
-    reply = wire_messages.commits_reply([recorded(1), recorded(4)], decided_round=6, head_round=4)
-    assert (len(reply.commits), reply.decided_round, reply.head_round) == (2, 6, 4)
-    assert wire_messages.commits_reply([], 6, 4).decided_round == 6
-
-
-def test_a_full_page_ends_at_its_last_commit() -> None:
-    """Else a node would take the commits of the next page for skipped rounds."""
-    rows = [recorded(2 * number) for number in range(COMMITS_PER_REPLY)]
-    reply = wire_messages.commits_reply(rows, decided_round=999, head_round=998)
-    assert (len(reply.commits), reply.decided_round) == (
-        COMMITS_PER_REPLY,
-        2 * (COMMITS_PER_REPLY - 1),
-    )
-
-
-def test_a_page_of_large_commits_fits_a_message_and_ends_at_its_last_commit() -> None:
-    rows = [recorded(number, body_bytes=500_000) for number in range(COMMITS_PER_REPLY)]
-    reply = wire_messages.commits_reply(rows, decided_round=999, head_round=998)
-    assert 1 <= len(reply.commits) < COMMITS_PER_REPLY
-    assert reply.decided_round == len(reply.commits) - 1
-    assert reply.ByteSize() < MESSAGE_BYTES_MAX
-
-
-def test_a_page_has_at_least_one_commit_however_large() -> None:
-    reply = wire_messages.commits_reply(
-        [recorded(0, body_bytes=MESSAGE_BYTES_MAX - 1000), recorded(1)], 5, 1
-    )
-    assert (len(reply.commits), reply.decided_round) == (1, 0)
-
-
-def test_the_commit_of_the_largest_run_fits_a_message() -> None:
-    """Every member holds some payloads; a few holders of each are told."""
-    key, peers = (
-        Ed25519PrivateKey.generate(),
-        [PeerId(f"{number:032x}") for number in range(MEMBERS_MAX)],
-    )
-    receipts = Receipts(copies_min=1, named_max=2 * MEMBERS_MAX)
-    digests = [payload_digest(peer, 0) for peer in peers]
-    for peer in peers:
-        receipts.hold(peer, digests[:8], 0)
-    for place, digest in enumerate(digests):
-        for peer in peers[place : place + 20]:
-            receipts.hold(peer, (digest,), 0)
-    entries = tuple(
-        Entry(peer, digest, PAYLOAD_BYTES_LIMIT, 1, 2**48)
-        for peer, digest in zip(peers, digests, strict=True)
-    )
-    commit = Commit(RUN, 2**62, 2**62, entries, 2**32 - 1, 2**32 - 1, genesis_digest(RUN))
-    holders = tuple(receipts.told_holders(digest) for digest in digests)
-    message = wire_messages.committed_message(sign_commit(commit, key), holders)
-    assert min(map(len, holders)) >= 1
-    assert message.ByteSize() < MESSAGE_BYTES_MAX
+        node_messages.joined(A, hello, "9.9.9.9")
 
 
 def test_an_address_that_leads_back_to_its_reader_is_told_to_nobody_but_neighbours() -> None:
     hello = wire.Hello(addresses=["127.0.0.1:22", "192.0.2.1:1", "localhost:80", "node:1"])
-    assert wire_messages.joined(A, hello, "9.9.9.9").addresses == ("192.0.2.1:1", "node:1")
-    assert wire_messages.joined(A, hello, "127.0.0.1").addresses == tuple(hello.addresses)
+    assert node_messages.joined(A, hello, "9.9.9.9").addresses == ("192.0.2.1:1", "node:1")
+    assert node_messages.joined(A, hello, "127.0.0.1").addresses == tuple(hello.addresses)
+
+
+def said(**changes: object) -> wire.NodeMessage:
+    fields = {"round": 3, "loss": 1.5, "samples": 8, "data_sha256": b"d" * 32}
+    return wire.NodeMessage(evaluated=wire.Evaluated(**(fields | changes)))  # type: ignore[arg-type]
+
+
+def test_a_measured_loss_and_the_word_that_there_is_none() -> None:
+    assert node_messages.event_of(A, said()) == Evaluated(A, 3, 1.5, 8, b"d" * 32)
+    failed = node_messages.event_of(A, said(failure="too\nbusy", loss=float("nan")))
+    assert failed == Evaluated(A, 3, 0.0, 0, b"", "too?busy")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"loss": float("nan")}, "expected a validation loss from 0 to"),
+        ({"loss": float("inf")}, "expected a validation loss from 0 to"),
+        ({"loss": -0.1}, "expected a validation loss from 0 to"),
+        ({"loss": LOSS_NATS_MAX + 1}, "expected a validation loss from 0 to"),
+        ({"samples": 0}, "expected a validation loss over 1 to"),
+        ({"samples": VALIDATION_WINDOWS_MAX + 1}, "expected a validation loss over 1 to"),
+        ({"round": -1}, "expected a round of at least 0"),
+        ({"data_sha256": b"short"}, "expected"),
+    ],
+)
+def test_what_is_out_of_bounds_ends_the_session(changes: dict[str, object], expected: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=expected):
+        node_messages.event_of(A, said(**changes))
+
+
+def measured(*links: tuple[str, int, int]) -> wire.NodeMessage:
+    told = (
+        wire.MeasuredLink(peer_id=peer, round_trip_ms=round_trip_ms, bit_per_second=bit_s)
+        for peer, round_trip_ms, bit_s in links
+    )
+    return wire.NodeMessage(links=wire.LinksMeasured(links=told))
+
+
+def test_measured_links_are_taken_as_they_are_said() -> None:
+    event = node_messages.event_of(A, measured((B, 0, 0), (C, ROUND_TRIP_MS_MAX, BIT_S_MAX)))
+    links = MeasuredLink(B, 0, 0), MeasuredLink(C, ROUND_TRIP_MS_MAX, BIT_S_MAX)
+    assert event == LinksMeasured(A, links)
+    assert node_messages.event_of(A, measured()) == LinksMeasured(A, ())
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ([(f"{number:032x}", 1, 1) for number in range(9, LINKS_MAX + 10)], "at most 64 measured"),
+        ([("short", 1, 1)], "expected"),
+        ([(C, 1, 1), (B, 1, 1)], "each once and sorted"),
+        ([(B, 1, 1), (B, 1, 1)], "each once and sorted"),
+        ([(A, 1, 1)], "to other nodes"),
+        ([(B, ROUND_TRIP_MS_MAX + 1, 1)], "expected a round trip of at most"),
+        ([(B, 1, BIT_S_MAX + 1)], "expected a round trip of at most"),
+    ],
+)
+def test_links_out_of_bounds_end_the_session(
+    links: list[tuple[str, int, int]], expected: str
+) -> None:
+    with pytest.raises(RemoteProtocolError, match=expected):
+        node_messages.event_of(A, measured(*links))

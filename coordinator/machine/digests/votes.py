@@ -1,5 +1,5 @@
 """Counts the state digests that nodes report after each commit;
-`coordinator.machine.digest_verdicts` judges.
+`coordinator.machine.digests.verdicts` judges.
 
     open ----> decided by one report ----> final         a level vote leaves a round open
       '--- decided by two or more ----------^
@@ -11,8 +11,8 @@ Rules
 - When no voter is awaited, every report counts, so that a node that joins can break a level vote.
 - Two nodes with one digest make it final: no crowd that joins later can overturn the record. The
   report of a single node stands until another node contradicts it.
-- Where the operator has named auditors (`coordinator.machine.auditing`), votes make nothing final:
-  what they decide is provisional until an auditor has its word.
+- Where the operator has named auditors (`coordinator.machine.digests.auditing`), votes make nothing
+  final: what they decide is provisional until an auditor has its word.
 """
 
 from collections import Counter
@@ -204,7 +204,7 @@ class DigestTally:
         self.by_round[round] = DigestReports(voters, set(voters), authors)
         self._slide(round)
 
-    def record(
+    def report(
         self, round: int, peer: PeerId, state_digest: int, snapshot_sha256: bytes
     ) -> DigestReports | None:
         """Note one report; None when its round is too old. Round -1 is genesis."""

@@ -21,12 +21,12 @@ In a run that is open to the public only members with standing vote. Other nodes
 what those have decided, and no node is blamed on the word of nodes with less standing than its own.
 
 Where the operator has named auditors nobody is blamed on votes at all, but on an auditor's word
-alone (`coordinator.machine.auditing`).
+alone (`coordinator.machine.digests.auditing`).
 """
 
 from dataclasses import dataclass, field
 
-from coordinator.machine.digest_votes import DigestReports, DigestTally
+from coordinator.machine.digests.votes import DigestReports, DigestTally
 from coordinator.machine.events import (
     Applied,
     AskResync,
@@ -146,7 +146,7 @@ class DigestVerdicts:
         rounds = [*self.tally.skip_earlier(said.peer, said.round), *self.tally.give_up_overdue()]
         effects = [effect for round in rounds for effect in self.count(round, members, now_ms)]
         snapshot_sha256 = said.snapshot_sha256 if isinstance(said, Applied) else b""
-        reports = self.tally.record(said.round, said.peer, said.state_digest, snapshot_sha256)
+        reports = self.tally.report(said.round, said.peer, said.state_digest, snapshot_sha256)
         if reports is None:
             return effects
         if reports.final:
@@ -204,9 +204,10 @@ class DigestVerdicts:
     # ---- verdicts
 
     def count(self, round: int, members: Membership, now_ms: int) -> list[Effect]:
+        """Decide a round as far as the reports on it allow."""
         reports = self.tally.by_round[round]
         if reports.final:
-            return self.record(round) if not reports.awaited else []
+            return self.put_on_record(round) if not reports.awaited else []
         if self.auditors:
             return self._await_word(round, reports)
         if reports.has_replayed:
@@ -224,12 +225,12 @@ class DigestVerdicts:
         """
         reports.provisional = True
         if reports.verdict is not None:
-            return self.record(round) if not reports.awaited else []
+            return self.put_on_record(round) if not reports.awaited else []
         said = set(reports.digests().values())
         if reports.awaited or len(said) != 1:
             return []
         reports.decide(said.pop())
-        return self.record(round)
+        return self.put_on_record(round)
 
     def _compare(
         self, said: Applied | Ready, reports: DigestReports, members: Membership, now_ms: int
@@ -237,8 +238,8 @@ class DigestVerdicts:
         """Judge one more report of a round whose digest is final."""
         if said.state_digest == reports.verdict:
             self.agrees(said.peer, said.round, reports)
-            return self.record(said.round) if not reports.awaited else []
-        effects = self.record(said.round)
+            return self.put_on_record(said.round) if not reports.awaited else []
+        effects = self.put_on_record(said.round)
         return effects + self.differs(said.peer, said.round, members, now_ms)
 
     def _decide(
@@ -252,12 +253,12 @@ class DigestVerdicts:
             reports.rank = 0  # the first to come are all that there are: they blame nobody of rank
         for peer in agreeing:
             self.agrees(peer, round, reports)
-        effects = self.record(round)
+        effects = self.put_on_record(round)
         for peer in (peer for peer, digest in said.items() if digest != verdict):
             effects += self.differs(peer, round, members, now_ms)
         return effects
 
-    def record(self, round: int) -> list[Effect]:
+    def put_on_record(self, round: int) -> list[Effect]:
         """Put a verdict, or its withdrawal (no reports), on record."""
         reports = self.tally.recount(round)
         if reports.verdict is None:
@@ -274,7 +275,7 @@ class DigestVerdicts:
     ) -> list[Effect]:
         """The vote is level: the nodes that have not yet replayed the log do so."""
         self.tally.reopen(round)
-        effects = self.record(round)
+        effects = self.put_on_record(round)
         fresh = [peer for peer in sorted(reports.by_peer) if not self._record_of(peer).replayed]
         if not fresh:
             self._hold(round, reports)
@@ -325,6 +326,7 @@ class DigestVerdicts:
     # ---- consequences
 
     def agrees(self, peer: PeerId, round: int, reports: DigestReports) -> None:
+        """The node reported the state that was decided: it is given work, and counts again."""
         self.held.pop(peer, None)
         record = self.records.get(peer)
         if record is None or not reports.final:

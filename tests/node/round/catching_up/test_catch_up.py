@@ -22,7 +22,8 @@ from node.replica.digest import state_digest
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
-from node.round.catch_up import SNAPSHOTS_TRIED, CatchUp, Jump, NotFound
+from node.round.catching_up.catch_up import CatchUp, NotFound
+from node.round.catching_up.landmarks import SNAPSHOTS_TRIED, Jump
 from node.round.crash_recovery import CrashRecovery
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
@@ -165,7 +166,7 @@ class Forger(Server):
 
 
 class Members:
-    """Servers as `node.round.catch_up.BlobSource`, each behind links of its own."""
+    """Servers as a `BlobSource` of `snapshot_fetch`, each behind links of its own."""
 
     def __init__(self, servers: dict[PeerId, Server]) -> None:
         self.servers = servers
@@ -503,7 +504,7 @@ class SavedStage(Stage):
         super().__init__(corpus, overlap)
         position = self.replica.load(path)
         if position:
-            self.ledger.resume(position)
+            self.decisions.resume(position)
         self.change(save=lambda position: self.replica.save(path, position), restored=position)
 
     def follow(self, earlier: "SavedStage") -> None:
@@ -643,7 +644,7 @@ async def killed_behind_its_save(
                 first.commit(round, [announced.digest])
                 await has_taken(first, round)
     saved = SavedStage(corpus, 1, path)
-    assert (saved.ledger.next_round, saved.trainer.position.pending) == (2, ()), (
+    assert (saved.decisions.next_round, saved.trainer.position.pending) == (2, ()), (
         "nothing of round 2 is in it"
     )
     again = SavedStage(corpus, 1, path)

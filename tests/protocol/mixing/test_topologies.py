@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId
-from protocol.topologies import (
+from protocol.mixing.topologies import (
     TOPOLOGY_NAMES,
     Topology,
     TopologyName,

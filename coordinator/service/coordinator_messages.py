@@ -1,0 +1,163 @@
+"""Writes the messages of the coordinator: to a node, or to all of them."""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from coordinator.journal import RecordedCommit, RecordedEntry
+from coordinator.machine.evaluation.events import AskEvaluation
+from coordinator.machine.events import Assignment, OpenRound
+from coordinator.machine.run_state import RunState
+from protocol import wire_pb2 as wire
+from protocol.codec.chain import SignedEntry
+from protocol.codec.commits import SignedCommit
+from protocol.ids import PeerId
+from protocol.limits import COMMITS_PER_REPLY, MESSAGE_BYTES_MAX
+from protocol.runfile import RunSpec
+from protocol.shuffle import Share
+
+SHARE_BYTES = 24
+"""Bytes of a share in a message, at most: two numbers of ten, and what frames them."""
+
+
+def heartbeat_reply(
+    sent_ms: int, received_ms: int, replied_ms: int, standing: tuple[str, str] = ("", "")
+) -> wire.CoordinatorMessage:
+    """The reply to a heartbeat, from which a node estimates the clock offset and learns its
+    standing: (state, reason).
+    """
+    reply = wire.HeartbeatReply(
+        sent_ms=sent_ms,
+        received_ms=received_ms,
+        replied_ms=replied_ms,
+        state=standing[0],
+        reason=standing[1],
+    )
+    return wire.CoordinatorMessage(heartbeat=reply)
+
+
+def add_course(reply: wire.CoordinatorMessage, state: RunState, spec: RunSpec) -> None:
+    """Say in the reply to a heartbeat how long the run is now, and how well it learns."""
+    reply.heartbeat.steps = state.schedule(spec).steps
+    if newest := state.evaluation.newest:
+        reply.heartbeat.validation_loss = newest.loss
+        reply.heartbeat.validation_round = newest.round
+
+
+def opened_message(opened: OpenRound, assignment: Assignment) -> wire.CoordinatorMessage:
+    """The opening of a round for one member."""
+    return wire.CoordinatorMessage(
+        opened=wire.RoundOpened(
+            round=opened.round,
+            step=opened.step,
+            opened_ms=opened.instants.opened,
+            bell_ms=opened.instants.bell,
+            publish_by_ms=opened.instants.publish_by,
+            commit_by_ms=opened.instants.commit_by,
+            shares=_shares(assignment.shares),
+            learning_rate_bits=opened.learning_rate_bits,
+            decay_bits=opened.decay_bits,
+            muted=assignment.muted,
+            reason=assignment.reason,
+            assigned=opened.assigned,
+            mean=opened.mean,
+            among_neighbours=opened.among_neighbours,
+            only_mixes=opened.only_mixes,
+            neighbours=assignment.neighbours if opened.among_neighbours else (),
+        )
+    )
+
+
+def evaluation_asked(ask: AskEvaluation) -> wire.CoordinatorMessage:
+    """The request to measure the validation loss of a state."""
+    asked = wire.EvaluationAsked(round=ask.round, samples=ask.samples)
+    return wire.CoordinatorMessage(evaluation=asked)
+
+
+def chain_entry(signed: SignedEntry) -> wire.ChainEntry:
+    """An entry of the chain."""
+    return wire.ChainEntry(body=signed.body, signature=signed.signature)
+
+
+def committed_message(
+    signed: SignedCommit,
+    holders: tuple[tuple[PeerId, ...], ...],
+    before: Iterable[SignedEntry] = (),
+) -> wire.CoordinatorMessage:
+    """A commit, with members that hold each of its payloads and the entries of the chain in front
+    of it.
+    """
+    return wire.CoordinatorMessage(
+        committed=wire.RoundCommitted(
+            commit=wire.Committed(
+                body=signed.body, signature=signed.signature, before=map(chain_entry, before)
+            ),
+            holders=[wire.Holders(peer_ids=peers) for peers in holders],
+        )
+    )
+
+
+def _recorded(
+    recorded: RecordedCommit, entries: Sequence[RecordedEntry] = (), previous_round: int = -1
+) -> wire.Committed:
+    """A commit of the log, with the digest that the majority reported after it, the entries of the
+    chain between it and the commit of `previous_round`, and those that make its payloads void.
+    """
+    before = [each for each in entries if previous_round <= each.after_round < recorded.round]
+    voids = [each for each in entries if each.round == recorded.round]
+    return wire.Committed(
+        body=recorded.signed.body,
+        signature=recorded.signed.signature,
+        state_digest=recorded.state_digest or 0,
+        digest_reports=recorded.reports,
+        snapshot_sha256=recorded.snapshot_sha256,
+        before=[chain_entry(each.signed) for each in before],
+        voids=[chain_entry(each.signed) for each in voids],
+        trained=_trained(recorded),
+    )
+
+
+def commits_reply(
+    recorded: list[RecordedCommit],
+    decided_round: int,
+    head_round: int,
+    entries: Sequence[RecordedEntry] = (),
+) -> wire.Commits:
+    """One page of the log: commits in `recorded`, oldest first, as many as fit one message, with
+    the `entries` of the chain around them.
+
+    A node takes every round up to `decided_round` that has no commit for skipped. So when commits
+    are left for the next page, `decided_round` is that of the last commit in this one.
+    """
+    sizes = accumulate(map(_log_bytes, recorded))
+    told = [
+        row for row, size in zip(recorded, sizes, strict=True) if size <= MESSAGE_BYTES_MAX // 2
+    ] or recorded[:1]
+    complete = len(told) == len(recorded) < COMMITS_PER_REPLY
+    previous = [-1, *(row.round for row in told)]
+    last = told[-1].round if told else head_round
+    return wire.Commits(
+        commits=[
+            _recorded(row, entries, before) for row, before in zip(told, previous, strict=False)
+        ],
+        decided_round=decided_round if complete else told[-1].round,
+        head_round=head_round,
+        tail=[
+            chain_entry(each.signed) for each in entries if complete and each.after_round == last
+        ],
+    )
+
+
+def _shares(shares: Iterable[Share]) -> list[wire.Share]:
+    """Some shares."""
+    return [wire.Share(first=share.first, count=share.count) for share in shares]
+
+
+def _trained(recorded: RecordedCommit) -> list[wire.Trained]:
+    """What the authors of a commit say they have trained, in the order of its entries."""
+    return [wire.Trained(shares=_shares(shares)) for shares in recorded.trained]
+
+
+def _log_bytes(recorded: RecordedCommit) -> int:
+    """Bytes of a commit in a page of the log, about."""
+    shares = sum(1 + len(each) for each in recorded.trained)
+    return len(recorded.signed.body) + SHARE_BYTES * shares

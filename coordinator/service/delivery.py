@@ -1,0 +1,185 @@
+"""Carries the machine's effects to nodes and relays, as messages in their sessions.
+
+    emit --one effect after the other--> a message to one node | to all of them | a log record
+
+A message to every session is encoded once. The pages of the member list are kept while it stays as
+it is.
+"""
+
+import logging
+from typing import assert_never
+
+from coordinator.checkpoints.desk import CheckpointDesk
+from coordinator.machine import events
+from coordinator.machine.checkpoints.events import AskCheckpoint, CheckpointMade
+from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
+from coordinator.sequencer import Outcome, Sequencer
+from coordinator.service import coordinator_messages, member_list
+from coordinator.service.relays import Relays
+from coordinator.service.sessions import Message, NodeSession, SessionTable, SharedEncoding
+from protocol import wire_pb2 as wire
+from protocol.codec.chain import ChainEntry, Reschedule, Void
+from protocol.ids import PeerId
+from protocol.schedule import float32_value
+
+log = logging.getLogger("lockstep.coordinator")
+
+
+class Delivery:
+    """The open sessions of one run, and what goes out to them."""
+
+    def __init__(self, sequencer: Sequencer, relays: Relays, checkpoints: CheckpointDesk) -> None:
+        self._sequencer, self._relays, self._checkpoints = sequencer, relays, checkpoints
+        self.node_sessions = SessionTable("node")
+        self.relay_sessions = SessionTable("relay")
+        self._encoding = SharedEncoding()
+        self._pages: list[wire.Members] = []  # of the member list, while it stays as it is
+
+    def emit(self, outcome: Outcome) -> None:
+        """Carry out the effects of one batch of events."""
+        if changes := [
+            effect for effect in outcome.effects if isinstance(effect, events.TellMembers)
+        ]:
+            self._pages = []
+            members = self._sequencer.rounds.members
+            self.broadcast(member_list.changes_message(members, changes))
+        for effect in outcome.effects:
+            self._perform(effect, outcome)
+
+    def close(self) -> None:
+        """End every session."""
+        for session in (*self.node_sessions, *self.relay_sessions):
+            session.close()
+
+    def turn_away(self, target: str, last: Message) -> None:
+        """End the sessions of a key, or from a host, with a last message."""
+        for sessions in (self.node_sessions, self.relay_sessions):
+            for peer, host in sessions.hosts.items():
+                if target in (peer, host):
+                    sessions.close(peer, last)
+
+    def encode(self, message: Message) -> bytes:
+        """The bytes of a message; kept ones where it goes to every session."""
+        return self._encoding.encode(message)
+
+    def broadcast(self, message: Message) -> None:
+        """Send a message to every node and relay."""
+        self._encoding.share(message)
+        for session in (*self.node_sessions, *self.relay_sessions):
+            session.send(message)
+
+    def _perform(self, effect: events.Effect, outcome: Outcome) -> None:
+        match effect:
+            case events.Admit(peer):
+                if session := self.node_sessions.get(peer):
+                    log.info("member joined", extra=self._where(peer=peer, where=session.place))
+                    self._welcome(session)
+            case events.Refuse(peer, reason, wrong_results, retry):
+                refused = wire.Refused(reason=reason, wrong_results=wrong_results, retry=retry)
+                self.node_sessions.close(peer, Message(refused=refused))
+            case events.Evict(peer, reason, wrong_results):
+                log.info("member evicted", extra=self._where(peer=peer, reason=reason))
+                evicted = wire.Evicted(reason=reason, wrong_results=wrong_results)
+                self.node_sessions.close(peer, Message(evicted=evicted))
+            case events.OpenRound():
+                self._open_round(effect)
+            case events.CommitRound(commit, holders, loss):
+                numbers = {"contributors": len(commit.entries), "loss": loss}
+                log.info("round committed", extra=self._where(round=commit.round, **numbers))
+                signed = outcome.signed[commit.round]
+                before = outcome.before.get(commit.round, ())
+                self.broadcast(coordinator_messages.committed_message(signed, holders, before))
+            case events.Chained(entry):
+                words, about = _record_of(entry)
+                log.warning(words, extra=self._where(**about))
+                self.broadcast(
+                    Message(chained=coordinator_messages.chain_entry(outcome.entries[entry]))
+                )
+            case events.SkipRound(round, reason):
+                log.info("round skipped", extra=self._where(round=round, reason=reason))
+                self.broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
+            case events.AskResync(peer, round, reason, number):
+                log.warning(
+                    "member told to resync",
+                    extra=self._where(round=round, peer=peer, reason=reason),
+                )
+                resync = wire.Resync(round=round, reason=reason, number=number)
+                self.node_sessions.send(peer, Message(resync=resync))
+            case events.FinishRun(reason):
+                head = self._sequencer.rounds.state.head_round
+                self.broadcast(Message(finished=wire.RunFinished(head_round=head, reason=reason)))
+            case events.Notify(text):
+                self.broadcast(Message(notice=wire.Notice(text=text)))
+            case AskCheckpoint():
+                self._ask_checkpoint(effect)
+            case CheckpointMade():
+                self._checkpoints.made(effect)
+            case AskEvaluation(_, peer):
+                self.node_sessions.send(peer, coordinator_messages.evaluation_asked(effect))
+            case LossMeasured(point):
+                about = {"round": point.round, "loss": point.loss, "peer": point.peer}
+                log.info("validation loss", extra=self._where(**about))
+            case events.TellMembers() | events.RecordDigest():
+                pass  # told together in `emit`; already in the journal
+            case _:
+                assert_never(effect)
+
+    def _ask_checkpoint(self, ask: AskCheckpoint) -> None:
+        plain, own = self._checkpoints.messages(ask)
+        self._encoding.share(plain)
+        for peer in self.node_sessions.hosts:
+            if ask.to in (None, peer):
+                self.node_sessions.send(peer, own.get(peer, plain))
+
+    def _open_round(self, opened: events.OpenRound) -> None:
+        for assignment in opened.assignments:
+            message = coordinator_messages.opened_message(opened, assignment)
+            self.node_sessions.send(assignment.peer, message)
+        without_share = wire.RoundOpened(round=opened.round, step=opened.step)
+        for relay in self.relay_sessions:
+            relay.send(Message(opened=without_share))
+
+    def _welcome(self, session: NodeSession) -> None:
+        """Greet a member or relay, and tell it all the others."""
+        state = self._sequencer.rounds.state
+        if not self._pages:
+            self._pages = member_list.member_pages(self._sequencer.rounds.members, self._relays)
+        first, *others = self._pages
+        session.send(
+            Message(
+                welcome=wire.Welcome(
+                    decided_round=state.decided_round,
+                    head_round=state.head_round,
+                    members=first,
+                    tail=map(coordinator_messages.chain_entry, self._sequencer.tail),
+                )
+            )
+        )
+        for page in others:
+            session.send(Message(members=page))
+
+    def welcome_relay(self, session: NodeSession) -> None:
+        """Greet a relay that was admitted, and tell everybody of it."""
+        self._pages = []
+        self._welcome(session)
+        self.tell_relays()
+
+    def tell_relays(self, gone: PeerId | None = None) -> None:
+        """Tell everybody the relays, and the one that went."""
+        self._pages = []
+        self.broadcast(member_list.relays_message(self._relays, gone))
+
+    def _where(self, **fields: object) -> dict[str, object]:
+        """Fields of a log record: the run, then `fields`."""
+        return {"run": self._sequencer.rounds.run_id, **fields}
+
+
+def _record_of(entry: ChainEntry) -> tuple[str, dict[str, object]]:
+    """The words and the fields of an entry's log record."""
+    if isinstance(entry, Void):
+        about = {"digest": entry.digest.hex(), "reason": entry.reason}
+        return "payload void", {"round": entry.round, **about}
+    if isinstance(entry, Reschedule):
+        rate = float32_value(entry.learning_rate_bits)
+        return "schedule changed", {"step": entry.step, "steps": entry.steps, "rate": rate}
+    return "restart from checkpoint", {"round": entry.round, "sha256": entry.sha256.hex()}
