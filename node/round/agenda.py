@@ -299,7 +299,9 @@ class Agenda:
         limit_ms = self._limit_for(log)
         if log.too_far:
             return events.Jump(f"{log.decided_round - log.next_round} rounds behind", limit_ms)
-        reason = f"catches up: round {log.next_round} of {log.decided_round}"
+        reason = f"applies round {log.next_round}"  # the newest one: nobody is ahead of this node
+        if log.next_round < log.decided_round:
+            reason = f"catches up: round {log.next_round} of {log.decided_round}"
         return events.TakeDecision(reason, limit_ms)
 
     def _conclude(self, log: LogPosition) -> events.Step:

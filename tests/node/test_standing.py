@@ -118,3 +118,8 @@ def test_the_bell_is_told_while_a_round_is_in_work() -> None:
     standing.announced(5, 2_000, 2_000)
     assert standing.bell_in_ms(2_000) is None
     assert Standing().bell_in_ms(0) is None
+
+
+def test_a_node_that_applies_the_newest_decision_keeps_its_state() -> None:
+    assert working().words("applies round 3", "") == working().words("trains round 4", "")
+    assert working().words("applies round 3", "")[0] != "catching up"

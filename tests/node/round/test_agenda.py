@@ -152,6 +152,13 @@ def test_ready_is_said_once_after_every_decision_is_taken() -> None:
     assert machine.next(HEAD) == events.Wait("waits for a round")
 
 
+def test_a_node_that_applies_the_newest_decision_does_not_catch_up() -> None:
+    machine = Agenda(ROUNDS)
+    machine.handle(events.Welcomed(), BEHIND)
+    newest = LogPosition(next_round=3, decided_round=3)
+    assert machine.next(newest) == events.TakeDecision("applies round 3")
+
+
 def test_a_log_that_is_too_long_is_jumped() -> None:
     machine = Agenda(ROUNDS)
     machine.handle(events.Welcomed(), BEHIND)
