@@ -20,6 +20,7 @@ from coordinator.desk import OperatorDesk
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.digests import auditing
+from coordinator.machine.events import CommitRound
 from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator.acts import Admit, Salted, Vouched
 from coordinator.machine.rounds import Rounds
@@ -233,7 +234,12 @@ class CoordinatorProcess:
             losses = [row.loss for row in page]
             self.history.restore(zip(commits, losses, strict=True))
             after = page[-1].round
+        former = self.rounds.state.members.former
+        self.history.name((peer, each.name) for peer, each in former.items())
+        self.history.name((member.peer, member.name) for member in self.rounds.members)
 
     def _emit(self, outcome: Outcome) -> None:
         self.history.take(outcome.effects, self._sequencer.now_ms())
+        if any(isinstance(effect, CommitRound) for effect in outcome.effects):
+            self.history.name((member.peer, member.name) for member in self.rounds.members)
         self.service.delivery.emit(outcome)

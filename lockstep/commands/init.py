@@ -79,7 +79,7 @@ def _named(name: str) -> RunSpec:
 
 def _number(text: str) -> int | str:
     """A whole number as such; anything else is judged as it stands."""
-    return int(text) if text.removeprefix("-").isdecimal() else text
+    return int(text) if len(text) < 20 and text.removeprefix("-").isdecimal() else text
 
 
 def remarks(spec: RunSpec) -> list[str]:

@@ -111,7 +111,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "demoted": _demoted_text(document.get("audit", {}).get("demoted", ())),
         "notice": _newest_notice(document),
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
-        f"{steps.get('skipped')} rounds skipped",
+        f"{quantity(steps.get('skipped') or 0, 'round')} skipped",
         "loss": number(document.get("loss")),
         "validation": _validation_text(document.get("validation") or {}),
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),

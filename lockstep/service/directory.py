@@ -84,7 +84,10 @@ def owner_of(directory: Path) -> Owner | None:
     except FileNotFoundError:
         pass
     except (OSError, msgspec.DecodeError) as error:
-        raise StorageError(f"{directory / OWNER_NAME} cannot be read: {error}") from None
+        raise StorageError(
+            f"{directory / OWNER_NAME} cannot be read: {error}; put it back from a copy, or choose "
+            "another --directory"
+        ) from None
     role = next((role for role, mark in _ROLE_MARKS.items() if (directory / mark).exists()), None)
     if role is None:
         return None

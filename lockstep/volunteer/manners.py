@@ -188,7 +188,10 @@ def _wrong(text: str, part: str) -> SettingsError:
     )
 
 
-_DURATION = re.compile(r"([0-9]+)(s|m|h|d)")
+DURATION_DAYS_MAX = 36_500
+"""Longest duration, in days: a hundred years, of which every calendar knows the end."""
+
+_DURATION = re.compile(r"([0-9]{1,12})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -197,4 +200,7 @@ def parse_duration(text: str) -> float:
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or not int(found[1]):
         raise SettingsError(f"duration: expected 90s, 30m, 2h or 1d, found {text[:40]!r}")
-    return float(int(found[1]) * _SECONDS[found[2]])
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds > DURATION_DAYS_MAX * _SECONDS["d"]:
+        raise SettingsError(f"duration: expected at most {DURATION_DAYS_MAX}d, found {text[:40]!r}")
+    return float(seconds)

@@ -120,8 +120,9 @@ def tokens(directory: Path | None, json_path: str | None) -> None:
 
 
 def moment(seconds: int) -> str:
-    """A time of the wall clock, in UTC."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """A time of the wall clock, in UTC; the last one that there is for any later."""
+    last = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())
+    return f"{datetime.fromtimestamp(min(seconds, last), UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _members(rows: list[Mapping[str, Any]]) -> Table:

@@ -84,7 +84,8 @@ def _require_bounds(order: Order) -> None:
         found = str(fields.get(name, order))
         many = f"{found[:FOUND_CHARACTERS]!r}... ({len(found):,} characters)"
         shown = many if len(found) > FOUND_CHARACTERS else repr(fields.get(name, found))
-        raise SettingsError(f"{name or 'order'}: {_in_words(said)}, found {shown}") from None
+        name = {"away_s": "seconds of --for"}.get(name, name or "order")
+        raise SettingsError(f"{name}: {_in_words(said)}, found {shown}") from None
 
 
 def _in_words(said: str) -> str:

@@ -102,7 +102,8 @@ function showJoinNote(status) {
   const alone = state.run.only_this_machine
     ? "Only this machine can reach that address: start the coordinator with --listen 0.0.0.0:50700 for others."
     : "";
-  put("join-note", [alone, ADMISSION[status.operator.admission]].filter(Boolean).join(" "));
+  const over = status.finished ? "This run is finished: whoever joins now is told where its model is." : "";
+  put("join-note", [over, alone, ADMISSION[status.operator.admission]].filter(Boolean).join(" "));
 }
 
 function showNotices(notices) {

@@ -83,6 +83,13 @@ def test_durations_have_a_unit() -> None:
             parse_duration(text)
 
 
+@pytest.mark.parametrize("text", ["36501d", "999999999999d", "9" * 5000 + "s"])
+def test_a_duration_has_an_end_that_calendars_know(text: str) -> None:
+    assert parse_duration("36500d") == 100 * 365 * 86400
+    with pytest.raises(SettingsError, match=r"expected at most 36500d|expected 90s"):
+        parse_duration(text)
+
+
 def test_limits_are_changed_by_name_and_said_in_words() -> None:
     limits = changed(
         Limits(),
