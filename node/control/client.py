@@ -275,10 +275,12 @@ class CoordinatorClient:
                 await self._session(info, hello, listener)
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
-                details = clean(error.details() or "")
-                self._lose(f"lost the coordinator at {self.address} ({details})")
+                self._lose(
+                    f"lost the coordinator at {self.address} ({clean(error.details() or '')})"
+                )
             except TimeoutError:
-                self._lose(f"lost the coordinator at {self.address} (it fell silent)")
+                why = "it fell silent" if self.connected else "nobody answers there"
+                self._lose(f"lost the coordinator at {self.address} ({why})")
             except UnavailableError as error:
                 self._lose(str(error))
             except RemoteProtocolError as error:
@@ -290,10 +292,10 @@ class CoordinatorClient:
             await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
 
     def _lose(self, reason: str) -> None:
-        self._state = SessionState.LOST
-        self.sessions_lost += 1
-        self._words = f"{reason}; {SessionState.LOST.value}"
-        log.warning("session lost", extra={"reason": reason})
+        if self._state is not SessionState.LOST:  # an attempt that fails loses nothing more
+            self.sessions_lost += 1
+            log.warning("session lost", extra={"reason": reason})
+        self._state, self._words = SessionState.LOST, f"{reason}; {SessionState.LOST.value}"
         self._channel.renew()
 
     def reopen(self) -> None:

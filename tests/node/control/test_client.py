@@ -87,6 +87,17 @@ async def test_a_session_that_is_lost_is_opened_again_and_the_reason_is_told(
         assert heard.calls.count("welcome") == 2
 
 
+async def test_while_the_coordinator_is_away_one_session_is_lost_however_often_it_is_tried() -> (
+    None
+):
+    client = CoordinatorClient(parse_link("127.0.0.1:1"), Ed25519PrivateKey.generate())
+    for reason in ("it fell silent", "nobody answers there"):
+        client._lose(reason)
+        assert client.words == f"{reason}; reconnecting"
+    assert client.sessions_lost == 1
+    await client.close()
+
+
 async def test_members_are_told_before_the_welcome_and_whenever_they_change(
     process: CoordinatorProcess,
 ) -> None:
