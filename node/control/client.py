@@ -275,9 +275,8 @@ class CoordinatorClient:
                 await self._session(info, hello, listener)
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
-                self._lose(
-                    f"lost the coordinator at {self.address} ({clean(error.details() or '')})"
-                )
+                details = clean(error.details() or "")
+                self._lose(f"lost the coordinator at {self.address} ({details})")
             except TimeoutError:
                 why = "it fell silent" if self.connected else "nobody answers there"
                 self._lose(f"lost the coordinator at {self.address} ({why})")
