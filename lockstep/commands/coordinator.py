@@ -191,7 +191,7 @@ async def _coordinate(
                     log.info("the run is finished", extra={"reason": serving})
                     await asked.wait()
                 return finished
-            return f"stopped; the same command with --directory {settings.directory} continues here"
+            return f"stopped; the same command goes on from {settings.directory}"
         finally:
             for end in ends:
                 end.cancel()
