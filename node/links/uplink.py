@@ -64,8 +64,9 @@ class Uplink:
         """Send no more than this from now on, None: without a limit; `SettingsError` for a limit
         that is too low.
         """
-        now_ms = self._clock_ms()
-        self._bucket = upload_bucket(bytes_per_second, now_ms) if bytes_per_second else None
+        self._bucket = (
+            upload_bucket(bytes_per_second, self._clock_ms()) if bytes_per_second else None
+        )
 
     @asynccontextmanager
     async def turn(self, upload: Upload, size: int) -> AsyncIterator[None]:

@@ -53,10 +53,11 @@ class Downlink:
 
     def limit(self, bytes_per_second: int) -> None:
         """Take no more than this from now on."""
-        parts = FILL_SHARE * bytes_per_second, BURST_S * bytes_per_second, self._clock_ms()
+        rate, burst = FILL_SHARE * bytes_per_second, BURST_S * bytes_per_second
+        bucket = TokenBucket(rate, burst, self._clock_ms()) if bytes_per_second else None
         with self._lock:
             self._piece_bytes = max(PIECE_BYTES_MIN, int(PIECE_S * bytes_per_second))
-            self._bucket = TokenBucket(*parts) if bytes_per_second else None
+            self._bucket = bucket
 
     @property
     def limited(self) -> bool:
