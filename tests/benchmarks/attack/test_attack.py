@@ -31,7 +31,7 @@ from tests.benchmarks.attack.cases import (
     cases,
     cell_of,
 )
-from tests.benchmarks.attack.payloads import Author, Payload, boasting, with_magnitudes
+from tests.benchmarks.attack.payloads import Author, Payload, boasting, cloned, with_magnitudes
 from tests.benchmarks.attack.ring import Ring, shares_of
 from tests.benchmarks.attack.trial import Result, Trial
 from tests.benchmarks.parity.task import Fixture
@@ -249,6 +249,22 @@ def test_a_case_ends_with_its_loss_and_counts_only_the_votes_of_its_authors(
     losses = {each.nats_per_byte for each in ends.values()}
     assert len(losses) == 3
     assert None not in losses
+
+
+def test_honest_authors_that_come_back_with_an_old_momentum_are_far_from_turned_signs(
+    corpus: Corpus, trial: Begin
+) -> None:
+    fixture = Fixture(SMALL, cell_of(0, steps=24), corpus)
+    found, late = trial(fixture, case("none")), Author(fixture)
+    agreements = []
+    for number in range(24):
+        share = shares_of(fixture, number)[7]
+        if number < 3 or number >= 16:  # it is away for thirteen rounds, and its momentum is old
+            gradients = fixture.gradients(share)
+            kept = cloned(gradients)
+            agreements.append(found._agreement(late.payload(gradients), kept).share)
+        found.step(number)
+    assert min(agreements) > 2 * judge.OPPOSED
 
 
 # ---- what is kept
