@@ -18,7 +18,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.commands.check_run import require_trainable
-from lockstep.commands.run.orders import OrderSocket
+from lockstep.commands.run.order_socket import OrderSocket
 from lockstep.console import messages, own_command
 from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
