@@ -199,6 +199,11 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def _compared(commit: Mapping[str, Any]) -> bool:
+    """Whether two nodes reported the state after a commit: one alone is equal to nobody."""
+    return (commit.get("digest_reports") or 0) > 1
+
+
 def _commit_table(commits: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title="last commits", title_justify="left")
     for heading in ("round", "step", "authors", "loss", "state digest", "reports", "replicas"):
@@ -211,6 +216,6 @@ def _commit_table(commits: Sequence[Mapping[str, Any]]) -> Table:
             number(commit.get("loss")),
             str(commit.get("state_digest") or ""),
             str(commit.get("digest_reports")),
-            agreement(commit.get("digests_agree")) if commit.get("digest_reports") else "",
+            agreement(commit.get("digests_agree")) if _compared(commit) else "",
         )
     return table

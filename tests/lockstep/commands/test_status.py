@@ -147,6 +147,13 @@ def test_an_empty_document_of_a_young_run_is_shown_too() -> None:
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\n"
 
 
+@pytest.mark.parametrize(("reports", "said"), [(0, False), (1, False), (2, True)])
+def test_one_report_of_a_state_is_equal_to_nobody(reports: int, said: bool) -> None:
+    commit = DOCUMENT["last_commits"][0]
+    document = DOCUMENT | {"last_commits": [commit | {"digest_reports": reports}], "digests": {}}
+    assert ("equal" in "".join(map(printed, render(document)))) is said
+
+
 def test_names_of_strangers_are_shown_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["[/x]", "[link=https://example.org]me[/link]", HOSTILE, ":bomb:"]
     members = [{"peer_id": "ab" * 16, "name": name, "reason": name} for name in names]
