@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinator import status_document
-from coordinator.machine.operator import acts, levers
+from coordinator.machine.operator import acts, orders
 from coordinator.machine.operator.acts import Act, Ordered
 from coordinator.sequencer import Sequencer
 from coordinator.service.server import CoordinatorService
@@ -41,7 +41,7 @@ class OperatorDesk:
         """
         rounds = self._sequencer.rounds
         async with self._writing:
-            if objection := levers.objection(act, rounds.state, rounds.members):
+            if objection := orders.objection(act, rounds.state, rounds.members):
                 raise SettingsError(objection)
             event = acts.ordered(act, self._clock_s(), rounds.state.operator.head)
             await self._sequencer.submit(event)

@@ -21,7 +21,7 @@ Rules
 - The slot of a round follows the needs of members in the last one (`coordinator.machine.pacing`).
 - `coordinator.machine.digests.verdicts` judges a member whose state differs, and where auditors are
   named their word is final (`coordinator.machine.digests.auditing`).
-- The operator's orders (`coordinator.machine.operator.levers`) change what comes next; an open
+- The operator's orders (`coordinator.machine.operator.orders`) change what comes next; an open
   round goes on to its end.
 - A committed payload that nobody has becomes void (`coordinator.machine.payloads.voids`).
 - Where nodes mix parameters, `coordinator.machine.mixing` says what is waited for and committed.
@@ -68,7 +68,7 @@ from coordinator.machine.events import (
 from coordinator.machine.invariants import validate
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.mixing import edges
-from coordinator.machine.operator import levers
+from coordinator.machine.operator import orders
 from coordinator.machine.operator.acts import Ordered, Salted, TokenShown, Vouched
 from coordinator.machine.payloads import voiding
 from coordinator.machine.run_state import RunState, new_state
@@ -209,7 +209,7 @@ class Rounds:
                 self.members.restart(self.state.last_ms, now_ms)
                 return []
             case Joined(peer):
-                if refused := levers.refusal(peer, self.state, self.members, now_ms):
+                if refused := orders.refusal(peer, self.state, self.members, now_ms):
                     return [refused]
                 effects = self.members.handle(event, now_ms)
                 for undecided in self.state.undecided if self.members.get(peer) else ():
@@ -219,7 +219,7 @@ class Rounds:
                     effects.append(ending.farewell(self.state))
                 return self._enforce(effects, now_ms)
             case Vouched() | Salted() | TokenShown() | Ordered():
-                effects = levers.take(
+                effects = orders.take(
                     event, self.state, self.members, (self.run_id, self.spec), now_ms=now_ms
                 )
                 return self._enforce(effects, now_ms)

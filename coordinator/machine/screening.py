@@ -30,7 +30,7 @@ from coordinator.machine.events import (
     Refuse,
 )
 from coordinator.machine.members.membership import Membership
-from coordinator.machine.operator import levers
+from coordinator.machine.operator import orders
 from coordinator.machine.operator.acts import TokenShown
 from coordinator.machine.run_state import RunState
 from protocol.ids import Digest
@@ -74,7 +74,7 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
             if member is None or not members.decides(peer) or member.work.links == links:
                 return Heartbeat(peer)
         case TokenShown(peer):
-            if not levers.gives_something(event, state, members):
+            if not orders.gives_something(event, state, members):
                 return Heartbeat(peer)
         case Disconnected(peer):
             member = members.get(peer)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from coordinator.machine.members.membership import Membership
-from coordinator.machine.operator import levers
+from coordinator.machine.operator import orders
 from coordinator.machine.operator.acts import TokenShown
 from coordinator.sequencer import Sequencer
 from protocol.ids import PeerId, sha256
@@ -33,16 +33,16 @@ class Admittance:
             return reason
         if not token:
             return (
-                levers.not_admitted(peer, state, members) if _is_new(peer, members, relay) else ""
+                orders.not_admitted(peer, state, members) if _is_new(peer, members, relay) else ""
             )
         if len(token.encode()) > TOKEN_BYTES_MAX:
             return f"expected a token of at most {TOKEN_BYTES_MAX} bytes, got a longer one"
         shown = TokenShown(peer, sha256(token.encode()), self._clock_s())
-        flaw = levers.token_flaw(shown, state, members)
+        flaw = orders.token_flaw(shown, state, members)
         if not flaw:
             await self._sequencer.submit(shown)
-        if _is_new(peer, members, relay) and levers.not_admitted(peer, state, members):
-            return flaw or levers.not_admitted(peer, state, members)
+        if _is_new(peer, members, relay) and orders.not_admitted(peer, state, members):
+            return flaw or orders.not_admitted(peer, state, members)
         return ""
 
 

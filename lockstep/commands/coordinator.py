@@ -18,7 +18,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.commands.check_run import require_trainable
-from lockstep.commands.run.orders import OrderSocket
+from lockstep.commands.run.order_socket import OrderSocket
 from lockstep.console import messages, own_command
 from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
@@ -191,7 +191,7 @@ async def _coordinate(
                     log.info("the run is finished", extra={"reason": serving})
                     await asked.wait()
                 return finished
-            return f"stopped; the same command with --directory {settings.directory} continues here"
+            return f"stopped; the same command goes on from {settings.directory}"
         finally:
             for end in ends:
                 end.cancel()

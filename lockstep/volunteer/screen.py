@@ -77,6 +77,7 @@ def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
         "me": Text(_own(status)),
         "state": state,
         "now": Text(_now(status)),
+        "note": Text(_note(status)),
         "data": Text(_data(status)),
         "loss": Text(_loss(status)),
         "work": Text(_work(status)),
@@ -112,6 +113,12 @@ def _now(status: Mapping[str, Any]) -> str:
     if bell is not None:
         return f"{phase} · bell in {bell:.0f} s"
     return "" if phase == status.get("standing", {}).get("reason") else phase
+
+
+def _note(status: Mapping[str, Any]) -> str:
+    """What befell the node, as that it fell silent and was removed, unless the state says so."""
+    note = str(status.get("note") or "")
+    return "" if note and note in state_words(status) else note
 
 
 def _data(status: Mapping[str, Any]) -> str:

@@ -274,7 +274,8 @@ class CoordinatorClient:
                 details = clean(error.details() or "")
                 self._lose(f"lost the coordinator at {self.address} ({details})")
             except TimeoutError:
-                self._lose(f"lost the coordinator at {self.address} (it fell silent)")
+                why = "it fell silent" if self.connected else "nobody answers there"
+                self._lose(f"lost the coordinator at {self.address} ({why})")
             except UnavailableError as error:
                 self._lose(str(error))
             except RemoteProtocolError as error:

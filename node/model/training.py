@@ -37,6 +37,7 @@ from node.model.configuration import (
     no_noise,
     quiet_transformers,
 )
+from node.model.embedding import add_rows_in_place
 from node.model.shapes_only import ShapesOnly
 from protocol.errors import LocalProtocolError, SettingsError
 
@@ -154,6 +155,7 @@ class TrainingModel:
             raise SettingsError(f"micro_batch: expected at least 1 sample, got {micro_batch_max}")
         self.device = torch.device(device)
         self.model = model.to(self.device)
+        add_rows_in_place(self.model)
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
         self._is_balanced, self._balance_weight = asks_for_balance(model), _balance_weight(model)

@@ -1,7 +1,7 @@
 """Pauses between tries. Pure: whoever waits brings the clock and the chance."""
 
-LOOK_FIRST_MS, LOOK_LONGEST_MS = 250, 5_000
-"""First and longest pause between two looks for the coordinator."""
+LOOK_FIRST_MS, LOOK_LONGEST_MS = 250, 2_500
+"""First and longest pause between two looks of a few members for the coordinator."""
 
 AWAY_PART = 4
 """A pause is at most this part of the time away, so this is what a look adds to an outage, at most.
@@ -80,7 +80,7 @@ class Search:
         least_ms = max(LOOK_FIRST_MS, 1000 * members // LOOKS_PER_S)
         if self._refused:
             least_ms = max(least_ms, REFUSED_MS)
-        return min(LOOK_LONGEST_MS, max(least_ms, self._away_ms(now_ms) // AWAY_PART))
+        return max(least_ms, min(LOOK_LONGEST_MS, self._away_ms(now_ms) // AWAY_PART))
 
     def _away_ms(self, now_ms: int) -> int:
         return self._owed_ms + (0 if self._there else now_ms - self._since_ms)

@@ -37,8 +37,8 @@ class Calibration:
     the transport leaves idle."""
 
     exchange_stretch: float
-    """Seconds of an exchange by gossip over its bound, delays left out: uplinks are not busy all the
-    time, and acknowledgements wait behind the bytes of the other direction."""
+    """Seconds of an exchange by gossip over its bound, delays left out: uplinks are not busy all
+    the time, and acknowledgements wait behind the bytes of the other direction."""
 
     round_trips: float
     """Round trips between two homes in any exchange: announcing, offering, asking, committing."""

@@ -255,7 +255,7 @@ def rounds(person: Person) -> int:
 
 
 def steer(person: Person) -> None:
-    """The levers while the run goes on."""
+    """The orders of an operator while the run goes on."""
     assert "member" in person.types("run members")
     person.types('run pause --reason "the disk is full"')
     person.until(lambda: "the disk is full" in person.types("status HOST:50700"), "a pause")

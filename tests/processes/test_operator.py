@@ -1,4 +1,4 @@
-"""The operator's levers on real processes: a run is paused and goes on, a node is banned and told
+"""The operator's orders on real processes: a run is paused and goes on, a node is banned and told
 why, the run is ended by hand with its model, and the chain of acts tells it all afterwards.
 """
 

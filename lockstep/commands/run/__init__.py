@@ -1,1 +1,1 @@
-"""`lockstep run`: the operator's levers of a run whose coordinator works on this machine."""
+"""`lockstep run`: the operator's orders to a run whose coordinator works on this machine."""

@@ -9,8 +9,8 @@ import msgspec
 from coordinator.act_log import ActLog, read_acts
 from coordinator.journal import JOURNAL_NAME
 from coordinator.machine.operator import acts
-from lockstep.commands.run.levers import moment
-from lockstep.commands.run.orders import Look, send
+from lockstep.commands.run.order_socket import Look, send
+from lockstep.commands.run.orders import moment
 from lockstep.commands.run.place import any_here
 from lockstep.console import output, write_json
 from lockstep.service.directory import pid_at_work

@@ -59,7 +59,7 @@ Target = Annotated[
 @run_app.command()
 def members(*, directory: Directory = None, json: options.JsonFile = None) -> None:
     """Show the members with their hosts, and whom the run refuses."""
-    from lockstep.commands.run.levers import members as show
+    from lockstep.commands.run.orders import members as show
 
     show(directory, json)
 
@@ -67,17 +67,17 @@ def members(*, directory: Directory = None, json: options.JsonFile = None) -> No
 @run_app.command()
 def pause(*, reason: Why = "", directory: Directory = None) -> None:
     """Open no further round; the open one ends as always, and members stay."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Pause(reason))
+    orders.tell(directory, acts.Pause(reason))
 
 
 @run_app.command()
 def resume(*, directory: Directory = None) -> None:
     """Open rounds again."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Resume())
+    orders.tell(directory, acts.Resume())
 
 
 @run_app.command()
@@ -86,9 +86,9 @@ def finish(*, reason: Why = "", directory: Directory = None) -> None:
 
     Only `lockstep run extend` takes it back.
     """
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Finish(reason))
+    orders.tell(directory, acts.Finish(reason))
 
 
 @run_app.command()
@@ -103,9 +103,9 @@ def extend(
 
     The learning rate's shape is stretched over the new length. The change is signed into the chain.
     """
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Extend(steps))
+    orders.tell(directory, acts.Extend(steps))
 
 
 @run_app.command()
@@ -120,17 +120,17 @@ def rate(
     directory: Directory = None,
 ) -> None:
     """Change the largest learning rate; the change is signed into the chain."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Rate(learning_rate))
+    orders.tell(directory, acts.Rate(learning_rate))
 
 
 @run_app.command()
 def checkpoint(*, directory: Directory = None) -> None:
     """Publish the model after the next commit, or now where the run stands still."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Checkpoint())
+    orders.tell(directory, acts.Checkpoint())
 
 
 @run_app.command()
@@ -149,35 +149,35 @@ def evict(
     directory: Directory = None,
 ) -> None:
     """Remove a member for some time; it is told the reason and comes back by itself."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
     from lockstep.volunteer.manners import parse_duration
 
     seconds = int(parse_duration(away))
-    levers.tell(directory, acts.Evict(levers.key(directory, node), reason, seconds))
+    orders.tell(directory, acts.Evict(orders.key(directory, node), reason, seconds))
 
 
 @run_app.command()
 def ban(target: Target, *, reason: Why = "", directory: Directory = None) -> None:
     """Refuse a node or a host from now on; its nodes end with exit code 9 and the reason."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Ban(levers.target(directory, target), reason))
+    orders.tell(directory, acts.Ban(orders.target(directory, target), reason))
 
 
 @run_app.command()
 def unban(target: Target, *, directory: Directory = None) -> None:
     """Lift a ban."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Unban(levers.banned(directory, target)))
+    orders.tell(directory, acts.Unban(orders.banned(directory, target)))
 
 
 @run_app.command()
 def vouch(node: Node, *, directory: Directory = None) -> None:
     """Let a node's word count in a run with trust = "public"."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Vouch(levers.key(directory, node)))
+    orders.tell(directory, acts.Vouch(orders.key(directory, node)))
 
 
 @run_app.command()
@@ -190,9 +190,9 @@ def announce(
     directory: Directory = None,
 ) -> None:
     """Tell every node that is connected something; the status shows the newest."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Announce(text))
+    orders.tell(directory, acts.Announce(text))
 
 
 @run_app.command()
@@ -205,25 +205,25 @@ def admit(
 
     Members stay, and a key that was admitted once stays admitted.
     """
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, levers.rule(rule))
+    orders.tell(directory, orders.rule(rule))
 
 
 @run_app.command()
 def allow(node: Node, *, directory: Directory = None) -> None:
     """Put a node on the list of those that are admitted."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Allow(levers.key(directory, node)))
+    orders.tell(directory, acts.Allow(orders.key(directory, node)))
 
 
 @run_app.command()
 def disallow(node: Node, *, directory: Directory = None) -> None:
     """Take a node off the list; as a member it stays until it leaves."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Disallow(levers.key(directory, node)))
+    orders.tell(directory, acts.Disallow(orders.key(directory, node)))
 
 
 @run_app.command()
@@ -255,25 +255,25 @@ Auditor = Annotated[
 @auditor_app.command()
 def add(auditor: Auditor, *, directory: Directory = None) -> None:
     """Let an auditor's replay decide whose state is right, whatever the members say."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Appoint(levers.auditor_key(auditor)))
+    orders.tell(directory, acts.Appoint(orders.auditor_key(auditor)))
 
 
 @auditor_app.command()
 def remove(auditor: Auditor, *, directory: Directory = None) -> None:
     """Let the word of an auditor count no more; without any, members vote again."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Dismiss(levers.auditor_key(auditor)))
+    orders.tell(directory, acts.Dismiss(orders.auditor_key(auditor)))
 
 
 @auditor_app.command(name="list")
 def list_auditors(*, directory: Directory = None) -> None:
     """Show the auditors that are named."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.auditors(directory)
+    orders.auditors(directory)
 
 
 @token_app.command()
@@ -298,19 +298,19 @@ def create(
     directory: Directory = None,
 ) -> None:
     """Make a token and print it; only its digest is kept. Nodes join with --token TOKEN."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
     from lockstep.volunteer.manners import parse_duration
 
     seconds = parse_duration(expires)
-    levers.create_token(directory, name, uses=uses, expires_in_s=seconds, vouches=vouch)
+    orders.create_token(directory, name, uses=uses, expires_in_s=seconds, vouches=vouch)
 
 
 @token_app.command("list")
 def list_tokens(*, directory: Directory = None, json: options.JsonFile = None) -> None:
     """Show the tokens, without their secrets, and how often each was used."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tokens(directory, json)
+    orders.tokens(directory, json)
 
 
 @token_app.command()
@@ -320,6 +320,6 @@ def revoke(
     directory: Directory = None,
 ) -> None:
     """Let a token admit nobody any more; keys that it admitted stay admitted."""
-    from lockstep.commands.run import levers
+    from lockstep.commands.run import orders
 
-    levers.tell(directory, acts.Revoke(name))
+    orders.tell(directory, acts.Revoke(name))

@@ -1,116 +1,161 @@
-"""The operator's orders from another terminal, over a socket in the coordinator's directory.
+"""`lockstep run pause | resume | finish | evict | ban | ...`: one order each, and `members`."""
 
-{"type": "pause", "reason": "new disk"}   -->   {"said": "pause the run: new disk", ...}
-{"type": "look"}                          -->   {"document": {...}}
-"""
-
-import re
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, get_args
 
-import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
 from coordinator.machine.operator import acts
-from coordinator.machine.operator.acts import Act, Ordered
-from lockstep.service import local_socket
-from lockstep.service.local_socket import LocalSocket
-from protocol.errors import RemoteProtocolError, SettingsError
+from coordinator.machine.operator.acts import Act
+from lockstep.commands.run.order_socket import Look, send
+from lockstep.commands.run.place import at_work, key_of, target_of
+from lockstep.console import messages, output, quantity, write_json
+from protocol.border.text import clean_document
+from protocol.errors import SettingsError
+from protocol.ids import sha256, short
 
-_WORDS = (
-    (r"Expected `str` of length <= (\d+)", "expected at most {} characters"),
-    (r"Expected `str` of length >= 1", "expected a text, not an empty one"),
-    (
-        r"Expected `str` matching regex '\^\[A-Za-z0-9\._-\]\{1,(\d+)\}\$'",
-        "expected 1 to {} letters, digits, '.', '_' and '-'",
-    ),
-    (r"Expected `(?:int|float)` <= (\S+)", "expected at most {}"),
-    (r"Expected `(?:int|float)` >= (\S+)", "expected at least {}"),
-    (r"Expected `(?:int|float)` > (\S+)", "expected more than {}"),
-)
-"""Forms of msgspec's messages about bounds, and the words for them."""
-
-SOCKET_NAME = "control"
-"""Name of the socket in the directory of a coordinator at work."""
+TOKEN_BYTES = 20
+"""Random bytes of a token: more than anyone can guess."""
 
 
-class Look(msgspec.Struct, frozen=True, tag="look", forbid_unknown_fields=True):
-    """The operator asks how the run stands."""
+def tell(directory: Path | None, act: Act) -> None:
+    """Sends one order, and prints that it was done."""
+    answer = send(at_work(directory), act)
+    output.print(f"done: {answer.get('said')}", soft_wrap=True)
 
 
-Order: TypeAlias = Act | Look
+def look(directory: Path | None) -> dict[str, Any]:
+    """How the run stands, for its operator; texts of strangers in it are cleaned."""
+    document: dict[str, Any] = send(at_work(directory), Look())["document"]
+    return dict(clean_document(document))
 
 
-class Desk(Protocol):
-    """Whoever takes the operator's orders: `coordinator.desk.OperatorDesk`."""
-
-    async def order(self, act: Act) -> Ordered:
-        """Carries an act out; `SettingsError` for one that cannot be."""
-
-    async def document(self) -> dict[str, Any]:
-        """How the run stands."""
+def key(directory: Path | None, text: str) -> str:
+    """The key of a node that a person named."""
+    return text if acts.is_key(text) else key_of(text, look(directory)["members"])
 
 
-class OrderSocket(LocalSocket):
-    """Serves one run's operator."""
-
-    def __init__(self, directory: Path, desk: Desk) -> None:
-        async def answer(line: bytes) -> dict[str, Any]:
-            try:
-                order = msgspec.json.decode(line, type=Order)
-                if isinstance(order, Look):
-                    return {"document": await desk.document()}
-                event = await desk.order(order)
-            except msgspec.DecodeError as error:
-                return {"error": f"expected an order in JSON: {error}"}
-            except SettingsError as error:
-                return {"refused": str(error)}
-            return {"said": acts.words(event.act), "digest": event.digest.hex()}
-
-        super().__init__(directory / SOCKET_NAME, answer)
+def auditor_key(text: str) -> str:
+    """The key of an auditor, which is no member: all of it."""
+    word = text.strip().lower()
+    if not acts.is_key(word):
+        raise SettingsError(
+            f"expected the id of an auditor, 32 hexadecimal characters, found {text[:40]!r}: "
+            "`lockstep auditor` prints it when it starts"
+        )
+    return word
 
 
-FOUND_CHARACTERS = 40
-"""Characters of a wrong value that an error shows."""
+def auditors(directory: Path | None) -> None:
+    """Prints the auditors that are named."""
+    named = look(directory)["auditors"]
+    output.print("\n".join(named) if named else "no auditor is named: members vote")
 
 
-def _require_bounds(order: Order) -> None:
-    """Raises `SettingsError` for a value out of its bounds, in words for a person."""
-    fields = msgspec.to_builtins(order)
-    try:
-        msgspec.convert(fields, type=Order)
-    except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `$.")
-        name = place.removesuffix("`")
-        found = str(fields.get(name, order))
-        many = f"{found[:FOUND_CHARACTERS]!r}... ({len(found):,} characters)"
-        shown = many if len(found) > FOUND_CHARACTERS else repr(fields.get(name, found))
-        name = {"away_s": "seconds of --for"}.get(name, name or "order")
-        raise SettingsError(f"{name}: {_in_words(said)}, found {shown}") from None
+def target(directory: Path | None, text: str) -> str:
+    """The key or host that a person named."""
+    return text if acts.is_key(text) else target_of(text, look(directory)["members"])
 
 
-def _in_words(said: str) -> str:
-    """What msgspec says of a value, for people without its types."""
-    for pattern, words in _WORDS:
-        if found := re.fullmatch(pattern, said):
-            return words.format(*found.groups())
-    return said[:1].lower() + said[1:]
+def banned(directory: Path | None, text: str) -> str:
+    """The banned key or host that a person named; keys by their first characters too."""
+    bans = look(directory)["bans"]
+    return target_of(text, [{"peer_id": ban["target"]} for ban in bans])
 
 
-def send(directory: Path, order: Order) -> dict[str, Any]:
-    """The answer of the coordinator at work in a directory.
+def rule(mode: str) -> Act:
+    """The order to admit by a rule; `SettingsError` for one that there is not."""
+    for each in get_args(acts.Mode):
+        if each == mode:
+            return acts.Admit(each)
+    raise SettingsError(f"expected open, token or list, found {mode[:40]!r}")
 
-    Raises `UnavailableError` when none is there, `SettingsError` when the order is out of bounds or
-    the coordinator refuses it, `RemoteProtocolError` for an answer that is none.
-    """
-    _require_bounds(order)
-    answer = local_socket.ask(
-        directory / SOCKET_NAME,
-        order,
-        "no coordinator",
-        "name the directory of one at work with --directory, or start it",
+
+def members(directory: Path | None, json_path: str | None) -> None:
+    """Prints the members and whom the run refuses, or writes them as JSON."""
+    document = look(directory)
+    if json_path is not None:
+        write_json(json_path, document)
+    if json_path != "-":
+        output.print(_members(document["members"]) if document["members"] else "no members")
+        for line in _refused(document):
+            output.print(line, soft_wrap=True)
+
+
+def create_token(
+    directory: Path | None, name: str, *, uses: int, expires_in_s: float | None, vouches: bool
+) -> None:
+    """Makes a token and prints it; nothing keeps it but the operator."""
+    secret = secrets.token_hex(TOKEN_BYTES)
+    name = name or f"token-{secrets.token_hex(2)}"
+    expires_s = int(time.time() + expires_in_s) if expires_in_s else 0
+    token = acts.Token(name, sha256(secret.encode()), uses, expires_s, vouches)
+    said = send(at_work(directory), token).get("said")
+    messages.print(f"done: {said}; nodes join with: lockstep join LINK --token", soft_wrap=True)
+    output.print(secret, soft_wrap=True)
+
+
+def tokens(directory: Path | None, json_path: str | None) -> None:
+    """Prints the tokens, without their secrets, or writes them as JSON."""
+    admission = look(directory)["admission"]
+    if json_path is not None:
+        write_json(json_path, admission)
+    if json_path == "-":
+        return
+    table = Table("token", "used", "expires", "vouches", box=SIMPLE_HEAD, pad_edge=False)
+    for token in admission["tokens"]:
+        table.add_row(
+            token["name"],
+            f"{token['uses']} of {token['uses_max']} keys",
+            moment(token["expires_s"]) if token["expires_s"] else "never",
+            "yes" if token["vouches"] else "no",
+        )
+    output.print(f"this run admits by: {admission['mode']}")
+    output.print(table)
+
+
+def moment(seconds: int) -> str:
+    """A time of the wall clock, in UTC; the last one that there is for any later."""
+    last = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())
+    return f"{datetime.fromtimestamp(min(seconds, last), UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _members(rows: list[Mapping[str, Any]]) -> Table:
+    table = Table(
+        "node",
+        "name",
+        "state",
+        "host",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=quantity(len(rows), "member"),
+        title_justify="left",
     )
-    if refused := answer.get("refused"):
-        raise SettingsError(str(refused))
-    if wrong := answer.get("error"):
-        raise RemoteProtocolError(str(wrong))
-    return answer
+    table.add_column("counted", justify="right")
+    table.add_column("why")
+    for row in rows:
+        standing = f" ({row['standing']})" if row.get("standing") else ""
+        table.add_row(
+            short(row["peer_id"]),
+            row["name"],
+            row["state"] + standing,
+            row["host"],
+            str(row["rounds_counted"]),
+            row["reason"],
+        )
+    return table
+
+
+def _refused(document: Mapping[str, Any]) -> list[str]:
+    bans = [f"banned: {each['target']} {each['reason']}".rstrip() for each in document["bans"]]
+    away = [
+        f"kept away for {each['seconds']} s: {each['peer_id']} {each['reason']}".rstrip()
+        for each in document["away"]
+    ]
+    allowed = [f"on the list: {peer}" for peer in document["admission"]["allowed"]]
+    return [f"admits by: {document['admission']['mode']}", *bans, *away, *allowed]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from node.replica.replica import Replica
+from tests.benchmarks.engine.decoding import Work, compared
 from tests.benchmarks.engine.footprint import give_back_free_memory, peak_extra_bytes
 from tests.benchmarks.engine.memory import RUN, TINY, Meter, peaks, spec_of
 from tests.benchmarks.engine.steps import PARTS, Ours, Theirs, seconds
@@ -24,6 +25,17 @@ def test_a_step_of_either_side_moves_its_own_copy_of_the_parameters_and_has_all_
     for moved in (ours._parameters, theirs._demo._parameters):
         assert all(tensor.count_nonzero() / tensor.numel() > 0.5 for tensor in moved.values())
     assert not any(tensor.any() for tensor in PARAMETERS.values())
+
+
+def test_a_commit_that_is_timed_has_the_votes_of_all_its_authors() -> None:
+    threads = torch.get_num_threads()
+    work = Work({name: tuple(tensor.shape) for name, tensor in PARAMETERS.items()}, 3, top_k=8)
+    assert work.values == 3 * (3 + 1) * 8
+    row = compared(work.decode, 2, repeats=4)
+    torch.set_num_threads(threads)
+    assert row["pairs"] == 4
+    assert (row["ratio"] is None) == (row["quiet"] == 0)
+    assert 0 < row["processor_seconds"]["least"] <= row["processor_seconds"]["most"]
 
 
 def test_a_guess_leaves_the_momentum_as_it_was() -> None:

@@ -24,7 +24,7 @@ from coordinator.machine.events import (
     Refuse,
     Restarted,
 )
-from coordinator.machine.operator import acts, levers
+from coordinator.machine.operator import acts, orders
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient, screened
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
@@ -272,7 +272,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(auditor=auditors, named=st.booleans())
     def the_operator_names_an_auditor_or_takes_it_off(self, auditor: PeerId, named: bool) -> None:
         act = acts.Appoint(auditor) if named else acts.Dismiss(auditor)
-        if not levers.objection(act, self.machine.state, self.machine.members):
+        if not orders.objection(act, self.machine.state, self.machine.members):
             self.tell(acts.ordered(act, 1_700_000_000, self.machine.state.operator.head))
 
     @rule(auditor=auditors, behind=st.integers(0, 3), right=st.sampled_from([True, True, False]))

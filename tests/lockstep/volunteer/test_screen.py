@@ -50,6 +50,13 @@ def test_the_screen_tells_everything_in_80_columns() -> None:
         assert words in text
 
 
+def test_a_member_that_fell_silent_sees_that_it_was_removed_and_why() -> None:
+    note = "removed by the coordinator: silent for 15 s; joining again"
+    assert f"note     {note}" in printed(render(STATUS | {"note": note}))
+    same = STATUS | {"note": "late in 4 rounds", "standing": {"state": "late in 4 rounds"}}
+    assert "note" not in printed(render(same)), "nothing is said twice"
+
+
 def test_data_that_do_not_come_are_said_with_the_reason() -> None:
     away = {"from": "https://a/b", "waits": "https://a/b/train-00000.bin answers with status 503"}
     assert "waits for its server" in printed(render(STATUS | {"data": away}))

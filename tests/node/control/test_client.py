@@ -135,7 +135,7 @@ async def test_a_look_through_a_tunnel_whose_other_end_is_away_fails_at_once(
     ):
         await until(lambda: client.connected)
         there.clear()
-        process.service.close()
+        process.service.delivery.close()
         await until(lambda: client.state is SessionState.LOST)
         closed = client.words
         await until(lambda: client.words != closed)

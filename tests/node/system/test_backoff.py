@@ -51,16 +51,16 @@ def in_session(now_ms: int) -> Search:
     return search
 
 
-@pytest.mark.parametrize("outage_ms", [700, 2_000, 5_000, 12_000])
+@pytest.mark.parametrize("outage_ms", [700, 2_300, 5_000, 10_000])
 @pytest.mark.parametrize("spread", [0.5, 1, 1.5])
 def test_a_node_is_back_within_a_part_of_an_outage(outage_ms: int, spread: float) -> None:
-    """The pauses that doubled, 1.5 times as long, missed 2 s by 3.25 s."""
+    """Pauses that doubled from half a second missed 2.3 s by 3 s, when they were drawn long."""
     looks = looks_in_vain(in_session(0), 0, spread=spread)
     back_ms = next(at_ms for at_ms in looks if at_ms >= outage_ms)
     assert back_ms - outage_ms <= spread * max(LOOK_FIRST_MS, outage_ms / 4)
 
 
-def test_looks_are_five_seconds_apart_in_a_long_outage() -> None:
+def test_looks_come_ever_more_rarely_up_to_a_bound() -> None:
     looks = looks_in_vain(in_session(0), 0)
     times_ms = [next(looks) for _ in range(100)]
     apart_ms = [after - before for before, after in itertools.pairwise(times_ms)]

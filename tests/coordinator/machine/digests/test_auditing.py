@@ -20,7 +20,7 @@ from coordinator.machine.events import (
     OpenRound,
     RecordDigest,
 )
-from coordinator.machine.operator import acts, levers
+from coordinator.machine.operator import acts, orders
 from coordinator.machine.payloads.voids import PATIENCE_MS
 from coordinator.machine.screening import screened
 from coordinator.state_snapshot import decode_state, encode_state
@@ -46,7 +46,7 @@ X, Y = AUDITORS = PeerId("a" * 32), PeerId("b" * 32)
 
 def order(driver: Driver, act: acts.Act) -> list[Effect]:
     state = driver.machine.state
-    assert levers.objection(act, state, driver.machine.members) == ""
+    assert orders.objection(act, state, driver.machine.members) == ""
     return driver.tell(acts.ordered(act, 1_700_000_000, state.operator.head))
 
 
@@ -262,14 +262,14 @@ def test_an_auditor_that_is_banned_is_none_any_more() -> None:
     driver = audited(A, B, auditors=(X, Y))
     order(driver, acts.Ban(Y))
     assert driver.machine.state.verdicts.auditors == {X}
-    objection = levers.objection(acts.Appoint(Y), driver.machine.state, driver.machine.members)
+    objection = orders.objection(acts.Appoint(Y), driver.machine.state, driver.machine.members)
     assert "banned" in objection
 
 
 def test_a_run_has_a_bounded_number_of_auditors() -> None:
     names = tuple(PeerId(f"{number:032x}") for number in range(50, 50 + AUDITORS_MAX))
     driver = audited(A, B, auditors=names)
-    words = levers.objection(acts.Appoint(X), driver.machine.state, driver.machine.members)
+    words = orders.objection(acts.Appoint(X), driver.machine.state, driver.machine.members)
     assert f"at most {AUDITORS_MAX}" in words
 
 

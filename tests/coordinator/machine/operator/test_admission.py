@@ -6,7 +6,7 @@ from coordinator.machine.operator.acts import TokenShown
 from coordinator.machine.screening import screened
 from protocol.ids import PeerId, sha256
 from tests.coordinator.machine.driver import A, B, C, D, Driver, E
-from tests.coordinator.machine.operator.test_levers import NOW_S, objection, order
+from tests.coordinator.machine.operator.test_orders import NOW_S, objection, order
 
 SECRET = sha256(b"open sesame")
 OTHER = sha256(b"open barley")

@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.machine.events import Effect, OpenRound
 from coordinator.machine.members.standing import COUNTED_ROUNDS
-from coordinator.machine.operator import acts, levers
+from coordinator.machine.operator import acts, orders
 from coordinator.state_snapshot import decode_state, encode_state
 from coordinator.status_document import standing
 from protocol.codec.evidence import Evidence, WorkAudit, sign_evidence
@@ -44,7 +44,7 @@ def audited(*peers: PeerId) -> Driver:
 
 
 def objection(driver: Driver, act: acts.Act) -> str:
-    return levers.objection(act, driver.machine.state, driver.machine.members)
+    return orders.objection(act, driver.machine.state, driver.machine.members)
 
 
 def workers(effects: list[Effect]) -> set[PeerId]:

@@ -6,7 +6,7 @@ from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.codec.chain import Reschedule, entry_digest
 from protocol.schedule import float32_bits, in_force, scalars
 from tests.coordinator.machine.driver import A, B, Driver, entries_of, of_kind
-from tests.coordinator.machine.operator.test_levers import objection, order
+from tests.coordinator.machine.operator.test_orders import objection, order
 
 
 def make_rounds(driver: Driver, count: int) -> None:

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from coordinator.machine.operator import acts, levers
+from coordinator.machine.operator import acts, orders
 from coordinator.machine.operator.acts import TokenShown
 from protocol.ids import Digest, PeerId, sha256
 from tests.coordinator.machine.driver import PEERS
@@ -49,7 +49,7 @@ class UnderAnOperator(AnyOrder):
     @rule(act=reversible)
     def operator_orders(self, act: acts.Act) -> None:
         state = self.machine.state
-        if not levers.objection(act, state, self.machine.members):
+        if not orders.objection(act, state, self.machine.members):
             self.tell(acts.ordered(act, WALL_S, state.operator.head))
             self.refused_stay_away()
 

@@ -14,9 +14,9 @@ import pytest
 from coordinator.journal import JOURNAL_NAME
 from coordinator.machine.operator import acts
 from coordinator.process import CoordinatorProcess
-from lockstep.commands.run import levers
+from lockstep.commands.run import orders
 from lockstep.commands.run.audit import audit
-from lockstep.commands.run.orders import SOCKET_NAME, Look, OrderSocket, send
+from lockstep.commands.run.order_socket import SOCKET_NAME, Look, OrderSocket, send
 from lockstep.service.directory import Owner, claimed
 from protocol.errors import SettingsError, StorageError, UnavailableError
 from tests.coordinator.client import node_of, quiet_spec, running
@@ -29,10 +29,10 @@ async def process(tmp_path: Path) -> AsyncIterator[CoordinatorProcess]:
     """A coordinator that takes orders in `tmp_path`."""
     with claimed(tmp_path, Owner("coordinator", run="tiny")):
         async with running(tmp_path, quiet_spec()) as process:
-            orders = OrderSocket(tmp_path, process.desk)
-            await orders.start()
+            order_socket = OrderSocket(tmp_path, process.desk)
+            await order_socket.start()
             yield process
-            await orders.stop()
+            await order_socket.stop()
 
 
 async def sent(directory: Path, order: acts.Act | Look) -> dict[str, Any]:
@@ -102,7 +102,7 @@ async def test_a_line_that_is_no_order_is_answered_with_the_reason(
 
 
 def test_a_token_of_a_far_end_is_listed_too() -> None:
-    assert levers.moment(2**40 - 1) == "9999-12-31 23:59:59 UTC"
+    assert orders.moment(2**40 - 1) == "9999-12-31 23:59:59 UTC"
 
 
 def test_without_a_coordinator_the_directory_is_named(tmp_path: Path) -> None:
@@ -115,13 +115,13 @@ async def test_a_token_is_printed_once_and_admits_a_node(
 ) -> None:
     await sent(tmp_path, acts.Admit("token"))
     secret = await printed(
-        capsys, levers.create_token, tmp_path, "t", uses=1, expires_in_s=60, vouches=False
+        capsys, orders.create_token, tmp_path, "t", uses=1, expires_in_s=60, vouches=False
     )
     async with node_of(process, 1) as one:
         hello = one.hello(await one.connect(), token=secret.strip())
         await one.say(hello)
         assert (await one.hear("welcome", "refused")).WhichOneof("kind") == "welcome"
-    listed = await printed(capsys, levers.tokens, tmp_path, None)
+    listed = await printed(capsys, orders.tokens, tmp_path, None)
     assert "1 of 1 keys" in listed
     assert secret.strip() not in listed
     everything = json.dumps((await sent(tmp_path, Look()))["document"])
@@ -132,18 +132,18 @@ async def test_an_auditor_is_named_listed_and_taken_off(
     tmp_path: Path, process: CoordinatorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = "ab" * 16
-    assert "no auditor is named" in await printed(capsys, levers.auditors, tmp_path)
+    assert "no auditor is named" in await printed(capsys, orders.auditors, tmp_path)
     await printed(
-        capsys, levers.tell, tmp_path, acts.Appoint(levers.auditor_key(f" {key.upper()} "))
+        capsys, orders.tell, tmp_path, acts.Appoint(orders.auditor_key(f" {key.upper()} "))
     )
-    assert (await printed(capsys, levers.auditors, tmp_path)).strip() == key
+    assert (await printed(capsys, orders.auditors, tmp_path)).strip() == key
     assert process.rounds.state.verdicts.auditors == {key}
-    await printed(capsys, levers.tell, tmp_path, acts.Dismiss(key))
+    await printed(capsys, orders.tell, tmp_path, acts.Dismiss(key))
     assert not process.rounds.state.verdicts.auditors
     with pytest.raises(SettingsError, match="found none with the key"):
         await sent(tmp_path, acts.Dismiss(key))
     with pytest.raises(SettingsError, match="`lockstep auditor` prints it"):
-        levers.auditor_key("ab12")
+        orders.auditor_key("ab12")
 
 
 async def test_members_are_printed_with_their_hosts_and_the_bans(
@@ -152,11 +152,11 @@ async def test_members_are_printed_with_their_hosts_and_the_bans(
     await sent(tmp_path, acts.Ban(EVERYWHERE, "noise"))
     async with node_of(process, 1) as one:
         await one.join()
-        shown = await printed(capsys, levers.members, tmp_path, None)
+        shown = await printed(capsys, orders.members, tmp_path, None)
         assert one.peer[:8] in shown
         assert "127.0.0.1" in shown
         assert f"banned: {EVERYWHERE} noise" in shown
-        document = json.loads(await printed(capsys, levers.members, tmp_path, "-"))
+        document = json.loads(await printed(capsys, orders.members, tmp_path, "-"))
         assert [row["peer_id"] for row in document["members"]] == [one.peer]
 
 

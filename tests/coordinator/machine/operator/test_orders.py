@@ -14,7 +14,7 @@ from coordinator.machine.events import (
     Refuse,
     TellMembers,
 )
-from coordinator.machine.operator import acts, levers
+from coordinator.machine.operator import acts, orders
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.errors import LocalProtocolError
 from tests.coordinator.machine.driver import PEERS, RUN, A, B, C, Driver, of_kind
@@ -25,12 +25,12 @@ NOW_S = 1_700_000_000
 
 def order(driver: Driver, act: acts.Act) -> list[Effect]:
     state = driver.machine.state
-    assert levers.objection(act, state, driver.machine.members) == ""
+    assert orders.objection(act, state, driver.machine.members) == ""
     return driver.tell(acts.ordered(act, NOW_S, state.operator.head))
 
 
 def objection(driver: Driver, act: acts.Act) -> str:
-    return levers.objection(act, driver.machine.state, driver.machine.members)
+    return orders.objection(act, driver.machine.state, driver.machine.members)
 
 
 # ---- pause, resume
@@ -128,7 +128,7 @@ def test_a_banned_key_is_not_vouched_for_any_more() -> None:
 
 def test_bans_are_bounded() -> None:
     driver = Driver(A)
-    driver.machine.state.operator.bans = {str(n): "" for n in range(levers.BANS_MAX)}
+    driver.machine.state.operator.bans = {str(n): "" for n in range(orders.BANS_MAX)}
     assert "at most" in objection(driver, acts.Ban(A))
 
 

@@ -1,0 +1,63 @@
+"""An embedding whose gradient is added where it is kept, row by row.
+
+torch makes of the few rows that a pass touches a matrix as large as the embedding, zeros elsewhere,
+and adds that to `.grad`. Where the embedding is the head as well, the head's matrix waits beside it
+until both are summed:
+
+    torch   head's matrix  +  embedding's matrix  ->  .grad      three times the embedding at once
+    here    head's matrix  ->  .grad  <-  rows                   twice, and the rows
+
+The sums are the same but for their order, which is local business as all gradients are.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+
+class InPlaceEmbedding(nn.Embedding):
+    """An embedding for `backward()` into `.grad`: `torch.autograd.grad` finds no weight of it."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's name
+        if not (torch.is_grad_enabled() and self.weight.requires_grad):
+            return super().forward(input)
+        anchor = torch.empty(0, requires_grad=True, device="cpu")
+        found: Tensor = _Rows.apply(self, input, anchor)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Rows(torch.autograd.Function):
+    """The rows of some tokens. Of the inputs only an anchor asks for a gradient, and gets none: it
+    makes `backward` be called.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, module: nn.Embedding, tokens: Tensor, anchor: Tensor) -> Tensor:
+        ctx.module = module
+        ctx.save_for_backward(tokens)
+        return embedding(tokens, module.weight)
+
+    @staticmethod
+    def backward(ctx: Any, *changes: Tensor) -> tuple[None, None, None]:
+        """changes: one tensor [..., width], the gradient of the rows."""
+        (tokens,), weight = ctx.saved_tensors, ctx.module.weight
+        rows, change = tokens.flatten(), changes[0].reshape(-1, weight.shape[1])
+        if ctx.module.padding_idx is not None:  # its row is not trained as an embedding
+            change = change * (rows != ctx.module.padding_idx)[:, None]
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+        weight.grad.index_add_(0, rows, change.to(weight.grad.dtype))
+        return None, None, None
+
+
+def add_rows_in_place(model: nn.Module) -> None:
+    """Make plain embeddings of a model such ones. Those of a class of their own, and those that
+    scale their rows or gradients, stay as they are.
+    """
+    for module in model.modules():
+        if type(module) is nn.Embedding and not (
+            module.sparse or module.scale_grad_by_freq or module.max_norm
+        ):
+            module.__class__ = InPlaceEmbedding
