@@ -10,7 +10,6 @@ from lockstep import limit_options as limits_of
 from lockstep import options
 from lockstep.volunteer.manners import Limits, parse_hours
 from lockstep.volunteer.others.quiet import QuietLimits
-from protocol.border.join_link import split_token
 
 
 def join(
@@ -58,6 +57,7 @@ def join(
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
     from node.settings import NodeSettings
+    from protocol.border.join_link import split_token
 
     url, token = split_token(url, token)
     place = (directory or home).expanduser()
