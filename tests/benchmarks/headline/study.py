@@ -97,8 +97,9 @@ LONG_PAIRS: dict[tuple[Method, Method], str] = {
     ("local_steps", "default"): "behind by 0.00 to 0.08",
 }
 """The same for the longer training, written when the 150 steps were known and none of its cells
-was trained; 600 steps were planned then, of which time allowed 450. Grounds: at 150 steps local steps were 0.13 behind the default at step 75 and 0.09 at
-the end, untuned 0.04 at 300; the pilot in float had them 0.04 ahead at 600."""
+was trained; 600 steps were planned then, of which time allowed 450. Grounds: at 150 steps local
+steps were 0.13 behind the default at step 75 and 0.09 at the end, untuned 0.04 at 300; the pilot in
+float had them 0.04 ahead at 600."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +120,10 @@ class Job:
 
     @property
     def task(self) -> Task:
-        """The text's task, with the batch of the method and four points on a longer curve."""
+        """The text's task, with the batch of the method and three points on a longer curve."""
         task = TASKS[self.text]
         if self.ground.steps > STEPS:
-            return replace(task, point_steps=self.ground.steps // 4)
+            return replace(task, point_steps=self.ground.steps // 3)
         if self.method != "default_large_batch":
             return task
         return replace(
