@@ -65,9 +65,8 @@ GROUNDS = (FIRST, SECOND, LONG)
 ORDER: tuple[tuple[Ground, tuple[Method, ...]], ...] = (
     (FIRST, tuple(RATES)),
     (LONG, ("local_steps", "default")),
-    (SECOND, ("local_steps", "default")),
     (LONG, ("muon",)),
-    (SECOND, ("muon", "adamw")),
+    (SECOND, ("local_steps", "default", "muon", "adamw")),
     (LONG, ("adamw",)),
 )
 """What is trained in turn. Equal rounds, the larger batch, are on the first ground alone."""
