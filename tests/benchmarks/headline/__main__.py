@@ -5,7 +5,8 @@
     python -m tests.benchmarks.headline --look          # judge on the test split, once
     python -m tests.benchmarks.pages                    # the page from what was kept
 
-Training may be stopped at any time and goes on with the cell that it was at. Rates are chosen on
+Training may be stopped at any time and goes on with the cell that it was at; cells that the
+repository keeps are not trained again. Rates are chosen on
 the validation split. `--look` opens the test split, records that it did in
 docs/results/data/headline-looks.jsonl, and writes headline.json beside it.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from tests.benchmarks.headline.look import look
+from tests.benchmarks.headline.look import look, read_cells
 from tests.benchmarks.headline.study import waiting
 from tests.benchmarks.headline.train import finished, judged, train_waiting
 
@@ -34,8 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--again", default="", metavar="REASON", help="why to look a second time")
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    kept = [each.finished for each in read_cells()]
     if asked.list:
-        found = finished(asked.directory)
+        found = finished(asked.directory, kept)
         for each in found:
             print(f"done  {each.job.name}: {each.choosing:.4f}")
         for job in waiting(found):
@@ -43,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elif asked.look:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         judge = partial(judged, directory=asked.directory)
-        look(finished(asked.directory), judge, when, again=asked.again)
+        look(finished(asked.directory, kept), judge, when, again=asked.again)
     else:
-        for each in train_waiting(asked.directory):
+        for each in train_waiting(asked.directory, kept):
             seconds = each.result.seconds
             print(f"{each.job.name}: {each.choosing:.4f}, {seconds:.0f} s", flush=True)
 

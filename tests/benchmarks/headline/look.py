@@ -15,8 +15,7 @@ from typing import Any
 
 from node.system.files import replacing_file
 from protocol.errors import SettingsError
-from tests.benchmarks.headline.study import TASKS, Finished, Job, Method, finals
-from tests.benchmarks.headline.texts import TextName
+from tests.benchmarks.headline.study import GROUNDS, Finished, Ground, Job, Method, finals
 from tests.benchmarks.parity.comparison import T_975, Difference, volume
 from tests.benchmarks.parity.results import result_of
 from tests.benchmarks.records import read_records, write_records
@@ -52,17 +51,19 @@ def look(
     data: Path = DATA,
     again: str = "",
 ) -> None:
-    """Judge the final cells of every text whose methods all have at least one seed, record that it
-    was done, and write what the repository keeps.
+    """Judge the final cells of every text and length, record that it was done, and write what the
+    repository keeps.
 
     `SettingsError` for a text that was looked at before, unless `again` says why.
     """
     known = {each.finished.job: each for each in read_cells(data)}
     done = {each.job: each for each in found}
-    for text in TASKS:
-        cells = [job for job in finals(found, text) if job in done]
+    for ground in GROUNDS:
+        text = ground.text
+        cells = [job for job in finals(found, ground) if job in done]
         if not cells or all(job in known and known[job].test_bits_per_byte for job in cells):
             continue
+        cells = [job for job in cells if job not in known or not known[job].test_bits_per_byte]
         looked = [each for each in read_records(data / LOOKS) if each["text"] == text]
         if looked and not again:
             raise SettingsError(
@@ -93,7 +94,11 @@ def write_cells(data: Path, cells: Iterable[Judged]) -> None:
     """Keep cells, and make the headline from them."""
     ordered = sorted(
         cells,
-        key=lambda each: (each.finished.job.text, each.finished.job.method, each.finished.job.name),
+        key=lambda each: (
+            each.finished.job.ground,
+            each.finished.job.method,
+            each.finished.job.name,
+        ),
     )
     records = []
     for each in ordered:
@@ -108,15 +113,15 @@ def write_cells(data: Path, cells: Iterable[Judged]) -> None:
 
 
 def rows(cells: Iterable[Judged]) -> list[dict[str, Any]]:
-    """One row of the headline for each text and method that has a figure on the test split."""
+    """One row of the headline for each ground and method that has a figure on the test split."""
     found = []
-    for (text, method), of_seed in by_method(cells).items():
+    for (ground, method), of_seed in by_method(cells).items():
         ends = [each.test_bits_per_byte or 0.0 for each in of_seed.values()]
         first = next(iter(of_seed.values()))
         sent = fmean(each.sent_bytes for each in of_seed.values())
         found.append(
             {
-                "text": text,
+                "text": ground.text,
                 "steps": first.finished.result.last.step,
                 "authors": first.finished.job.cell.authors,
                 "method": method,
@@ -137,13 +142,13 @@ def half_width(values: Sequence[float]) -> float | None:
     return round(T_975[len(values) - 1] * stdev(values) / len(values) ** 0.5, 5)
 
 
-def by_method(cells: Iterable[Judged]) -> dict[tuple[TextName, Method], dict[int, Judged]]:
-    """The cells that were looked at by text and method, then by seed."""
-    found: dict[tuple[TextName, Method], dict[int, Judged]] = {}
+def by_method(cells: Iterable[Judged]) -> dict[tuple[Ground, Method], dict[int, Judged]]:
+    """The cells that were looked at by ground and method, then by seed."""
+    found: dict[tuple[Ground, Method], dict[int, Judged]] = {}
     for each in sorted(cells, key=lambda each: each.finished.job.cell.seed):
         if each.test_bits_per_byte is not None:
             job = each.finished.job
-            found.setdefault((job.text, job.method), {})[job.cell.seed] = each
+            found.setdefault((job.ground, job.method), {})[job.cell.seed] = each
     return found
 
 

@@ -15,7 +15,16 @@ from node.data.tokenizer import ByteTokenizer
 from protocol.errors import DataError, SettingsError
 from tests.benchmarks.headline import look as looking
 from tests.benchmarks.headline import study, texts
-from tests.benchmarks.headline.study import RATES, SEEDS, Finished, Job, cell
+from tests.benchmarks.headline.study import (
+    FIRST,
+    LONG,
+    ORDER,
+    RATES,
+    SEEDS,
+    Finished,
+    Job,
+    cell,
+)
 from tests.benchmarks.headline.texts import prepare_text, split_by_document, token_bytes
 from tests.benchmarks.headline.train import TextFixture, finished, judged, train_job
 from tests.benchmarks.pages.headline import shown
@@ -36,9 +45,7 @@ def ended(job: Job, bits_per_byte: float) -> Finished:
 
 def swept() -> list[Finished]:
     """A sweep whose second and third rates are best."""
-    place = {
-        job: RATES[job.method].index(job.cell.learning_rate) for job in study.sweep([], "library")
-    }
+    place = {job: RATES[job.method].index(job.cell.learning_rate) for job in study.sweep([], FIRST)}
     return [ended(job, 3.0 + abs(at - 1.4)) for job, at in place.items()]
 
 
@@ -90,9 +97,13 @@ def test_every_method_is_tuned_over_equally_many_rates_a_factor_of_two_apart() -
 def test_every_method_sees_the_same_tokens_and_share_of_warm_up() -> None:
     for method, rates in RATES.items():
         job = Job("library", method, cell(method, rates[0], 0))
+        assert job.ground == FIRST
         assert job.task.tokens(job.cell.steps) == study.TASKS["library"].tokens(study.STEPS)
         assert job.cell.warmup_steps / job.cell.steps == pytest.approx(2 / 15)
         assert job.cell.authors == study.AUTHORS
+        long = Job("library", method, cell(method, rates[0], 0, LONG.steps))
+        assert long.ground == LONG
+        assert long.cell.warmup_steps / long.cell.steps == pytest.approx(2 / 15)
 
 
 def test_the_best_rate_on_the_validation_split_gets_the_other_seeds() -> None:
@@ -103,29 +114,56 @@ def test_the_best_rate_on_the_validation_split_gets_the_other_seeds() -> None:
         at = RATES[left[0].method].index(left[0].cell.learning_rate)
         found.append(ended(left[0], 3.0 + abs(at - 2)))  # the third rate is best
         assert len(trained) < 1000
-    assert len(trained) == len(set(trained)) == 5 * (4 + 2) + 4 * (3 + 2)
+    assert len(trained) == len(set(trained)) == 5 * (4 + 2) + 4 * (3 + 2) + 4 * (2 + 2)
     more = [job for job in trained if job.cell.seed]
     assert {job.cell.seed for job in more} == {*SEEDS[1:]}
-    assert {job.cell.learning_rate for job in more} == {rates[2] for rates in RATES.values()}
-    assert [job.text for job in trained] == sorted(job.text for job in trained)
+    assert {job.cell.learning_rate for job in more if job.ground != LONG} == {
+        rates[2] for rates in RATES.values()
+    }
+    order = [
+        next(at for at, (ground, methods) in enumerate(ORDER) if _in(job, ground, methods))
+        for job in trained
+    ]
+    assert order == sorted(order)
+
+
+def _in(job: Job, ground: study.Ground, methods: tuple[study.Method, ...]) -> bool:
+    return job.ground == ground and job.method in methods
+
+
+def test_a_longer_training_is_tuned_downwards_from_the_best_rate_of_the_short_one() -> None:
+    found = swept()
+    best = study.best_rates(found, FIRST)
+    for job in study.sweep(found, LONG):
+        assert job.cell.learning_rate in (best[job.method], best[job.method] / 2)
+    found += [ended(job, 3.0 - job.cell.learning_rate) for job in study.sweep(found, LONG)]
+    assert study.beyond(found, LONG) == []
+    assert study.best_rates(found, LONG) == {
+        method: rate for method, rate in best.items() if method != "default_large_batch"
+    }
+    found = [each for each in found if each.job.ground != LONG]
+    found += [ended(job, 3.0 + job.cell.learning_rate) for job in study.sweep(found, LONG)]
+    assert {job.cell.learning_rate / best[job.method] for job in study.beyond(found, LONG)} == {
+        1 / 4
+    }
 
 
 def test_a_sweep_goes_on_beyond_an_end_that_is_best() -> None:
-    found = [ended(job, 3.0 + job.cell.learning_rate) for job in study.sweep([], "library")]
-    assert study.best_rates(found, "library") == {}
+    found = [ended(job, 3.0 + job.cell.learning_rate) for job in study.sweep([], FIRST)]
+    assert study.best_rates(found, FIRST) == {}
     grown = study.waiting(found)
     assert [job.cell.learning_rate for job in grown] == [rates[0] / 2 for rates in RATES.values()]
     found += [ended(job, 4.0) for job in grown]
-    assert study.best_rates(found, "library") == {m: rates[0] for m, rates in RATES.items()}
+    assert study.best_rates(found, FIRST) == {m: rates[0] for m, rates in RATES.items()}
 
 
 def test_a_rate_that_blew_up_is_not_the_best() -> None:
     found = swept()
     first = next(each for each in found if each.job.cell == cell("muon", RATES["muon"][1], 0))
-    assert study.best_rates(found, "library")["muon"] == RATES["muon"][1]
+    assert study.best_rates(found, FIRST)["muon"] == RATES["muon"][1]
     blown = Finished(first.job, replace(first.result, failure="step 3: NaN"))
     found = [blown if each.job == first.job else each for each in found]
-    assert study.best_rates(found, "library")["muon"] == RATES["muon"][2]
+    assert study.best_rates(found, FIRST)["muon"] == RATES["muon"][2]
 
 
 # ---- training and the look
@@ -153,9 +191,10 @@ def _small(task: study.Task) -> study.Task:
 def test_a_finished_cell_is_found_and_one_of_another_task_refused(tmp_path: Path) -> None:
     from tests.benchmarks.parity.results import save
 
-    job = study.sweep([], "library")[0]
+    job, kept = study.sweep([], FIRST)[:2]
     save(tmp_path / "library", ended(job, 3.0).result)
     assert finished(tmp_path) == [ended(job, 3.0)]
+    assert finished(tmp_path, [ended(kept, 3.1)]) == [ended(kept, 3.1), ended(job, 3.0)]
     odd = replace(ended(job, 3.0).result, task=replace(job.task, hidden=128))
     save(tmp_path / "library", odd)
     with pytest.raises(DataError, match="expected a result of"):
@@ -168,11 +207,13 @@ def test_the_test_split_is_looked_at_once_and_it_is_recorded(tmp_path: Path) -> 
     (record,) = read_records(tmp_path / looking.LOOKS)
     assert (record["text"], record["when"], len(record["cells"])) == ("library", "today", 5)
     looking.look(found, lambda job: 1 / 0, "tomorrow", data=tmp_path)  # nothing new to look at
-    more = [*found, *(ended(job, 3.1) for job in study.waiting(found)[:5])]
+    more = [*found, *(ended(job, 3.1) for job in study.finals(found, FIRST)[5:])]
     with pytest.raises(SettingsError, match="nobody has looked at, got one of today"):
         looking.look(more, lambda job: 3.4, "tomorrow", data=tmp_path)
     looking.look(more, lambda job: 3.4, "tomorrow", data=tmp_path, again="more seeds")
-    assert [each["why"] for each in read_records(tmp_path / looking.LOOKS)] == ["", "more seeds"]
+    first, second = read_records(tmp_path / looking.LOOKS)
+    assert (first["why"], second["why"]) == ("", "more seeds")
+    assert not {*first["cells"]} & {*second["cells"]}, "a cell is judged once"
 
 
 def test_the_headline_counts_bytes_as_they_travel(tmp_path: Path) -> None:
@@ -192,7 +233,8 @@ def test_the_committed_headline_is_that_of_its_cells_and_looks() -> None:
     judged_cells = {each.finished.job.name for each in cells if each.test_bits_per_byte}
     looks = read_records(looking.DATA / looking.LOOKS)
     assert judged_cells == {name for look in looks for name in look["cells"]}
-    assert len({each["text"] for each in looks}) == len(looks), "one look at each text"
+    unasked = [each["text"] for each in looks if not each["why"]]
+    assert len(set(unasked)) == len(unasked), "every look after a text's first one has a reason"
 
 
 def test_an_interval_around_nothing_shows_nothing() -> None:

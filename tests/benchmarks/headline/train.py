@@ -6,7 +6,7 @@ counts, and its token stands for no byte.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +40,9 @@ class TextFixture(Fixture):
         return nats / math.log(2) / int(self._token_bytes[targets].sum())
 
 
-def train_waiting(directory: Path) -> Iterator[Finished]:
-    """Train what waits, cell by cell, until nothing does."""
-    while left := waiting(finished(directory)):
+def train_waiting(directory: Path, kept: Sequence[Finished] = ()) -> Iterator[Finished]:
+    """Train what waits beside the cells that the repository keeps, until nothing does."""
+    while left := waiting(finished(directory, kept)):
         job = left[0]
         yield train_job(job, open_text(job.text, directory / "texts"), directory)
 
@@ -60,10 +60,12 @@ def train_job(job: Job, corpus: Corpus, directory: Path) -> Finished:
     return Finished(job, result)
 
 
-def finished(directory: Path) -> list[Finished]:
-    """The cells of the study that are there. `DataError` for one of another task or text."""
-    found = []
-    corpora: dict[str, str] = {}
+def finished(directory: Path, kept: Sequence[Finished] = ()) -> list[Finished]:
+    """The cells that the repository keeps and those of the directory, which replace kept ones.
+    `DataError` for one of another task or text.
+    """
+    found = {each.job: each for each in kept}
+    corpora = {each.job.text: each.result.corpus for each in kept}
     for job in possible():
         path = result_path(directory / job.text, job.cell)
         if path.exists():
@@ -74,8 +76,8 @@ def finished(directory: Path) -> list[Finished]:
                     f"{path}: expected a result of {job.task} on {corpus[:8]}, "
                     f"got one of {result.task} on {result.corpus[:8]}"
                 )
-            found.append(Finished(job, result))
-    return found
+            found[job] = Finished(job, result)
+    return list(found.values())
 
 
 def parameters_path(directory: Path, job: Job) -> Path:

@@ -13,7 +13,18 @@ from tests.benchmarks.headline.look import (
     difference,
     read_cells,
 )
-from tests.benchmarks.headline.study import LOCAL_STEPS, PAIRS, RATES, SEEDS, TASKS, Method
+from tests.benchmarks.headline.study import (
+    GROUNDS,
+    LOCAL_STEPS,
+    LONG,
+    LONG_PAIRS,
+    PAIRS,
+    RATES,
+    SEEDS,
+    STEPS,
+    Ground,
+    Method,
+)
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.parity.comparison import Difference
 from tests.benchmarks.records import read_records
@@ -36,11 +47,13 @@ def cells() -> list[Judged]:
 def results() -> str:
     """The rows of headline.json."""
     rows: list[dict[str, Any]] = json.loads((DATA / ROWS).read_bytes())["rows"]
-    dense = {row["text"]: row["bytes_up"] for row in rows if row["method"] == "muon"}
+    dense = {
+        row["text"]: row["bytes_up"] / row["steps"] for row in rows if row["method"] == "adamw"
+    }
     lines = []
-    for row in sorted(rows, key=lambda row: (row["text"], row["bits_per_byte"])):
+    for row in sorted(rows, key=lambda row: (_length(row), row["text"], row["bits_per_byte"])):
         interval = "one seed" if row["ci95"] is None else f"± {row['ci95']:.3f}"
-        times = dense.get(row["text"], 0) / row["bytes_up"]
+        times = dense.get(row["text"], 0) * _length(row) / row["bytes_up"]
         lines.append(
             (
                 *(row["text"], LABELS[row["method"]], f"{row['steps']}", f"{len(row['seeds'])}"),
@@ -55,24 +68,35 @@ def results() -> str:
     return table(head, lines, left=2)
 
 
+def _length(row: dict[str, Any]) -> int:
+    """Steps of 16 samples that a row's tokens are."""
+    large = row["method"] == "default_large_batch"
+    return int(row["steps"]) * (LOCAL_STEPS if large else 1)
+
+
 def differences() -> str:
-    """Each pair on each text: what was expected, what was found, and what that shows."""
+    """Each pair on each ground: what was expected, what was found, and what that shows."""
     of_method = by_method(cells())
     lines = []
-    for text in TASKS:
-        for (ours, theirs), predicted in PAIRS.items():
-            sides = of_method.get((text, ours)), of_method.get((text, theirs))
+    for ground in GROUNDS:
+        for (ours, theirs), predicted in (LONG_PAIRS if ground == LONG else PAIRS).items():
+            sides = of_method.get((ground, ours)), of_method.get((ground, theirs))
             if not all(sides):
                 continue
             found = difference(sides[0] or {}, sides[1] or {})
             lines.append(
                 (
-                    *(text, f"{LABELS[ours]}, beside {LABELS[theirs]}", predicted),
+                    *(named(ground), f"{LABELS[ours]}, beside {LABELS[theirs]}", predicted),
                     *(_signed(found), shown(found)),
                 )
             )
     head = ("text", "pair", "predicted: the first is", "found (95 %)", "shown: the first is")
     return table(head, lines, left=3)
+
+
+def named(ground: Ground) -> str:
+    """The text, and the length where it is not the usual one."""
+    return ground.text if ground.steps == STEPS else f"{ground.text}, {ground.steps} steps"
 
 
 def shown(found: Difference) -> str:
@@ -94,18 +118,18 @@ def _signed(found: Difference) -> str:
 def rates() -> str:
     """Bits per byte on the validation split at every rate that was tried, ascending."""
     lines = []
-    for text in TASKS:
+    for ground in GROUNDS:
         for method in RATES:
             found = {
                 each.finished.job.cell.learning_rate: each.finished.choosing
                 for each in cells()
                 if each.finished.job.cell.seed == SEEDS[0]
-                and (each.finished.job.text, each.finished.job.method) == (text, method)
+                and (each.finished.job.ground, each.finished.job.method) == (ground, method)
             }
             if found:
                 best = min(found, key=found.__getitem__)
                 told = [_tried(rate, found[rate], bold=rate == best) for rate in sorted(found)]
-                lines.append((text, LABELS[method], ", ".join(told)))
+                lines.append((named(ground), LABELS[method], ", ".join(told)))
     return table(("text", "method", "rate: bits per byte"), lines, left=3)
 
 

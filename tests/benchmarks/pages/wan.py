@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.wan.archive import Archive
-from tests.benchmarks.wan.curves import Points, load_curves
+from tests.benchmarks.wan.curves import Points, load_curves, muon_more_s
 from tests.benchmarks.wan.report import Row, comparable, csv_of, duration, figure_of, named, rows
 from tests.benchmarks.wan.results import load_all
 
@@ -20,7 +20,7 @@ FIGURES = ("cable-compute0.5", "cable-compute1.5", "cable")
 @cache
 def found() -> list[Row]:
     """All rows."""
-    return rows(load_all(ARCHIVE), curves())
+    return rows(load_all(ARCHIVE), curves(), muon_more_s=muon_more_s(ARCHIVE))
 
 
 @cache
@@ -31,6 +31,7 @@ def curves() -> dict[str, Points]:
 
 def results() -> str:
     """Bytes, seconds and times to the loss of every trial."""
+    against_muon = any(row.times_less_muon is not None for row in found())
     lines = [
         (
             *(
@@ -43,7 +44,8 @@ def results() -> str:
             "" if row.computing is None else f"{row.computing:.2f}",
             "" if row.steps is None else str(row.steps),
             "" if row.loss_s is None else duration(row.loss_s),
-            "" if row.times_less is None else f"{row.times_less:.1f}",
+            _times(row.times_less),
+            *((_times(row.times_less_muon),) if against_muon else ()),
         )
         for row in found()
     ]
@@ -58,8 +60,13 @@ def results() -> str:
             "steps to the loss",
         ),
         *("time to the loss", "times less than DDP"),
+        *(("with Muon",) if against_muon else ()),
     )
     return table(head, lines, left=3)
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def figure(name: str) -> bytes:

@@ -35,7 +35,13 @@ from node.system.files import replacing_file
 from protocol.errors import LockstepError
 from tests.benchmarks.parity.task import open_corpus
 from tests.benchmarks.wan.archive import Archive
-from tests.benchmarks.wan.curves import INNER_STEPS, WanTask, load_curves, run_curves
+from tests.benchmarks.wan.curves import (
+    INNER_STEPS,
+    WanTask,
+    load_curves,
+    muon_more_s,
+    run_curves,
+)
 from tests.benchmarks.wan.links import COMPUTE_S, Trial, laboratory_of, run
 from tests.benchmarks.wan.methods import METHODS
 from tests.benchmarks.wan.report import rows, write_report
@@ -149,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed = measure(wanted, archive)
     archive.merge()
     found, curves = load_all(archive), load_curves(archive)
-    lines = rows(found, curves, asked.size)
+    lines = rows(found, curves, asked.size, muon_more_s(archive))
     output.print(write_report(asked.work / "report", lines, curves), soft_wrap=True, markup=False)
     if asked.json:
         document = [asdict(row) for row in lines]

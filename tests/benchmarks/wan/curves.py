@@ -2,7 +2,8 @@
 --curves`.
 
 One process trains the network of the runs on links, on real text, by the functions that a node
-uses: eight authors of DeMo with payloads of real bytes, AdamW on the whole batch, and DiLoCo
+uses: eight authors of DeMo with payloads of real bytes, AdamW on the whole batch, Muon on the same
+(AdamW for embeddings and gains), and DiLoCo
 (Douillard et al., arXiv 2311.08105: eight workers take H steps of AdamW each; then Nesterov's step
 on the mean of their changes). All methods see the same samples in the same order. Learning rates
 are constant after a short warm-up, so that a curve does not depend on its length.
@@ -19,6 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +29,12 @@ import torch
 from torch import Tensor
 
 from node.data.corpus import Corpus
+from node.demo.local_steps.optimizer import LocalOptimizer
 from node.system.files import replacing_file
 from tests.benchmarks.parity.baselines import ADAM_EPSILON, AdamW
 from tests.benchmarks.parity.cells import Cell, Task
 from tests.benchmarks.parity.demo import DemoAuthors, Traffic
+from tests.benchmarks.parity.local_steps import DenseMuon
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.parity.train import Trainer
 from tests.benchmarks.wan.archive import Archive
@@ -41,6 +46,9 @@ TARGET_NATS = 2.2
 
 STEPS_MAX = 400
 SWEEP_STEPS = 40
+KEPT_STEPS = 10
+"""Steps after which the points of a curve that goes on are written, for who must stop it."""
+
 INNER_STEPS = 50
 """H of DiLoCo: inner steps per outer step."""
 
@@ -154,6 +162,7 @@ _ORTHOGONAL = replace(_SIGN, update="orthogonal")
 
 CURVES = {
     "adamw": Curve(_ADAMW, AdamW, (0.00025, 0.0005, 0.001)),
+    "muon": Curve(replace(_ADAMW, method="muon"), DenseMuon, (0.003, 0.0015, 0.006)),
     "lockstep-0": Curve(_SIGN, DemoAuthors, (0.0005, 0.001, 0.002)),
     "lockstep-1": Curve(
         replace(_SIGN, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)
@@ -168,7 +177,8 @@ CURVES = {
     ),
     "diloco": Curve(_ADAMW, DiLoCo, (0.00025, 0.0005), INNER_STEPS),
 }
-"""Curves by the name that `methods` uses."""
+"""Curves by the name that `methods` uses. Expected of Muon, before it was trained: 80 to 110 steps
+to the target, where AdamW needs 140, as it needs two thirds of AdamW's steps in the headline."""
 
 
 Points = list[tuple[int, float]]
@@ -230,10 +240,14 @@ def train_curve(
         known = json.loads(path.read_bytes())
     before_s = known["seconds"]
 
-    def keep(training: Training, **found: Any) -> None:
-        known.update(found, seconds=round(before_s + time.monotonic() - started_s, 1))
+    def keep_known() -> None:
+        known["seconds"] = round(before_s + time.monotonic() - started_s, 1)
         with replacing_file(path) as temporary:
             temporary.write_text(json.dumps(known, indent=1) + "\n")
+
+    def keep(training: Training, **found: Any) -> None:
+        known.update(found)
+        keep_known()
         say(f"{name} at {training.rate:g}: {training.points[-1]} after {known['seconds']:.0f} s")
 
     trained: Training | None = None  # the best of this call
@@ -246,7 +260,11 @@ def train_curve(
     rate = best_rate(known["swept"])
     if trained is None or trained.rate != rate:
         trained = Training(task, curve, rate, corpus)
-    trained.go_on(STEPS_MAX, target_nats)
+    while (ended := trained.points[-1])[0] < STEPS_MAX and ended[1] > target_nats:
+        trained.go_on(min(ended[0] + KEPT_STEPS, STEPS_MAX), target_nats)
+        known["begun"] = trained.points[:]
+        keep_known()
+    known.pop("begun", None)
     keep(trained, rate=rate, points=trained.points)
 
 
@@ -266,13 +284,52 @@ def run_curves(
     only: Sequence[str] = ("*",),
     say: Callable[[str], None] = print,
 ) -> None:
-    """Train every method whose name matches a pattern and that has no finished curve."""
+    """Measure both dense optimizers, if that was not done, and train every method whose name
+    matches a pattern and that has no finished curve.
+    """
     torch.set_num_threads(1)
+    if ARITHMETIC not in archive.documents():
+        with replacing_file(archive.directory / f"{ARITHMETIC}.json") as temporary:
+            temporary.write_text(json.dumps(optimizer_s(task, corpus), indent=1) + "\n")
     done = load_curves(archive)
     for name in CURVES:
         if any(fnmatchcase(name, pattern) for pattern in only) and name not in done:
             path = curve_path(archive.directory, name)
             train_curve(name, task, corpus, path, target_nats=TARGET_NATS, say=say)
+
+
+ARITHMETIC, ARITHMETIC_STEPS = "dense-arithmetic", 7
+"""The document that says what a step of AdamW and of Muon takes, and the steps measured of each."""
+
+
+def optimizer_s(task: Task, corpus: Corpus) -> dict[str, float]:
+    """Seconds of one core in a step of either dense optimizer alone, without passes: the least of
+    several, taken in turn, since other work shares the caches.
+    """
+    found: dict[str, list[float]] = {}
+    fixtures = {name: Fixture(task, CURVES[name].cell, corpus) for name in ("adamw", "muon")}
+    steps = {
+        "adamw": torch.optim.AdamW(fixtures["adamw"].trainee.parameters.values()).step,
+        "muon": partial(
+            LocalOptimizer(
+                fixtures["muon"].trainee.model, fixtures["muon"].trainee.parameters
+            ).step,
+            1e-3,
+        ),
+    }
+    for fixture in fixtures.values():
+        fixture.gradients(fixture.samples(0))
+    for _, (name, step) in product(range(ARITHMETIC_STEPS), steps.items()):
+        began_s = time.thread_time()
+        step()
+        found.setdefault(name, []).append(time.thread_time() - began_s)
+    return {name: round(min(seconds), 4) for name, seconds in found.items()}
+
+
+def muon_more_s(archive: Archive) -> float | None:
+    """Seconds that a step of Muon takes more than one of AdamW; None if nobody measured it."""
+    found = archive.documents().get(ARITHMETIC)
+    return found and found["muon"] - found["adamw"]
 
 
 def load_curves(archive: Archive) -> dict[str, Points]:

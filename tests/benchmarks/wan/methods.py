@@ -48,6 +48,10 @@ METHODS = {
 }
 """Methods by name, in the order of the report."""
 
+DENSE = {"ddp-muon": Method("ddp", "muon")}
+"""DDP with Muon for matrices, whose step is that of the base and what its arithmetic takes more: no
+trial of its own."""
+
 MIXING = {
     "gossip-adam-grpc": Method("lockstep", "", overlap=1, topology="one-peer-exponential"),
 }

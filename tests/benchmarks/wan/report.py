@@ -1,6 +1,8 @@
 """Measurements and curves together: a table, a CSV and a figure for each setting.
 
-Time to the fixed loss is (steps of the curve) times (seconds per step on the links).
+Time to the fixed loss is (steps of the curve) times (seconds per step on the links). DDP's seconds
+were measured with AdamW; with Muon they are computed, as those and what Muon's own arithmetic takes
+more on one core (`curves.optimizer_s`).
 """
 
 import csv
@@ -13,8 +15,10 @@ from node.system.files import replacing_file
 from tests.benchmarks.figures import canvas, svg
 from tests.benchmarks.wan.curves import TARGET_NATS, Points, steps_to
 from tests.benchmarks.wan.links import Trial, card_suffix
-from tests.benchmarks.wan.methods import BASE, METHODS
+from tests.benchmarks.wan.methods import BASE, DENSE, METHODS
 from tests.benchmarks.wan.results import Measurement, predicted
+
+DENSE_CURVE = next(iter(DENSE.values())).curve
 
 TABLE_NAME, CSV_NAME = "table.md", "measurements.csv"
 
@@ -44,7 +48,9 @@ class Row:
     steps: int | None = None
     loss_s: float | None = None
     times_less: float | None = None
-    """DDP's time to the loss divided by this one's."""
+    """DDP's time to the loss, with AdamW, divided by this one's."""
+    times_less_muon: float | None = None
+    """The same with Muon."""
 
     @property
     def setting(self) -> tuple[str, float]:
@@ -53,9 +59,15 @@ class Row:
 
 
 def rows(
-    measurements: Sequence[Measurement], curves: Mapping[str, Points], size: str = "20m"
+    measurements: Sequence[Measurement],
+    curves: Mapping[str, Points],
+    size: str = "20m",
+    muon_more_s: float | None = None,
 ) -> list[Row]:
-    """A row for each measurement, and a computed one for DDP where a trial would take too long."""
+    """A row for each measurement, and a computed one for DDP where a trial would take too long.
+    With `muon_more_s`, seconds that a step of Muon takes more than one of AdamW, and with Muon's
+    curve, a row for DDP with Muon too.
+    """
     found = [_measured(one, size) for one in measurements]
     for nodes, setting in dict.fromkeys(
         (one.nodes, (one.profile, one.compute_s)) for one in measurements
@@ -64,9 +76,12 @@ def rows(
         if not any(found[place].method == BASE for place in mates):
             profile, compute_s = setting
             found.insert(mates[0], _computed(Trial(profile, BASE, nodes, size, compute_s)))
+    if muon_more_s is not None and DENSE_CURVE in curves:
+        for row in [row for row in found if row.method == BASE]:
+            found.insert(found.index(row) + 1, _with_muon(row, muon_more_s))
     with_loss = [_to_loss(row, curves) for row in found]
-    bases = {row.setting: row.loss_s for row in with_loss if row.method == BASE}
-    return [_compared(row, bases[row.setting]) for row in with_loss]
+    bases = {(row.setting, row.method): row.loss_s for row in with_loss}
+    return [_compared(row, bases) for row in with_loss]
 
 
 def _measured(one: Measurement, size: str) -> Row:
@@ -89,13 +104,33 @@ def _computed(trial: Trial) -> Row:
     )  # fmt: skip
 
 
+def _with_muon(base: Row, more_s: float) -> Row:
+    (name,) = DENSE
+    step_s = base.step_s + more_s
+    return replace(
+        base,
+        method=name, how="computed", predicted_s=base.predicted_s + more_s,
+        step_s=step_s, least_s=step_s, most_s=step_s,
+        computing=None, computing_alone=None, arithmetic_s=None, arithmetic_cpu_s=None,
+    )  # fmt: skip
+
+
 def _to_loss(row: Row, curves: Mapping[str, Points]) -> Row:
-    steps = steps_to(curves.get(METHODS[row.method].curve, []), TARGET_NATS)
+    steps = steps_to(curves.get(_curve(row), []), TARGET_NATS)
     return replace(row, steps=steps, loss_s=steps and steps * row.step_s)
 
 
-def _compared(row: Row, base_s: float | None) -> Row:
-    return replace(row, times_less=base_s / row.loss_s if base_s and row.loss_s else None)
+def _curve(row: Row) -> str:
+    return (METHODS | DENSE)[row.method].curve
+
+
+def _compared(row: Row, loss_s: Mapping[tuple[tuple[str, float], str], float | None]) -> Row:
+    def times(method: str) -> float | None:
+        base_s = loss_s.get((row.setting, method))
+        return base_s / row.loss_s if base_s and row.loss_s else None
+
+    (muon,) = DENSE
+    return replace(row, times_less=times(BASE), times_less_muon=times(muon))
 
 
 def write_report(directory: Path, found: Sequence[Row], curves: Mapping[str, Points]) -> str:
@@ -143,6 +178,7 @@ _HEAD = (
     "steps",
     "time to the loss",
     "times less than DDP",
+    "with Muon",
 )
 
 
@@ -171,6 +207,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         _number(row.steps, "d"),
         "" if row.loss_s is None else duration(row.loss_s),
         _number(row.times_less, ".1f"),
+        _number(row.times_less_muon, ".1f"),
     )
 
 
@@ -211,11 +248,9 @@ def figure_of(found: Sequence[Row], curves: Mapping[str, Points]) -> bytes:
     """
     figure = canvas(8, 6.5)
     axes = figure.add_subplot()
-    drawn = [
-        row for row in found if any(step for step, _ in curves.get(METHODS[row.method].curve, []))
-    ]
+    drawn = [row for row in found if any(step for step, _ in curves.get(_curve(row), []))]
     for row in sorted(drawn, key=lambda row: (row.loss_s is None, row.loss_s or row.step_s)):
-        points = [(step, loss) for step, loss in curves[METHODS[row.method].curve] if step]
+        points = [(step, loss) for step, loss in curves[_curve(row)] if step]
         times = "" if row.times_less is None else f": {row.times_less:.1f} times less than DDP"
         seconds = [step * row.step_s for step, _ in points]
         line = "--" if row.how == "computed" else "-"

@@ -18,7 +18,7 @@ from tests.benchmarks.wan.curves import (
     load_curves,
 )
 from tests.benchmarks.wan.links import Seen, Trial
-from tests.benchmarks.wan.methods import METHODS
+from tests.benchmarks.wan.methods import DENSE, METHODS
 from tests.benchmarks.wan.report import Row, csv_of, duration, rows, table_of, write_report
 from tests.benchmarks.wan.results import (
     Measurement,
@@ -61,6 +61,17 @@ def test_time_to_the_loss_is_steps_times_seconds_and_is_compared_with_ddp() -> N
     assert (ddp.steps, ddp.loss_s, ddp.times_less) == (100, 6000.0, 1.0)
     assert (ours.steps, ours.loss_s, ours.times_less) == (200, 600.0, 10.0)
     assert (ours.least_s, ours.step_s, ours.most_s) == (2.5, 3.0, 4.0)
+
+
+def test_ddp_with_muon_makes_the_steps_of_its_own_curve_and_takes_its_own_arithmetic() -> None:
+    known = CURVE_POINTS | {"muon": [(0, 9.0), (50, curves.TARGET_NATS)]}
+    ddp, muon, ours = rows(
+        [measurement("ddp", 60.0), measurement("lockstep-1-grpc", 3.0)], known, muon_more_s=2.0
+    )
+    assert (muon.method, muon.how, muon.step_s, muon.steps) == ("ddp-muon", "computed", 62.0, 50)
+    assert (muon.loss_s, muon.up_bytes) == (3100.0, ddp.up_bytes)
+    assert (ours.times_less, ours.times_less_muon) == (10.0, pytest.approx(3100 / 600))
+    assert len(rows([measurement("ddp", 60.0)], CURVE_POINTS, muon_more_s=2.0)) == 1
 
 
 def test_slow_motion_divides_measured_times_but_not_core_times() -> None:
@@ -106,7 +117,7 @@ def test_where_ddp_is_too_slow_to_be_measured_its_step_is_computed_and_said_to_b
 
 
 def test_every_method_follows_a_curve_that_is_trained_as_it_is() -> None:
-    for name, method in METHODS.items():
+    for name, method in (METHODS | DENSE).items():
         cell = CURVES[method.curve].cell
         assert (cell.overlap, cell.update) == (method.overlap, method.update), name
         if method.kind == "lockstep":
@@ -192,10 +203,11 @@ def test_committed_results_are_the_default_trials_their_lines_and_all_curves() -
         for trial in wan.trials(8, "20m", compute_s)
         if any(fnmatchcase(trial.name, pattern) for pattern in wan.DEFAULT)
     ]
-    others = [f"curve-{name}" for name in CURVES] + ["links-cable", "links-dsl-poor"]
+    others = [f"curve-{name}" for name in CURVES]
+    others += [curves.ARITHMETIC, "links-cable", "links-dsl-poor"]
     assert sorted(committed.documents()) == sorted(names + others)
     assert len(load_all(committed)) == len(names)
-    assert load_curves(committed).keys() == CURVES.keys()
+    assert load_curves(committed).keys() | {"muon"} == CURVES.keys(), "Muon's is one sweep so far"
 
 
 def test_known_trials_are_not_measured_again(
