@@ -72,7 +72,10 @@ def _rows(journal: Path) -> tuple[RunId, list[tuple[int, bytes]]]:
                 (Ordered.__name__,),
             ).fetchall()
     except sqlite3.Error as error:
-        raise StorageError(f"cannot read the journal {journal}: {error}") from None
+        raise StorageError(
+            f"cannot read the journal {journal}: {error}; if it is damaged, put the directory "
+            "back from its newest copy"
+        ) from None
     if run is None:
         raise StorageError(f"{journal}: expected the journal of a run, found an empty one")
     return RunId(run[0]), rows

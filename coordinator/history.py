@@ -106,6 +106,8 @@ class History:
     records: deque[RoundRecord] = field(default_factory=lambda: deque(maxlen=ROUNDS_MAX))
     credit: dict[PeerId, Credit] = field(default_factory=dict)
     times: RoundTimes = field(default_factory=RoundTimes)
+    names: dict[PeerId, str] = field(default_factory=dict)
+    """Names that authors have chosen, also of those that are gone."""
     _opened: dict[int, tuple[Instants, int]] = field(default_factory=dict)
 
     def restore(self, commits: Iterable[tuple[Commit, float | None]]) -> None:
@@ -137,6 +139,10 @@ class History:
                     self.records.append(RoundRecord(effect.round, False, effect.reason, **times))
                 case _:
                     pass
+
+    def name(self, members: Iterable[tuple[PeerId, str]]) -> None:
+        """Remember the names of these members, where they have given something."""
+        self.names.update((peer, name) for peer, name in members if peer in self.credit)
 
     def contributions(self) -> Contributions:
         """The authors with the most samples, and the number of all."""

@@ -33,7 +33,7 @@ from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.ids import RunId
 from protocol.shuffle import Share
 
-FORMAT = "11"
+FORMAT = "12"
 """Version of the tables, of the events' names and fields, and of the snapshots."""
 
 CHANGES_SHOWN = 3

@@ -20,11 +20,13 @@ from coordinator.desk import OperatorDesk
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.digests import auditing
+from coordinator.machine.events import CommitRound
 from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator.acts import Admit, Salted, Vouched
 from coordinator.machine.rounds import Rounds
 from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer
+from coordinator.service import silence
 from coordinator.service.door import Door, connections_max
 from coordinator.service.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
@@ -119,7 +121,7 @@ class CoordinatorProcess:
                 "ADDRESS:PORT"
             )
         self.address = f"{host}:{port}"
-        self._loop_task = asyncio.create_task(self._sequencer.run())
+        self._loop_task = asyncio.create_task(self._work())
         await self._settle_trust()
         await self.service.checkpoints.start(
             self._settings.checkpoint_room, self._settings.checkpoints_kept
@@ -131,6 +133,16 @@ class CoordinatorProcess:
         """The link that volunteers are given, where the address is one that they can reach."""
         plain = self._credentials is None and not is_loopback(self.address)
         return JoinLink(self.address, self.run_id, self._public_key, plain)
+
+    async def _work(self) -> None:
+        """Handle events, and end the sessions of nodes that send none, until cancelled."""
+        membership, now_ms = self.rounds.spec.membership, self._sequencer.now_ms
+        sessions = self.service.node_sessions
+        watching = asyncio.create_task(silence.end_silent(sessions, membership, now_ms))
+        try:
+            await self._sequencer.run()
+        finally:
+            watching.cancel()
 
     async def _settle_trust(self) -> None:
         """Draw the secret of a public run, once, vouch for the operator's nodes, and admit whom the
@@ -222,7 +234,12 @@ class CoordinatorProcess:
             losses = [row.loss for row in page]
             self.history.restore(zip(commits, losses, strict=True))
             after = page[-1].round
+        former = self.rounds.state.members.former
+        self.history.name((peer, each.name) for peer, each in former.items())
+        self.history.name((member.peer, member.name) for member in self.rounds.members)
 
     def _emit(self, outcome: Outcome) -> None:
         self.history.take(outcome.effects, self._sequencer.now_ms())
+        if any(isinstance(effect, CommitRound) for effect in outcome.effects):
+            self.history.name((member.peer, member.name) for member in self.rounds.members)
         self.service.delivery.emit(outcome)

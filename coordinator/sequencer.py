@@ -38,9 +38,9 @@ QUEUE_EVENTS_MAX = 4096
 """Events that may wait; a sender that finds the queue full waits too, which holds back its
 stream."""
 
-SNAPSHOT_EVENTS = 20_000
-"""Events between two snapshots of the state: a restart folds less than twice this number, in about
-a second."""
+SNAPSHOT_EVENTS = 2_000
+"""Events between two snapshots of the state, which is some tens of bytes for each: a restart folds
+less than twice this number, in a quarter of a second of one core."""
 
 HELD_UP_MS = 3_000
 """Delay of an instant from which on this process is at fault, and not the members; a busy machine

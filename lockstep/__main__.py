@@ -10,17 +10,24 @@ from lockstep.own_packages import foreign_package
 USAGE = 2
 """`ExitCode.USAGE`, which cannot be imported before the packages are known to be ours."""
 
+INTERRUPTED = 130
+"""`ExitCode.INTERRUPTED`, for a Ctrl-C that comes while the commands are imported."""
+
 
 def main() -> int:
     """Runs one command; returns its exit code."""
     end_on_sigterm_as_process_1()
-    if foreign := foreign_package():
-        advice = f"install {DISTRIBUTION} into a virtual environment of its own"
-        print(f"error: {foreign}; {advice}", file=sys.stderr)
-        return USAGE
-    from lockstep.cli import main as run_command
+    try:
+        if foreign := foreign_package():
+            advice = f"install {DISTRIBUTION} into a virtual environment of its own"
+            print(f"error: {foreign}; {advice}", file=sys.stderr)
+            return USAGE
+        from lockstep.cli import main as run_command
 
-    return run_command()
+        return run_command()
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return INTERRUPTED
 
 
 def end_on_sigterm_as_process_1() -> None:

@@ -26,11 +26,17 @@ from lockstep.own_packages import EXTRAS
 from lockstep.service.logs import log_to_standard_error
 from lockstep.settings_file import option_names, read_settings
 from lockstep.wan.cli import wan_app
-from protocol.errors import LockstepError
+from protocol.errors import LockstepError, SettingsError
 
 _EPILOG = "\n".join(
     ["Exit codes:", *(f"{code.value:3d}  {meaning}" for code, meaning in MEANINGS.items())]
 )
+
+HOMELESS = (
+    "expected a home directory, and this account has none: set HOME to a directory that it may "
+    "write, or name one with --home or --directory"
+)
+"""The cure of an account without a home, such as a container's user that is a mere number."""
 
 app = typer.Typer(
     name="lockstep",
@@ -56,10 +62,12 @@ for volunteer_group in volunteer_options.GROUPS:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code."""
-    # A peer that stops belongs into our log, not into gRPC's.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # A peer that stops, or a port that is taken, belongs into our line, not into gRPC's.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         result = app(arguments, prog_name="lockstep", standalone_mode=False)
+        if result == ExitCode.INTERRUPTED:  # typer turns Ctrl-C into this code without a word
+            error_line("interrupted")
         return result if isinstance(result, int) else ExitCode.OK
     except typer.TyperException as error:
         return _wrong_command_line(error)
@@ -75,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error_line("interrupted")
         return ExitCode.INTERRUPTED
     except Exception as error:
+        if isinstance(error, RuntimeError) and "home directory" in str(error):
+            return _failed(SettingsError(), HOMELESS)
         return _failed(error, f"bug, please report it: {type(error).__name__}: {error}")
 
 

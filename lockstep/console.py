@@ -111,6 +111,11 @@ def bytes_text(count: float) -> str:
     return f"{count:,.3g} TB"
 
 
+def quantity(count: int, noun: str) -> str:
+    """A number of things: "1 member", "2 members"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def number(value: object) -> str:
     """A loss with four decimals; empty when it is not known."""
     return f"{value:.4f}" if isinstance(value, int | float) else ""

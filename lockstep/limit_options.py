@@ -1,10 +1,12 @@
 """The options that limit when, and how much of, a volunteer's machine works: of `lockstep join`,
-and of `lockstep limit` while a node runs.
+and of `lockstep limit` while a node runs. Their bounds are those of `lockstep.volunteer.manners`.
 """
 
 from typing import Annotated
 
 import typer
+
+from lockstep.volunteer.manners import BOUNDS
 
 Nice = Annotated[
     int,
@@ -30,7 +32,8 @@ DailyTransfer = Annotated[
     typer.Option(
         metavar="BYTES",
         envvar="LOCKSTEP_DAILY_TRANSFER",
-        min=0,
+        min=BOUNDS["daily_transfer"][0],
+        max=BOUNDS["daily_transfer"][1],
         help="Limit on the bytes of a day, up and down together; 0: none.",
     ),
 ]
@@ -47,8 +50,8 @@ WhenIdle = Annotated[
     typer.Option(
         metavar="MINUTES",
         envvar="LOCKSTEP_WHEN_IDLE",
-        min=0,
-        max=1440,
+        min=BOUNDS["when_idle"][0],
+        max=BOUNDS["when_idle"][1],
         help="Work when nobody has used keyboard or mouse for this time; 0: beside a person too.",
     ),
 ]
@@ -57,8 +60,8 @@ OtherLoad = Annotated[
     typer.Option(
         metavar="PERCENT",
         envvar="LOCKSTEP_OTHER_LOAD",
-        min=0,
-        max=100,
+        min=BOUNDS["other_load"][0],
+        max=BOUNDS["other_load"][1],
         help="Rest while other programs use more of all cores, or of a GPU; 0: never for that.",
     ),
 ]
@@ -67,8 +70,8 @@ DutyCycle = Annotated[
     typer.Option(
         metavar="PERCENT",
         envvar="LOCKSTEP_DUTY_CYCLE",
-        min=1,
-        max=100,
+        min=BOUNDS["duty_cycle"][0],
+        max=BOUNDS["duty_cycle"][1],
         help="Limit on the part of the time in which this machine computes.",
     ),
 ]
@@ -77,8 +80,8 @@ GpuMemory = Annotated[
     typer.Option(
         metavar="PERCENT",
         envvar="LOCKSTEP_GPU_MEMORY",
-        min=1,
-        max=100,
+        min=BOUNDS["gpu_memory"][0],
+        max=BOUNDS["gpu_memory"][1],
         help="Limit on the part of each GPU's memory that the node takes.",
     ),
 ]
@@ -103,6 +106,24 @@ NewDailyTransfer = Annotated[
         metavar="BYTES",
         show_default=_STAYS,
         help="Limit on the bytes of a day; 0: none.",
+    ),
+]
+NewUploadLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--upload-limit",
+        metavar="BYTES",
+        show_default=_STAYS,
+        help="Limit on the upload to all peers together, in bytes per second; 0: none.",
+    ),
+]
+NewDownloadLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--download-limit",
+        metavar="BYTES",
+        show_default=_STAYS,
+        help="Limit on what comes from peers and the data's server, in bytes per second; 0: none.",
     ),
 ]
 NewOnBattery = Annotated[

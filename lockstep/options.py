@@ -101,6 +101,16 @@ UploadLimit = Annotated[
         help="Limit on the upload to all peers together, in bytes per second; 0: none.",
     ),
 ]
+DownloadLimit = Annotated[
+    int,
+    typer.Option(
+        metavar="BYTES",
+        envvar="LOCKSTEP_DOWNLOAD_LIMIT",
+        min=0,
+        help="Limit on what comes from peers and from the data's server together, in bytes per "
+        "second; 0: none.",
+    ),
+]
 PeerLimit = Annotated[
     int,
     typer.Option(
@@ -255,11 +265,12 @@ Threads = Annotated[
     ),
 ]
 MicroBatch = Annotated[
-    int,
+    int | None,
     typer.Option(
         metavar="N",
         envvar="LOCKSTEP_MICRO_BATCH",
         min=1,
+        show_default="measured at the first start",
         help="Samples in one forward and backward pass; fewer take less memory.",
     ),
 ]

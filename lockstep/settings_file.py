@@ -29,8 +29,14 @@ def read_settings(path: Path, commands: Commands) -> dict[str, Any]:
         if b"\0" in blob[:4]:
             raise SettingsError(f"{path}: expected UTF-8, found UTF-16: save it as UTF-8")
         values = tomllib.loads(blob.decode("utf-8-sig"))  # editors on Windows begin with a mark
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read settings file {path}: {error}") from None
+    except OSError as error:
+        raise SettingsError(
+            f"cannot read settings file {path}: {error.strerror}; name another with --settings"
+        ) from None
+    except UnicodeDecodeError:
+        raise SettingsError(
+            f"{path}: expected UTF-8, found another encoding: save it as UTF-8"
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
     return _checked(values, commands, str(path))

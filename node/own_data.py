@@ -11,6 +11,7 @@ from node.data.remote.reader import open_published
 from node.data.remote.source import AwayError
 from node.settings import NodeSettings
 from node.system.backoff import Backoff
+from node.system.downlink import Downlink
 from protocol.errors import DataError
 from protocol.limits import VALIDATION_TOKENS, VALIDATION_WINDOWS_MAX
 from protocol.planner.feasibility import LIBRARY_CORPUS
@@ -23,22 +24,27 @@ FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 1_000, 30_000
 """Pauses between two tries to begin while the server of the data is away."""
 
 
-async def reach_corpus(settings: NodeSettings, info: RunInfo, say: Callable[[str], None]) -> Corpus:
+async def reach_corpus(
+    settings: NodeSettings,
+    info: RunInfo,
+    say: Callable[[str], None],
+    downlink: Downlink | None = None,
+) -> Corpus:
     """The node's data, checked against the run file; waits for their server as long as it is away,
-    and says so.
+    and says so. Published data come no faster than `downlink` allows.
 
     Raises `DataError`, `SettingsError` and `StorageError`.
     """
     backoff = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS)
     while True:
         try:
-            return await asyncio.to_thread(open_corpus, settings, info)
+            return await asyncio.to_thread(open_corpus, settings, info, downlink)
         except AwayError as error:
             say(f"waits for its data: {error}")
             await asyncio.sleep(backoff.next() / 1000)
 
 
-def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
+def open_corpus(settings: NodeSettings, info: RunInfo, downlink: Downlink | None = None) -> Corpus:
     """The node's data, checked against the run file. Prepares a built-in corpus on first use.
 
     Raises `AwayError` when their server does not answer.
@@ -48,7 +54,7 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
     if settings.data is not None:
         corpus = Corpus.open(settings.data, verify=True)
     elif url:
-        corpus = _published(url, settings, spec)
+        corpus = _published(url, settings, spec, downlink)
     else:
         corpus = _built_in(settings, spec)
     expected, found = spec.manifest_sha256, corpus.manifest.digest.hex()
@@ -58,10 +64,13 @@ def open_corpus(settings: NodeSettings, info: RunInfo) -> Corpus:
     return corpus
 
 
-def _published(url: str, settings: NodeSettings, spec: DataSpec) -> Corpus:
+def _published(
+    url: str, settings: NodeSettings, spec: DataSpec, downlink: Downlink | None
+) -> Corpus:
     """The data at a URL, with the held-out samples at hand: no round waits for them later."""
     place = settings.directory / "ranges"
-    corpus = open_published(url, spec.manifest_sha256, place, settings.data_cache)
+    wanted = url, spec.manifest_sha256, place, settings.data_cache
+    corpus = open_published(*wanted, downlink=downlink)
     fitting = max(1, VALIDATION_TOKENS // spec.sequence_length)
     with contextlib.suppress(AwayError):
         corpus.validation(min(VALIDATION_WINDOWS_MAX, fitting), spec.sequence_length)

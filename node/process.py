@@ -48,6 +48,7 @@ from node.status import NodeStatus, registry
 from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
 from node.system.device import choose_devices, describe, facts, limit_memory, use_threads
+from node.system.downlink import Downlink
 from node.system.duty_cycle import DutyKeeper
 from node.system.hardware import unused
 from node.system.malloc import keep_freed_memory
@@ -104,6 +105,8 @@ class NodeProcess:
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead, self._duty = overhead, DutyKeeper(settings.duty_cycle)
+        downlink = Downlink(settings.download_limit, own_clock_ms)
+        self._uplink = Uplink(settings.upload_limit or None, own_clock_ms, downlink)
         self._peer: PeerId = peer_id(public_bytes(key))
         link = parse_link(settings.coordinator).with_token(settings.token)
         self._client = CoordinatorClient(link, key)
@@ -138,7 +141,7 @@ class NodeProcess:
         if settings.device in ("auto", "all") and (reason := unused(facts())):
             log.warning("trains on the CPU", extra={"reason": reason})
         status.phase = "opens its data"
-        corpus = await reach_corpus(settings, info, self._say)
+        corpus = await reach_corpus(settings, info, self._say, self._uplink.downlink)
         status.data = corpus.document
         status.phase = "builds the model"
         try:
@@ -213,11 +216,8 @@ class NodeProcess:
         network.
         """
         parts = self.started
-        session = asyncio.create_task(
-            keep_session(
-                self._client, parts.info, parts.hello, parts.trainer.inbox, parts.transports
-            )
-        )
+        line = self._client, parts.info, parts.hello, parts.trainer.inbox, parts.transports
+        session = asyncio.create_task(keep_session(*line))
         training = asyncio.create_task(parts.trainer.run())
         charging = asyncio.create_task(self._charge_traffic(parts.mesh))
         failing = asyncio.create_task(parts.swarm.failed())
@@ -251,14 +251,16 @@ class NodeProcess:
             self._started.turns.leave()
             self._started.trainer.leave()
 
-    def limit(self, *, duty_cycle: int, gpu_memory: int) -> None:
-        """Keep to these percentages of the time and of a GPU's memory from now on; `SettingsError`
-        for a device whose memory has no limit.
+    def limit(self, *, duty_cycle: int, gpu_memory: int, upload: int, download: int) -> None:
+        """Keep to these percentages of the time and of a GPU's memory, and these bytes per second
+        (0: no limit), from now on; `SettingsError` for a device whose memory has no limit.
         """
         if gpu_memory != self._settings.gpu_memory:
             limit_memory(choose_devices(self._settings.device), gpu_memory)
             self._settings = replace(self._settings, gpu_memory=gpu_memory)
         self._duty.limit(duty_cycle)
+        self._uplink.limit(upload)
+        self._uplink.downlink.limit(download)
 
     async def stop(self) -> None:
         """Close everything that `start` and `run` have opened. Safe to call twice."""
@@ -351,9 +353,8 @@ class NodeProcess:
         )
 
     def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:
-        uplink = Uplink(self._settings.upload_limit or None, own_clock_ms)
         identity = Identity(self._key, info.run_id, secrets.randbits(64))
-        return Mesh(identity, transports, uplink, own_clock_ms)
+        return Mesh(identity, transports, self._uplink, own_clock_ms)
 
     def _make_swarm(
         self,

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.links.upload_limit import LIMIT_BYTES_PER_SECOND_MIN
+from node.links.upload_limit import check_rates
 from node.system.hardware import MPS_REFUSAL
 from node.transports.factory import parse_kinds
 from protocol.addresses import check_advertise, check_listen, has_login
@@ -38,12 +38,7 @@ def check_network(
     check_listen(listen)
     check_advertise(advertise)
     parse_kinds(links)
-    for name, limit in limits.items():
-        if limit and limit < LIMIT_BYTES_PER_SECOND_MIN:
-            raise SettingsError(
-                f"{name}: expected 0 or at least {LIMIT_BYTES_PER_SECOND_MIN} bytes per second, "
-                f"found {limit}"
-            )
+    check_rates(**limits)
 
 
 def check_sha256(name: str, text: str) -> None:
@@ -102,6 +97,9 @@ class NodeSettings:
     upload_limit: int = 0
     """Bytes per second that this node uploads to all peers together at most; 0: no limit."""
 
+    download_limit: int = 0
+    """Bytes per second that this node downloads at most; 0: no limit."""
+
     device: str = "auto"
     """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one; several with commas,
     which train as one node, or "all" GPUs."""
@@ -143,9 +141,8 @@ class NodeSettings:
 
     def __post_init__(self) -> None:
         listen = "127.0.0.1:0" if self.listen == "auto" else self.listen
-        check_network(
-            self.coordinator, listen, self.advertise, self.links, upload_limit=self.upload_limit
-        )
+        limits = {"upload_limit": self.upload_limit, "download_limit": self.download_limit}
+        check_network(self.coordinator, listen, self.advertise, self.links, **limits)
         check_sha256("p2pd_sha256", self.p2pd_sha256)
         if "mps" in self.device.split(","):
             raise SettingsError(f"device: {MPS_REFUSAL}; leave --device out, and the CPU trains")

@@ -18,7 +18,7 @@ _HOST_PORT = re.compile(
 def check_listen(text: str) -> None:
     """`SettingsError` unless a setting named listen is HOST:PORT, with its port."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > PORT_MAX:
         raise SettingsError(f"listen: expected HOST:PORT, found {text!r}")
     parse_address(text)
 
@@ -44,7 +44,7 @@ def parse_address(text: str, default_port: int = DEFAULT_PORT) -> str:
             f"expected brackets around the whole IPv6 address, [ADDRESS]:PORT, found {text!r}"
         )
     bare = host.removeprefix("[").removesuffix("]")
-    valid_port = port.isascii() and port.isdecimal() and int(port) <= PORT_MAX
+    valid_port = re.fullmatch("[0-9]{1,5}", port) is not None and int(port) <= PORT_MAX
     if (
         not bare
         or any(character.isspace() or character in "/@?#" for character in bare)

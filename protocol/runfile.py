@@ -26,7 +26,7 @@ from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, RUN_FILE_BYTES_MAX
 from protocol.sections.algorithm import AlgorithmSpec
 from protocol.sections.retention import RetentionSpec
 from protocol.sections.section import Section
-from protocol.validation import problems_text, require_utf8
+from protocol.validation import NAME, SHA256, problems_text, require_utf8
 
 __all__ = [
     "RUN_FILE_VERSION",
@@ -96,7 +96,7 @@ class DataSpec(Section):
     """URL at which `lockstep data publish` has put the data, of kind http, https, hf, s3 or gs:
     nodes fetch only the ranges of their samples; empty: nowhere. Needs `manifest_sha256`."""
 
-    manifest_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    manifest_sha256: str = Field(default="", pattern=SHA256)
     """SHA-256 of the manifest that every node's data must have; empty: nodes may train on their own
     data."""
 
@@ -250,7 +250,7 @@ class RunSpec(Section):
     lockstep: int = RUN_FILE_VERSION
     """Version of the run file's format."""
 
-    name: str = Field(default="first-run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")
+    name: str = Field(default="first-run", pattern=NAME)
     """Name of the run: letters, digits, dot, dash and underscore."""
 
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -260,7 +260,7 @@ class RunSpec(Section):
     """Published checkpoint from which the run begins: a directory, or a URL of kind http, https,
     hf, s3 or gs; empty: the initial weights are drawn from the seed."""
 
-    genesis_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    genesis_sha256: str = Field(default="", pattern=SHA256)
     """SHA-256 of its parameters' canonical bytes, which `lockstep status` and model cards show;
     needed with `genesis`."""
 

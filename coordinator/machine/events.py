@@ -202,9 +202,10 @@ class Restarted:
     """The coordinator continues after it was stopped; leases and instants are extended."""
 
 
-MemberEvent = Joined | Ready | Heartbeat | LinksMeasured | Disconnected | Left | Lapsed | Restarted
+MemberEvent = Joined | Ready | Heartbeat | LinksMeasured | Disconnected | Left | Lapsed
 Event = (
     MemberEvent
+    | Restarted
     | Announced
     | Holding
     | Applied

@@ -122,7 +122,8 @@ def begin_round(state: RunState, members: Membership, spec: RunSpec, now_ms: int
         copies_min=0 if spec.algorithm.mixes else spec.rounds.copies_min,
         least_ms=closing.least_ms(spec),
     )
-    state.reason = why or f"{len(assignments)} members train round {opened.round}"
+    who = "1 member trains" if len(assignments) == 1 else f"{len(assignments)} members train"
+    state.reason = why or f"{who} round {opened.round}"
     if spec.algorithm.mixes:
         opened.mean, opened.only_mixes = mean, bool(why)
         edges.plan(opened, in_force, state.consensus, members)

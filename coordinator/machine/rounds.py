@@ -206,7 +206,8 @@ class Rounds:
             case Restarted():
                 self._extend(now_ms - self.state.last_ms)
                 self.state.voids.postpone(now_ms - self.state.last_ms)
-                return self.members.handle(event, now_ms)
+                self.members.restart(self.state.last_ms, now_ms)
+                return []
             case Joined(peer):
                 if refused := orders.refusal(peer, self.state, self.members, now_ms):
                     return [refused]

@@ -220,13 +220,15 @@ class CoordinatorService(Calls):
         peer = joined.peer
         try:
             await self._sequencer.submit(joined)
+            session.waits(self._sequencer.now_ms())
             async for message in requests:
                 if not self.node_sessions.holds(peer, session):
                     # a goodbye still under way in a replaced session must not end the new one
                     return
-                session.heard_ms = received_ms = self._sequencer.now_ms()
+                received_ms = session.hears(self._sequencer.now_ms())
                 event = node_messages.event_of(peer, message)
                 await self._sequencer.submit(event)
+                session.waits(self._sequencer.now_ms())
                 if isinstance(event, events.Left):
                     log.info("member left", extra=self._where(peer=peer, reason=event.reason))
                 if isinstance(event, events.Heartbeat):

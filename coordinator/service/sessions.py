@@ -77,7 +77,18 @@ class NodeSession:
         self.instance, self.place = instance, place
         self.opened_ms = self.heard_ms = now_ms
         """Times of the run's clock: of the hello, and of the newest message."""
+        self.busy = True
+        """Whether a message of the node is being handled, the hello at first."""
         self._told_ms: int | None = None
+
+    def hears(self, now_ms: int) -> int:
+        """A message has come, which is handled until `waits`; returns the time."""
+        self.busy, self.heard_ms = True, now_ms
+        return now_ms
+
+    def waits(self, now_ms: int) -> None:
+        """Every message is handled."""
+        self.busy, self.heard_ms = False, now_ms
 
     def tell_of_copy(self, place: str, now_ms: int) -> None:
         """Tell the node that another process tries to use its key, now and then."""
@@ -113,7 +124,7 @@ class NodeSession:
                 self.outbox.get_nowait()
             self.outbox.put_nowait(message)
 
-    def retire(self, last: Message) -> None:
+    def retire(self, last: Message | None = None) -> None:
         """Close the session, and cut it off after `REPLACED_S` if its client does not read."""
         self.close(last)
         if self._stream:
@@ -142,6 +153,15 @@ class SessionTable:
     def hosts(self) -> dict[PeerId, str]:
         """Where the coordinator sees each peer."""
         return {peer: session.host for peer, session in self._sessions.items()}
+
+    def items(self) -> list[tuple[PeerId, NodeSession]]:
+        """Peers with their sessions."""
+        return list(self._sessions.items())
+
+    def retire(self, peer: PeerId) -> None:
+        """End the peer's session, also one whose client does not read."""
+        if session := self._sessions.get(peer):
+            session.retire()
 
     def holds(self, peer: PeerId, session: NodeSession) -> bool:
         """Whether this is the peer's session, and no newer one has replaced it."""

@@ -41,6 +41,7 @@ from lockstep.console import (
 )
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import write_run_file
+from lockstep.service.directory import Owner, claimed
 from lockstep.service.signals import stopped_like_ctrl_c
 from node.data.prepare import prepare_builtin
 from node.system.files import storage_errors
@@ -96,10 +97,20 @@ class DemoSettings:
 
 
 def run_demo(settings: DemoSettings) -> None:
-    """Trains, evaluates and prints a summary."""
-    directory = settings.directory
-    clear_directory(directory)
+    """Trains, evaluates and prints a summary.
+
+    Raises `SettingsError` for an unknown algorithm, `UsageError` for a directory of anything else,
+    `StorageError` while another demo is at work in it; nothing is changed then.
+    """
     spec = demo_spec(settings)
+    mark_directory(settings.directory)
+    with claimed(settings.directory, Owner("demo")):
+        clear_directory(settings.directory)
+        _train_and_tell(settings, spec)
+
+
+def _train_and_tell(settings: DemoSettings, spec: RunSpec) -> None:
+    directory = settings.directory
     with progress("preparing the corpus", "tokens") as advance:
         data = directory / "data"
         prepare_builtin(
@@ -166,8 +177,8 @@ def _algorithm(settings: DemoSettings) -> AlgorithmSpec:
     return AlgorithmSpec.model_validate({"name": settings.algorithm})
 
 
-def clear_directory(directory: Path) -> None:
-    """Empties the directory of an earlier demo; `UsageError` for a directory with anything else."""
+def mark_directory(directory: Path) -> None:
+    """Marks a directory as a demo's; `UsageError` for one with anything else."""
     mark = directory / MARK_NAME
     with storage_errors(directory):
         if directory.exists() and any(directory.iterdir()) and not mark.exists():
@@ -176,6 +187,14 @@ def clear_directory(directory: Path) -> None:
             )
         directory.mkdir(parents=True, exist_ok=True)
         mark.touch()
+
+
+def clear_directory(directory: Path) -> None:
+    """Empties the directory of an earlier demo, but for its corpus; `UsageError` for a directory
+    with anything else.
+    """
+    mark_directory(directory)
+    with storage_errors(directory):
         for old in (*directory.glob("node-*"), directory / "coordinator", directory / "checkpoint"):
             if old.exists():
                 shutil.rmtree(old)

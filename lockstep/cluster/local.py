@@ -28,6 +28,9 @@ THREADS = "1"
 
 _ANY_ADMIN_PORT = ("--admin", "127.0.0.1:0")
 
+MICRO_BATCH = "8"
+"""Samples in a pass of each node: none of them measures it, all have the same model and cores."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
@@ -180,6 +183,7 @@ def _node(settings: ClusterSettings, number: int, where: Where) -> Child:
         "--name": node_name(number),
         "--device": "cpu",
         "--threads": THREADS,
+        "--micro-batch": MICRO_BATCH,
         "--links": settings.links[number % len(settings.links)],
         "--nice": "0",  # all processes of the cluster are equals
     }

@@ -25,7 +25,7 @@ from lockstep.run_file import read_run_file
 from lockstep.service.directory import Owner, claimed
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
-from lockstep.service.serve import ServeOptions, log_versions, serve
+from lockstep.service.serve import NOTE_NAME, STATUS_NAME, ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
 from node.control.addresses import address_towards
 from node.system.tls import server_credentials
@@ -147,7 +147,23 @@ def _own_key(directory: Path) -> Ed25519PrivateKey:
             f"{directory / KEY_NAME} is missing, which signs the commits of the run in this "
             "directory: put it back from a copy; without it nobody can go on with that run"
         )
+    _require_journal(directory)
     return load_or_create_key(directory)
+
+
+def _require_journal(directory: Path) -> None:
+    """Raises `StorageError` where a run was at work and its journal is gone: the same key would
+    sign other commits for rounds that nodes have applied. A journal is never empty: its tables are
+    written before a coordinator is up.
+    """
+    path = directory / JOURNAL_NAME
+    lost = not path.exists() or path.stat().st_size == 0
+    if lost and any((directory / name).exists() for name in (NOTE_NAME, STATUS_NAME)):
+        raise StorageError(
+            f"{path} is missing or empty, though a run was at work in this directory: put it back "
+            f"from a copy, with {JOURNAL_NAME}-wal if there is one; without it nobody can go on "
+            "with that run, and a new run takes another --directory"
+        )
 
 
 async def _coordinate(
@@ -175,7 +191,7 @@ async def _coordinate(
                     log.info("the run is finished", extra={"reason": serving})
                     await asked.wait()
                 return finished
-            return f"stopped; the same command with --directory {settings.directory} continues here"
+            return f"stopped; the same command goes on from {settings.directory}"
         finally:
             for end in ends:
                 end.cancel()

@@ -8,14 +8,13 @@ changed, on this machine or in the run.
 import platform
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -26,17 +25,22 @@ from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, output, wr
 from lockstep.exit_codes import ExitCode, exit_code
 from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import ask_run, connect
+from lockstep.volunteer.bell import counted_words, limit_trouble
+from lockstep.volunteer.measured import bell_of, members_after, pass_words
 from lockstep.volunteer.needs import exchange_text
 from node.control.addresses import address_towards
 from node.settings import NodeSettings
 from protocol.addresses import split_address
 from protocol.border.join_link import parse_link
+from protocol.border.text import clean_document
 from protocol.errors import LockstepError
-from protocol.ids import PeerId
 from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import payload_bytes
 from protocol.run_info import RunInfo
 from protocol.runfile import DataSpec, RunSpec
+
+if TYPE_CHECKING:
+    from node.rehearsal import Rehearsal
 
 STATE_BYTES_PER_PARAMETER = 60
 """Disk of a node for each parameter: state (parameters, momentum, what is pending), two snapshots,
@@ -60,11 +64,15 @@ class Finding:
     """The exit code of `lockstep join` where it would fail for this."""
 
 
-def doctor(settings: NodeSettings, home: Path, json_path: str | None) -> int:
-    """Prints the findings, or writes them as JSON; returns the exit code that a join would have."""
+def doctor(
+    settings: NodeSettings, home: Path, json_path: str | None, *, finds_pass: bool = False
+) -> int:
+    """Prints the findings, or writes them as JSON; returns the exit code that a join would have.
+    `finds_pass`: the size of a pass is measured, as a first join does.
+    """
     findings = []
     with messages.status("examining"):
-        for finding in examine(settings, home):
+        for finding in examine(settings, home, finds_pass=finds_pass):
             findings.append(finding)
     bell = next((each for each in findings if each.check == "bell"), None)
     document = {
@@ -93,7 +101,7 @@ def render(findings: list[Finding]) -> Table:
     return table
 
 
-def examine(settings: NodeSettings, home: Path) -> Iterator[Finding]:
+def examine(settings: NodeSettings, home: Path, *, finds_pass: bool) -> Iterator[Finding]:
     """Every finding, in order."""
     software = examine_software()
     yield software
@@ -108,14 +116,16 @@ def examine(settings: NodeSettings, home: Path) -> Iterator[Finding]:
         yield Finding("coordinator", "ok", words)
     except LockstepError as error:
         yield _failed("coordinator", error)
+    status: dict[str, Any] = {}
     if info:
-        yield from _examine_run(settings.coordinator)
+        finding, status = _examine_run(settings.coordinator)
+        yield finding
     yield examine_way_in(address)
     yield Finding("clock", "ok", "rounds go by the coordinator's clock; this one's may be wrong")
     if software.verdict == "bad":
         return
     if info:
-        yield from _examine_work(settings, info, home)
+        yield from _examine_work(settings, info, home, status, finds_pass=finds_pass)
 
 
 def examine_software() -> Finding:
@@ -167,49 +177,31 @@ def examine_device(used: str, idle: str) -> Finding:
     return Finding("device", "note", f"{used}; {reason}", remedy)
 
 
-def judge_bell(
-    pass_s: float, round_s: float, samples: int, spec: RunSpec, duty_cycle: int = 100
-) -> Finding:
-    """Whether a round with one pass of `samples` ends before its payload must be out. `pass_s` is
-    the time of the pass, `round_s` that of all the work; `duty_cycle` is in percent.
-    """
-    bell_s = spec.rounds.compute_ms / 1000
-    latest_s = bell_s + spec.rounds.publish_ms / 1000
-    took = f"a round with one pass of {samples} samples takes {round_s:.2g} s"
-    if round_s > latest_s:
-        words = f"no, because {took} and its payload must be out after {latest_s:g} s"
-        remedy = "fewer samples in a pass (--micro-batch 1), more --threads, or a GPU"
-        return Finding("bell", "bad", words, remedy)
-    paid_s = pass_s * 100 / duty_cycle
-    passes = max(1, int((bell_s - (round_s - pass_s)) / max(paid_s, 1e-6)))
-    share = min(passes * samples, spec.rounds.batch_samples_max)
-    if round_s * 100 / duty_cycle > latest_s:
-        words = (
-            f"yes, with {duty_cycle} % of the time not in every round: {took}, the bell rings "
-            f"after {bell_s:g} s"
-        )
-        return Finding("bell", "ok", words)
-    words = f"yes: {took}, the bell rings after {bell_s:g} s: up to {share:,} samples a round"
-    return Finding("bell", "ok", words)
-
-
-def _examine_run(coordinator: str) -> Iterator[Finding]:
+def _examine_run(coordinator: str) -> tuple[Finding, dict[str, Any]]:
+    """How the run stands, and the coordinator's document; an empty one where there is none."""
     try:
-        status = ask(coordinator)
+        status = clean_document(ask(coordinator))
     except LockstepError as error:
-        yield _failed("run", error)
-        return
+        return _failed("run", error), {}
     steps, members = status.get("steps", {}), status.get("members", ())
     words = f"{steps.get('committed')} of {steps.get('total')} steps done, {len(members)} members"
     if status.get("finished"):
-        yield Finding("run", "bad", f"{words}: finished", "join another run", ExitCode.OK)
-    else:
-        yield Finding("run", "ok", f"{words}: {status.get('reason')}")
+        words, remedy = f"{words}: finished", "join another run"
+        return Finding("run", "bad", words, remedy, ExitCode.OK), status
+    return Finding("run", "ok", f"{words}: {status.get('reason')}"), status
 
 
-def _examine_work(settings: NodeSettings, info: RunInfo, home: Path) -> Iterator[Finding]:
+def _examine_work(
+    settings: NodeSettings,
+    info: RunInfo,
+    home: Path,
+    status: Mapping[str, Any],
+    *,
+    finds_pass: bool,
+) -> Iterator[Finding]:
     """What needs torch: device, model, memory, data, and the time of a round."""
     from node.model.check import check_model
+    from node.rehearsal import rehearse
     from node.system.device import choose_devices, describe, facts, limit_memory, use_threads
     from node.system.hardware import unused
 
@@ -230,14 +222,33 @@ def _examine_work(settings: NodeSettings, info: RunInfo, home: Path) -> Iterator
     yield examine_disk(home, payloads + STATE_BYTES_PER_PARAMETER * found.parameters)
     yield from _examine_data(settings, info)
     try:
-        pass_s, round_s = _measure(settings, info, device)
+        measured = rehearse(settings, info, finds=finds_pass)
     except LockstepError as error:
         yield _failed("bell", error)
         return
-    yield judge_bell(pass_s, round_s, settings.micro_batch, info.spec, settings.duty_cycle)
     layout = has_layout(info.spec.model)
     size = size_of(info.spec.model, None if layout else found.parameters)
-    yield Finding("upload", "ok", upload_words(info.spec, size))
+    yield from examine_rounds(settings, info.spec, measured, size, status)
+
+
+def examine_rounds(
+    settings: NodeSettings,
+    spec: RunSpec,
+    measured: "Rehearsal",
+    size: Size,
+    status: Mapping[str, Any],
+) -> Iterator[Finding]:
+    """What a measured round says: the size of a pass, the bell, when the work will count, and
+    whether the limits on the link leave room for it.
+    """
+    yield Finding("pass", "ok", pass_words(measured))
+    verdict = bell_of(measured, spec, settings.duty_cycle)
+    yield Finding("bell", "ok" if verdict.holds else "bad", verdict.words, verdict.remedy)
+    yield Finding("counted", "ok", counted_words(spec, status, size))
+    rates = {"upload": settings.upload_limit, "download": settings.download_limit}
+    if trouble := limit_trouble(spec, size, members=members_after(status), **rates):
+        yield Finding("limits", "bad", trouble, "a higher limit, or none")
+    yield Finding("upload", "ok", upload_words(spec, size))
 
 
 def upload_words(spec: RunSpec, size: Size) -> str:
@@ -285,35 +296,6 @@ def _examine_published(url: str, data: DataSpec) -> Finding:
         except LockstepError as error:
             return _failed("data", error)
     return Finding("data", "ok", f"{url}: {samples:,} samples, one fetched and undamaged")
-
-
-def _measure(settings: NodeSettings, info: RunInfo, device: Any) -> tuple[float, float]:
-    """(Seconds of a pass, seconds of a round with one pass), at the second round: the first
-    compiles.
-    """
-    import numpy as np
-
-    from node.replica.factory import replica_for
-    from node.replica.replica import Replica
-
-    parts = info.spec, info.run_id, device, settings.micro_batch
-    mixes = info.spec.algorithm.mixes
-    replica = replica_for(*parts, PeerId("0" * 32)) if mixes else Replica(*parts)
-    vocabulary = replica.trainee.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    shape = (settings.micro_batch, info.spec.data.sequence_length + 1)
-    tokens = np.random.default_rng(0).integers(0, vocabulary, shape)
-    pass_s = round_s = 0.0
-    for round in (0, 1):
-        began_s = time.monotonic()
-        passes = replica.trainee.passes([tokens])
-        while passes.next():
-            pass
-        passes.finish()
-        pass_s = time.monotonic() - began_s
-        replica.accumulate()
-        replica.extract(round)
-        round_s = time.monotonic() - began_s
-    return pass_s, round_s
 
 
 def _failed(check: str, error: LockstepError) -> Finding:

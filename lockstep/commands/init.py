@@ -2,21 +2,26 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from lockstep.commands.check_run import check_run, mixing_facts, published_run, with_room
-from lockstep.console import own_command
+from lockstep.console import error_line, own_command
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import require_replaceable
 from lockstep.volunteer.needs import exchange_text
+from protocol.errors import SettingsError
 from protocol.planner.parameters import has_layout, size_of
-from protocol.runfile import RunSpec, parse_run_json, run_json
+from protocol.runfile import RunSpec, parse_run_json
 
 ADAM_RATE = 0.001
 """Learning rate of a run file for gossip Adam: that of Adam where nothing else is known."""
+
+ORIGIN = "lockstep init"
+"""The place that an error about a value names."""
 
 
 def run_of(algorithm: str, **sections: dict[str, Any]) -> RunSpec:
@@ -28,7 +33,7 @@ def run_of(algorithm: str, **sections: dict[str, Any]) -> RunSpec:
         values |= {"schedule": {"learning_rate": ADAM_RATE}, "rounds": {"overlap_from": 0}}
     for name, fields in sections.items():
         values[name] = values.get(name, {}) | fields
-    return parse_run_json(json.dumps(values).encode(), "lockstep init")
+    return parse_run_json(json.dumps(values).encode(), ORIGIN)
 
 
 def ask(path: Path, algorithm: str, *, force: bool) -> RunSpec:
@@ -43,16 +48,38 @@ def ask(path: Path, algorithm: str, *, force: bool) -> RunSpec:
         )
     require_replaceable(path, force=force)
     defaults = RunSpec()
-    name = typer.prompt("Name of the run", default=defaults.name)
+    named = _asked("Name of the run", defaults.name, _named)
     if not algorithm:
         question = "Algorithm (demo, local_steps, gossip-adam)"
-        algorithm = typer.prompt(question, default=defaults.algorithm.name)
-    answers = {
-        "schedule": {"steps": typer.prompt("Steps to train", default=defaults.schedule.steps)},
-        "data": {"corpus": typer.prompt("Corpus", default=defaults.data.corpus)},
-    }
-    spec = run_of(algorithm, **answers)
-    return parse_run_json(run_json(spec.model_copy(update={"name": name})), "answers")
+        algorithm = _asked(question, defaults.algorithm.name, run_of).algorithm.name
+    length = _asked(
+        "Steps to train",
+        str(defaults.schedule.steps),
+        lambda text: run_of(algorithm, schedule={"steps": _number(text)}),
+    )
+    data = _asked(
+        "Corpus", defaults.data.corpus, lambda text: run_of(algorithm, data={"corpus": text})
+    )
+    parts = {"name": named.name, "schedule": length.schedule, "data": data.data}
+    return run_of(algorithm).model_copy(update=parts)
+
+
+def _asked(question: str, default: str, judge: Callable[[str], RunSpec]) -> RunSpec:
+    """The run file that one answer makes; an answer out of its bounds is asked for again."""
+    while True:
+        try:
+            return judge(str(typer.prompt(question, default=default)).strip())
+        except SettingsError as error:
+            error_line(str(error).removeprefix(f"{ORIGIN}: "))
+
+
+def _named(name: str) -> RunSpec:
+    return parse_run_json(json.dumps({"name": name}).encode(), ORIGIN)
+
+
+def _number(text: str) -> int | str:
+    """A whole number as such; anything else is judged as it stands."""
+    return int(text) if len(text) < 20 and text.removeprefix("-").isdecimal() else text
 
 
 def remarks(spec: RunSpec) -> list[str]:

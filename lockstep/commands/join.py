@@ -6,8 +6,9 @@ import gc
 import logging
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep import __version__
+from lockstep.commands.status import ask
 from lockstep.console import bytes_text, messages, own_command
 from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import first_word
@@ -25,10 +27,12 @@ from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
-from lockstep.volunteer.consent import ask_once, terms
+from lockstep.volunteer import measured
+from lockstep.volunteer.consent import ask_once, has_agreed, terms
 from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.manners import Limits, limits_text
+from lockstep.volunteer.measured import FirstLook
 from lockstep.volunteer.needs import SEEN, judged
 from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.pausable import PausableNode
@@ -37,9 +41,11 @@ from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
 from protocol.border.join_link import parse_link
-from protocol.errors import DataError
+from protocol.border.text import clean_document
+from protocol.errors import DataError, LockstepError
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id
+from protocol.run_info import RunInfo
 
 log = logging.getLogger("lockstep.join")
 
@@ -73,6 +79,8 @@ class Wishes:
     """Disk that the run may take; 0: what is free."""
     yes: bool = False
     """The owner agrees to what the run uses, without being asked."""
+    micro_batch: int | None = None
+    """Samples in a pass; None: as this start or an earlier one measures it."""
 
 
 def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wishes) -> None:
@@ -82,6 +90,8 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     What can be judged is judged before torch is imported: arguments, then whether the coordinator
     answers, then whether the directory is free.
     """
+    size = wishes.micro_batch or settings.micro_batch
+    settings = replace(settings, micro_batch=size, **wishes.limits.rates)
     _check_before_imports(settings)
     others = OthersWatch(wishes.limits.others)
     log_versions(settings)
@@ -96,14 +106,16 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     name = settings.name or home.remembered().name
     settings = replace(settings, directory=place, name=name)
     options = replace(options, directory=place)
-    if not (home.only or options.follow_parent):
-        lines = terms(info, settings.device, wishes.limits.daily_transfer)
-        lines.append(f"your limits: {limits_text(wishes.limits) or 'none'}")
-        if not ask_once(place, lines, yes=wishes.yes):
-            messages.print("nothing was started; the same command asks again", soft_wrap=True)
-            return
+    asks = not (home.only or options.follow_parent)
+    settings, seen = _measured(settings, info, wishes, shown=asks)
+    if asks and not _agreed(settings, info, wishes, seen):
+        messages.print("nothing was started; the same command asks again", soft_wrap=True)
+        return
     with claimed(place, Owner("node", info.run_id, info.spec.name)):
         home.remember(Remembered(name))
+        if wishes.micro_batch is None and seen and seen.rehearsal:
+            found = seen.rehearsal.micro_batch
+            measured.remember(place, info.run_id, settings, wishes.memory_bytes, found)
         remember(place, link.address)
         if home.lost_key:
             log.warning(LOST_KEY, extra={"key": home.path / KEY_NAME})
@@ -118,10 +130,46 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             },
         )
         limited = (wishes.limits, DailyUsage(home.path), others)
-        reason, status = run_event_loop(_join(settings, options, key, limited, wishes.nice))
+        judge = partial(measured.judged_limits, info.spec)
+        joining = _join(settings, options, key, limited, niceness=wishes.nice, judge=judge)
+        reason, status = run_event_loop(joining)
         for line in farewell(status, place):
             messages.print(line, soft_wrap=True)
         messages.print(AGAIN if reason == ASKED_TO_LEAVE else reason, soft_wrap=True)
+
+
+def _measured(
+    settings: NodeSettings, info: RunInfo, wishes: Wishes, *, shown: bool
+) -> tuple[NodeSettings, FirstLook | None]:
+    """The settings with the size of a pass, and what was measured now: None where an earlier start
+    has, and where a size is given and nothing of it has to be `shown`.
+    """
+    finds = wishes.micro_batch is None
+    if finds:
+        parts = settings.directory, info.run_id, settings, wishes.memory_bytes
+        if known := measured.remembered(*parts):
+            return replace(settings, micro_batch=known), None
+    elif not shown or has_agreed(settings.directory):
+        return settings, None
+    with messages.status("measures this machine: a few seconds"):
+        import_node()
+        be_nice(wishes.nice)
+        seen = measured.look(settings, info, wishes.memory_bytes, finds=finds)
+    if seen.rehearsal:
+        settings = replace(settings, micro_batch=seen.rehearsal.micro_batch)
+    return settings, seen
+
+
+def _agreed(settings: NodeSettings, info: RunInfo, wishes: Wishes, seen: FirstLook | None) -> bool:
+    """Whether the owner agrees to the run, now or at an earlier start."""
+    lines = terms(info, settings.device, wishes.limits.daily_transfer)
+    if seen and not has_agreed(settings.directory):
+        status: Mapping[str, Any] = {}
+        with contextlib.suppress(LockstepError):
+            status = clean_document(ask(settings.coordinator))
+        lines += measured.bell_lines(seen, settings, info.spec, status)
+    lines.append(f"your limits: {limits_text(wishes.limits) or 'none'}")
+    return ask_once(settings.directory, lines, yes=wishes.yes)
 
 
 def be_nice(niceness: int) -> None:
@@ -188,7 +236,9 @@ async def _join(
     options: ServeOptions,
     key: Ed25519PrivateKey,
     limited: tuple[Limits, DailyUsage, OthersWatch],
+    *,
     niceness: int,
+    judge: Callable[[Limits, int], str],
 ) -> tuple[str, dict[str, Any]]:
     """Returns how it ended, in words, and the last status. The process is made inside the event
     loop, which its gRPC channel belongs to.
@@ -201,9 +251,10 @@ async def _join(
 
     def make(limits: Limits) -> NodeProcess:
         kept = replace(settings, duty_cycle=limits.duty_cycle, gpu_memory=limits.gpu_memory)
+        kept = replace(kept, **limits.rates)
         return NodeProcess(kept, key, f"lockstep {__version__}", meter.measure_overhead)
 
-    process = PausableNode(make, *limited)
+    process = PausableNode(make, *limited, judge=judge)
     control = ControlSocket(settings.directory, process)
     await control.start()
     watching = asyncio.create_task(watch(process.status))

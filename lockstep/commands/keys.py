@@ -4,14 +4,13 @@ Whoever has the key can be this node, and without it nobody can: the name, the c
 standing in every run go with it.
 """
 
-import os
 from pathlib import Path
 
 from lockstep.console import output
 from lockstep.exit_codes import UsageError
 from lockstep.service.home import Home
 from lockstep.service.keys import KEY_NAME, read_key
-from node.system.files import storage_errors
+from node.system.files import MODE_FOR_OWNER, replacing_file
 from protocol.errors import StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
@@ -46,12 +45,7 @@ def restore(home: Path, file: Path, *, force: bool) -> None:
             raise UsageError(
                 f"{key} holds another identity, {present}: back it up, then say --force"
             )
-    with storage_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-    temporary = place / f"{KEY_NAME}.restored"
-    temporary.unlink(missing_ok=True)
-    _write_private(temporary, file.read_bytes())
-    temporary.replace(key)
+    _write_private(key, file.read_bytes())
     output.print(f"this computer is {own} now; do not use the key on two computers at once")
 
 
@@ -61,9 +55,6 @@ def _identity(file: Path) -> PeerId:
 
 
 def _write_private(file: Path, blob: bytes) -> None:
-    with storage_errors(file):
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as writing:
-            writing.write(blob)
-            writing.flush()
-            os.fsync(writing.fileno())
+    """Writes a file for its owner alone, whole or not at all: half a backup is worse than none."""
+    with replacing_file(file, mode=MODE_FOR_OWNER) as temporary:
+        temporary.write_bytes(blob)

@@ -15,6 +15,7 @@ from lockstep.console import (
     bytes_text,
     number,
     output,
+    quantity,
     replicas_text,
     write_json,
 )
@@ -110,12 +111,13 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "demoted": _demoted_text(document.get("audit", {}).get("demoted", ())),
         "notice": _newest_notice(document),
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
-        f"{steps.get('skipped')} rounds skipped",
+        f"{quantity(steps.get('skipped') or 0, 'round')} skipped",
         "loss": number(document.get("loss")),
         "validation": _validation_text(document.get("validation") or {}),
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
         "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
+        "admits": _admission_text(document.get("operator", {}).get("admission")),
         "relays": len(document.get("relays", ())) or None,
         "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
     }
@@ -151,6 +153,12 @@ def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (where, where and made and by, checkpoints.get("next"))))
 
 
+def _admission_text(rule: object) -> str:
+    """The nodes that the run admits; empty when it admits everybody."""
+    words = {"token": "nodes with a token of its operator", "list": "nodes on its operator's list"}
+    return words.get(str(rule), "")
+
+
 def _demoted_text(demoted: Sequence[Mapping[str, Any]]) -> str:
     """The key that lost its standing last, why, and the number of the others shown."""
     if not demoted:
@@ -172,7 +180,7 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
         "state",
         box=SIMPLE_HEAD,
         pad_edge=False,
-        title=f"{len(members)} members",
+        title=quantity(len(members), "member"),
         title_justify="left",
     )
     for heading in ("round", "samples/s", "strikes"):

@@ -10,6 +10,7 @@ from lockstep import limit_options as limits_of
 from lockstep import options
 from lockstep.volunteer.manners import Limits, parse_hours
 from lockstep.volunteer.others.quiet import QuietLimits
+from protocol.border.join_link import split_token
 
 
 def join(
@@ -25,9 +26,10 @@ def join(
     advertise: options.Advertise = None,
     links: options.Links = "grpc",
     upload_limit: options.UploadLimit = 0,
+    download_limit: options.DownloadLimit = 0,
     device: options.Device = "auto",
     threads: options.Threads = 0,
-    micro_batch: options.MicroBatch = 8,
+    micro_batch: options.MicroBatch = None,
     publish: options.Publish = "",
     save_every: options.SaveEvery = 20,
     name: options.Name = "",
@@ -56,20 +58,19 @@ def join(
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
     from node.settings import NodeSettings
-    from protocol.border.join_link import split_token
 
     url, token = split_token(url, token)
     place = (directory or home).expanduser()
     settings = NodeSettings(url, place, data, device=device, threads=threads, name=name)
     settings = replace(settings, listen=listen, advertise=tuple(advertise or ()), links=links)
     settings = replace(settings, corpora=(corpora or home / "corpora").expanduser(), token=token)
-    settings = replace(settings, micro_batch=micro_batch, save_every=save_every, publish=publish)
-    settings = replace(settings, upload_limit=upload_limit, dial_private=dial_private)
-    settings = replace(settings, p2pd_sha256=p2pd_sha256, restart_from=restart_from)
-    settings = replace(settings, data_url=data_url, data_cache=data_cache)
+    settings = replace(settings, save_every=save_every, publish=publish, data_url=data_url)
+    settings = replace(settings, data_cache=data_cache, restart_from=restart_from)
+    settings = replace(settings, dial_private=dial_private, p2pd_sha256=p2pd_sha256)
     windows, others = parse_hours(hours), QuietLimits(when_idle, other_load)
-    limits = Limits(windows, daily_transfer, on_battery, others, duty_cycle, gpu_memory)
-    wishes = command.Wishes(limits, nice, memory_bytes=memory, disk_bytes=disk, yes=yes)
+    rates = upload_limit, download_limit
+    limits = Limits(windows, daily_transfer, on_battery, others, duty_cycle, gpu_memory, *rates)
+    wishes = command.Wishes(limits, nice, memory, disk, yes, micro_batch)
     serving, known = ServeOptions(place, admin, follow_parent), directory is not None
     command.join(settings, serving, Home(place, only=known), wishes)
 
@@ -82,7 +83,9 @@ def doctor(
     data_url: options.DataUrl = "",
     device: options.Device = "auto",
     threads: options.Threads = 0,
-    micro_batch: options.MicroBatch = 8,
+    micro_batch: options.MicroBatch = None,
+    upload_limit: options.UploadLimit = 0,
+    download_limit: options.DownloadLimit = 0,
     duty_cycle: limits_of.DutyCycle = 100,
     gpu_memory: limits_of.GpuMemory = 100,
     json: options.JsonFile = None,
@@ -94,11 +97,11 @@ def doctor(
     from lockstep.commands.doctor import doctor as examine
     from node.settings import NodeSettings
 
-    settings = NodeSettings(
-        url, home, data=data, device=device, threads=threads, micro_batch=micro_batch
-    )
+    settings = NodeSettings(url, home, data=data, device=device, threads=threads)
+    settings = replace(settings, micro_batch=micro_batch or settings.micro_batch)
     settings = replace(settings, data_url=data_url, duty_cycle=duty_cycle, gpu_memory=gpu_memory)
-    return examine(settings, home, json)
+    settings = replace(settings, upload_limit=upload_limit, download_limit=download_limit)
+    return examine(settings, home, json, finds_pass=micro_batch is None)
 
 
 def pause(
@@ -154,6 +157,8 @@ def limit(
     directory: options.NodeDirectory = None,
     hours: limits_of.NewHours = None,
     daily_transfer: limits_of.NewDailyTransfer = None,
+    upload_limit: limits_of.NewUploadLimit = None,
+    download_limit: limits_of.NewDownloadLimit = None,
     on_battery: limits_of.NewOnBattery = None,
     when_idle: limits_of.NewWhenIdle = None,
     other_load: limits_of.NewOtherLoad = None,
@@ -166,6 +171,8 @@ def limit(
     named = {
         "hours": hours,
         "daily_transfer": daily_transfer,
+        "upload_limit": upload_limit,
+        "download_limit": download_limit,
         "on_battery": on_battery,
         "when_idle": when_idle,
         "other_load": other_load,

@@ -115,8 +115,7 @@ class Page:
         return _json({"points": validation_points(self._process.rounds.state)})
 
     async def _credit(self, _: web.Request) -> web.Response:
-        names = {member.peer: member.name for member in self._process.rounds.members}
-        credit = self._process.history.credit
+        credit, names = self._process.history.credit, self._process.history.names
         most = sorted(credit, key=lambda peer: (-credit[peer].samples, peer))[:AUTHORS_MAX]
         authors = [
             {

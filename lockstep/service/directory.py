@@ -84,7 +84,10 @@ def owner_of(directory: Path) -> Owner | None:
     except FileNotFoundError:
         pass
     except (OSError, msgspec.DecodeError) as error:
-        raise StorageError(f"{directory / OWNER_NAME} cannot be read: {error}") from None
+        raise StorageError(
+            f"{directory / OWNER_NAME} cannot be read: {error}; put it back from a copy, or choose "
+            "another --directory"
+        ) from None
     role = next((role for role, mark in _ROLE_MARKS.items() if (directory / mark).exists()), None)
     if role is None:
         return None
@@ -121,7 +124,8 @@ def _locked(directory: Path, role: str) -> Iterator[None]:
     path = directory / LOCK_NAME
     with contextlib.ExitStack() as open_files:
         with storage_errors(path):
-            file = open_files.enter_context(path.open("a+b"))
+            # Without a buffer: one that a full disk refused is written again when the file closes.
+            file = open_files.enter_context(path.open("a+b", buffering=0))
         if not _take(file):
             file.seek(0)
             pid = file.read(20).decode("ascii", "replace").strip() or "unknown"
@@ -132,7 +136,6 @@ def _locked(directory: Path, role: str) -> Iterator[None]:
         with storage_errors(path):
             file.truncate(0)
             file.write(str(os.getpid()).encode())
-            file.flush()
         yield
 
 

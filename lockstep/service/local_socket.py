@@ -69,9 +69,9 @@ class LocalSocket:
         writer.close()
 
 
-def ask(path: Path, question: msgspec.Struct, who: str) -> dict[str, Any]:
-    """The answer of the process that serves the socket at `path`; `who`, such as "no node", is for
-    the error.
+def ask(path: Path, question: msgspec.Struct, who: str, cure: str) -> dict[str, Any]:
+    """The answer of the process that serves the socket at `path`; `who`, such as "no node", and
+    the cure are for the error.
 
     Raises `UnavailableError` when none is there, `RemoteProtocolError` for an answer that is none.
     """
@@ -84,7 +84,7 @@ def ask(path: Path, question: msgspec.Struct, who: str) -> dict[str, Any]:
                 reply = reader.readline(LINE_BYTES_MAX)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UnavailableError(f"{who} answers in {path.parent}: {reason}") from None
+        raise UnavailableError(f"{who} answers in {path.parent} ({reason}): {cure}") from None
     try:
         return msgspec.json.decode(reply, type=dict[str, Any])
     except msgspec.DecodeError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lockstep.console import bytes_text, messages
 from lockstep.exit_codes import UsageError
+from lockstep.volunteer.bell import slot_s
 from lockstep.volunteer.needs import exchange_text
 from protocol.errors import SettingsError
 from protocol.planner.parameters import size_of
@@ -23,9 +24,10 @@ DAY_S = 86_400
 
 def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
     """What the run is and what a node of it uses, in lines, beside memory and disk
-    (`lockstep.volunteer.needs`); numbers are estimates.
+    (`lockstep.volunteer.needs`) and what was measured (`lockstep.volunteer.measured`); numbers are
+    estimates.
     """
-    spec, rounds = info.spec, info.spec.rounds
+    spec = info.spec
     lines = [
         f"run: {spec.name} ({info.run_id[:8]}), {spec.schedule.steps:,} steps",
         f"device: {'the first GPU, else the CPU' if device == 'auto' else device}",
@@ -34,15 +36,19 @@ def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
         size = size_of(spec.model)
     except SettingsError:  # a model whose size needs torch
         return [*lines, f"model: {spec.model.type}"]
-    slot_s = (rounds.compute_ms + (1 - rounds.overlap) * rounds.publish_ms) / 1000
     data = spec.data.corpus + (f", fetched from {spec.data.url}" if spec.data.url else "")
-    sent = exchange_text(spec, size, DAY_S / slot_s, "a day")
+    sent = exchange_text(spec, size, DAY_S / slot_s(spec), "a day")
     limit = f"; never more than {bytes_text(daily_transfer)}" if daily_transfer else ""
     return [
         *lines,
         f"model: {spec.model.type}, {size.parameters:,} parameters; data: {data}",
         f"network: {sent}{limit}",
     ]
+
+
+def has_agreed(place: Path) -> bool:
+    """Whether the owner has agreed to the run of this directory before."""
+    return (place / CONSENT_NAME).exists()
 
 
 def ask_once(
@@ -57,8 +63,7 @@ def ask_once(
 
     Raises `UsageError`, which says what to add, where nobody can be asked.
     """
-    remembered = place / CONSENT_NAME
-    if remembered.exists():
+    if has_agreed(place):
         return True
     if terminal is None:
         terminal = sys.stdin.isatty() and sys.stderr.isatty()
@@ -71,5 +76,5 @@ def ask_once(
     if not yes and answer("train on this machine? [Y/n] ").strip().lower() not in ("", "y", "yes"):
         return False
     place.mkdir(parents=True, exist_ok=True)
-    remembered.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (place / CONSENT_NAME).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return True

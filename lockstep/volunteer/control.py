@@ -51,4 +51,5 @@ def ask(directory: Path, wish: Wish) -> dict[str, Any]:
 
     Raises `UnavailableError` when none is there, `RemoteProtocolError` for an answer that is none.
     """
-    return local_socket.ask(directory / SOCKET_NAME, wish, "no node")
+    cure = "name the directory of one at work, or start it with `lockstep join`"
+    return local_socket.ask(directory / SOCKET_NAME, wish, "no node", cure)

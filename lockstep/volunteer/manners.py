@@ -15,6 +15,7 @@ from typing import Any
 
 from lockstep.console import bytes_text
 from lockstep.volunteer.others.quiet import QuietLimits
+from node.links.upload_limit import check_rates
 from protocol.errors import SettingsError
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -65,6 +66,29 @@ class Limits:
     gpu_memory: int = 100
     """Percent of a GPU's memory that the node takes at most."""
 
+    upload_limit: int = 0
+    """Bytes per second to all peers together; 0: no limit."""
+
+    download_limit: int = 0
+    """Bytes per second from peers and from the server of the data together; 0: no limit."""
+
+    @property
+    def rates(self) -> dict[str, Any]:
+        """The limits in bytes per second, as the settings of a node name them."""
+        return {"upload_limit": self.upload_limit, "download_limit": self.download_limit}
+
+
+BOUNDS = {
+    "daily_transfer": (0, 10**15),
+    "when_idle": (0, _MINUTES_A_DAY),
+    "other_load": (0, 100),
+    "duty_cycle": (1, 100),
+    "gpu_memory": (1, 100),
+    "upload_limit": (0, 10**12),
+    "download_limit": (0, 10**12),
+}
+"""Least and greatest values of the limits that are numbers."""
+
 
 def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
     """The limits with some of them changed, named as the options of `lockstep limit` are.
@@ -89,6 +113,10 @@ def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
                 limits = replace(limits, duty_cycle=value)
             case "gpu_memory", int():
                 limits = replace(limits, gpu_memory=value)
+            case "upload_limit", int():
+                limits = replace(limits, upload_limit=value)
+            case "download_limit", int():
+                limits = replace(limits, download_limit=value)
             case _:
                 raise SettingsError(f"expected a limit and its value, found {name} {value!r:.40}")
     _check(limits)
@@ -96,16 +124,12 @@ def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
 
 
 def _check(limits: Limits) -> None:
-    bounds = {
-        "daily_transfer": (limits.daily_transfer, 0, 10**15),
-        "when_idle": (limits.others.when_idle, 0, 24 * 60),
-        "other_load": (limits.others.other_load, 0, 100),
-        "duty_cycle": (limits.duty_cycle, 1, 100),
-        "gpu_memory": (limits.gpu_memory, 1, 100),
-    }
-    for name, (value, least, most) in bounds.items():
+    for name, (least, most) in BOUNDS.items():
+        holder: object = limits.others if name in ("when_idle", "other_load") else limits
+        value: int = getattr(holder, name)
         if not least <= value <= most:
             raise SettingsError(f"{name}: expected {least} to {most}, found {value}")
+    check_rates(**limits.rates)
 
 
 def limits_text(limits: Limits) -> str:
@@ -114,6 +138,8 @@ def limits_text(limits: Limits) -> str:
     words = {
         "own hours": limits.hours,
         f"{bytes_text(limits.daily_transfer)} a day": limits.daily_transfer,
+        f"up {bytes_text(limits.upload_limit)}/s": limits.upload_limit,
+        f"down {bytes_text(limits.download_limit)}/s": limits.download_limit,
         f"works after {others.when_idle} quiet min": others.when_idle,
         f"other programs up to {others.other_load} %": others.other_load,
         f"duty cycle {limits.duty_cycle} %": limits.duty_cycle < 100,
@@ -188,7 +214,10 @@ def _wrong(text: str, part: str) -> SettingsError:
     )
 
 
-_DURATION = re.compile(r"([0-9]+)(s|m|h|d)")
+DURATION_DAYS_MAX = 36_500
+"""Longest duration, in days: a hundred years, of which every calendar knows the end."""
+
+_DURATION = re.compile(r"([0-9]{1,12})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -197,4 +226,7 @@ def parse_duration(text: str) -> float:
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or not int(found[1]):
         raise SettingsError(f"duration: expected 90s, 30m, 2h or 1d, found {text[:40]!r}")
-    return float(int(found[1]) * _SECONDS[found[2]])
+    seconds = int(found[1]) * _SECONDS[found[2]]
+    if seconds > DURATION_DAYS_MAX * _SECONDS["d"]:
+        raise SettingsError(f"duration: expected at most {DURATION_DAYS_MAX}d, found {text[:40]!r}")
+    return float(seconds)

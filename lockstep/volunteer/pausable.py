@@ -54,8 +54,10 @@ class Node(Protocol):
     def leave(self) -> None:
         """Finish the round, then end `run`."""
 
-    def limit(self, *, duty_cycle: int, gpu_memory: int) -> None:
-        """Keep to these percentages from now on; `SettingsError` where that cannot be."""
+    def limit(self, *, duty_cycle: int, gpu_memory: int, upload: int, download: int) -> None:
+        """Keep to these percentages and bytes per second from now on; `SettingsError` where that
+        cannot be.
+        """
 
     def status(self) -> dict[str, Any]:
         """The status document."""
@@ -75,7 +77,10 @@ class PausableNode:
         limits: Limits,
         usage: DailyUsage,
         others: OthersWatch | None = None,
+        judge: Callable[[Limits, int], str] = lambda limits, members: "",
     ) -> None:
+        """`judge` tells why limits are too low for a run with a number of members."""
+        self._judge = judge
         self._make, self._limits, self._usage = make, limits, usage
         self._others = others or OthersWatch(limits.others)
         self._node: Node | None = None
@@ -237,12 +242,24 @@ class PausableNode:
         self._others.limit(limits.others)
         try:
             if self._node:
-                self._node.limit(duty_cycle=limits.duty_cycle, gpu_memory=limits.gpu_memory)
+                self._node.limit(
+                    duty_cycle=limits.duty_cycle,
+                    gpu_memory=limits.gpu_memory,
+                    upload=limits.upload_limit,
+                    download=limits.download_limit,
+                )
         except SettingsError:
             self._others.limit(self._limits.others)
             raise
         self._limits = limits
-        return limits_text(limits) or "no limits"
+        status = self._node.status() if self._node else self.last_status
+        return self._limits_text(status) or "no limits"
+
+    def _limits_text(self, status: Mapping[str, Any]) -> str:
+        """The limits that hold, and why one of them is too low for the run."""
+        members = status.get("members")
+        trouble = self._judge(self._limits, members if isinstance(members, int) else 0)
+        return "; ".join(filter(None, (limits_text(self._limits), trouble)))
 
     # ---- for people
 
@@ -254,12 +271,12 @@ class PausableNode:
                 name: count + self._earlier.get(name, 0) for name, count in _work_of(status).items()
             }
             rounds = {name: work.pop(name) for name in ROUND_COUNTS}
-            return status | work | {"rounds": rounds, "limits": limits_text(self._limits)}
+            return status | work | {"rounds": rounds, "limits": self._limits_text(status)}
         reason = self.resting_reason()
         state = {"state": "resting" if reason else "starting", "reason": reason}
         return self.last_status | {
             "standing": state,
-            "limits": limits_text(self._limits),
+            "limits": self._limits_text(self.last_status),
             "phase": "rests" if reason else "starts",
             "session": "",
             "bell_in_seconds": None,

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.console import NARROWEST_COLUMNS, bytes_text
+from lockstep.console import NARROWEST_COLUMNS, bytes_text, quantity
 from protocol.ids import short
 
 COLOURS = {
@@ -56,10 +56,17 @@ def render(status: Mapping[str, Any], hint: str = HINT) -> RenderableType:
     run, done = status.get("run", {}), int(status.get("round", -1)) + 1
     parts: list[RenderableType] = [table]
     if steps := int(run.get("steps") or 0):
-        parts.append(ProgressBar(total=steps, completed=done, width=NARROWEST_COLUMNS))
+        parts.append(_line(ProgressBar(total=steps, completed=done, width=NARROWEST_COLUMNS)))
     if hint:
         parts.append(Text(hint, style="dim"))
     return Group(*parts)
+
+
+def _line(part: RenderableType) -> RenderableType:
+    """A part on a line of its own: rich ends no line after a bar, and what follows is cut off."""
+    line = Table.grid()
+    line.add_row(part)
+    return line
 
 
 def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
@@ -70,6 +77,7 @@ def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
         "me": Text(_own(status)),
         "state": state,
         "now": Text(_now(status)),
+        "note": Text(_note(status)),
         "data": Text(_data(status)),
         "loss": Text(_loss(status)),
         "work": Text(_work(status)),
@@ -105,6 +113,12 @@ def _now(status: Mapping[str, Any]) -> str:
     if bell is not None:
         return f"{phase} · bell in {bell:.0f} s"
     return "" if phase == status.get("standing", {}).get("reason") else phase
+
+
+def _note(status: Mapping[str, Any]) -> str:
+    """What befell the node, as that it fell silent and was removed, unless the state says so."""
+    note = str(status.get("note") or "")
+    return "" if note and note in state_words(status) else note
 
 
 def _data(status: Mapping[str, Any]) -> str:
@@ -143,7 +157,7 @@ def _peers(status: Mapping[str, Any]) -> str:
     if not links:
         return ""
     missing = links.get("missing", {})
-    words = f"{members} members · {len(links.get('open', ()))} linked"
+    words = f"{quantity(members or 0, 'member')} · {len(links.get('open', ()))} linked"
     if missing:
         peer, why = next(iter(missing.items()))
         words += f" · {len(missing)} not: {short(str(peer))} {why}"

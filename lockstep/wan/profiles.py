@@ -106,8 +106,14 @@ def read_profiles(path: Path = BUILTIN) -> Catalogue:
     """The catalogue in a file; `SettingsError` names every wrong field."""
     try:
         return Catalogue.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read link profiles {path}: {error}") from None
+    except OSError as error:
+        raise SettingsError(
+            f"cannot read link profiles {path}: {error.strerror}; name others with --profiles-file"
+        ) from None
+    except UnicodeDecodeError:
+        raise SettingsError(
+            f"{path}: expected UTF-8, found another encoding: save it as UTF-8"
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not valid TOML: {error}") from None
     except ValidationError as error:

@@ -5,8 +5,8 @@ unary calls.
                                    ^                                  |
                                    '---------- pause, Welcome --------'
 
-A lost session is no error: the client records the reason, waits (a pause that doubles, with jitter)
-and opens the next. A message that is sent while there is none is dropped on purpose: after each
+A lost session is no error: the client records the reason, waits (`node.system.backoff.Search`) and
+opens the next. A message that is sent while there is none is dropped on purpose: after each
 welcome the owner repeats the messages that still hold (`Listener.welcomed`). Only a refusal by the
 coordinator ends the client, with its reason; removal for silence does not.
 """
@@ -34,7 +34,7 @@ from node.control.channel import (
 )
 from node.control.described_run import checked_run
 from node.control.members import MemberList
-from node.system.backoff import Backoff
+from node.system.backoff import Backoff, Search
 from node.system.clock import own_clock_ms
 from node.traffic import Traffic
 from protocol import wire_pb2 as wire
@@ -57,10 +57,7 @@ from protocol.run_info import RunInfo
 log = logging.getLogger("lockstep.node")
 
 PAUSE_MS = (500, 5_000)
-"""First and longest pause between two sessions, or two calls, that fail one after the other."""
-
-STEADY_S = 30
-"""Life of a session after which the next pause is the first one again."""
+"""First and longest pause between two calls that fail one after the other."""
 
 SILENCE_HEARTBEATS = 4
 """Heartbeats without any message from the coordinator after which a session counts as dead."""
@@ -117,7 +114,7 @@ class CoordinatorClient:
         self._words = SessionState.NOT_CONNECTED.value
         self.notice = ""
         """What the coordinator said last to the user of this node."""
-        self._instance = secrets.randbits(64) or 1
+        self._instance, self._search = secrets.randbits(64) or 1, Search()
         self._channel, self._reader = CoordinatorChannel(link), SessionReader()
         self._outbox: Outbox | None = None
 
@@ -268,32 +265,32 @@ class CoordinatorClient:
         Raises `RefusedError` when the coordinator turns the node away, `DivergedError` when it says
         that this machine computes wrong results.
         """
-        pauses = Backoff(*PAUSE_MS)
         while True:
-            opened_s = time.monotonic()
+            limit_s = min(CALL_S, self._search.looks(own_clock_ms()) / 1000)
             try:
-                await self._session(info, hello, listener)
+                await self._session(info, hello, listener, limit_s)
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
                 details = clean(error.details() or "")
                 self._lose(f"lost the coordinator at {self.address} ({details})")
             except TimeoutError:
-                self._lose(f"lost the coordinator at {self.address} (it fell silent)")
+                why = "it fell silent" if self.connected else "nobody answers there"
+                self._lose(f"lost the coordinator at {self.address} ({why})")
             except UnavailableError as error:
                 self._lose(str(error))
             except RemoteProtocolError as error:
                 self._lose(f"the coordinator at {self.address} broke the protocol ({error})")
             finally:
                 self._outbox = None
-            if time.monotonic() - opened_s > STEADY_S:
-                pauses.reset()
-            await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
+            pause_ms = self._search.missed(own_clock_ms(), self.members.member_count)
+            await asyncio.sleep(pause_ms / 1000 * random.uniform(0.5, 1.5))
 
     def _lose(self, reason: str) -> None:
-        self._state = SessionState.LOST
-        self.sessions_lost += 1
-        self._words = f"{reason}; {SessionState.LOST.value}"
-        log.warning("session lost", extra={"reason": reason})
+        words = f"{reason}; {SessionState.LOST.value}"
+        self.sessions_lost += self.connected
+        if words != self._words:  # else one more look in vain
+            log.warning("session lost", extra={"reason": reason})
+        self._state, self._words = SessionState.LOST, words
         self._channel.renew()
 
     def reopen(self) -> None:
@@ -304,11 +301,13 @@ class CoordinatorClient:
         """Time without a message after which a session counts as dead."""
         return max(heartbeat_ms / 1000 * SILENCE_HEARTBEATS, 1.0)
 
-    async def _session(self, info: RunInfo, hello: wire.Hello, listener: Listener) -> None:
+    async def _session(
+        self, info: RunInfo, hello: wire.Hello, listener: Listener, limit_s: float
+    ) -> None:
         outbox: Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
-        stub = await self._stub()
+        stub = await self._stub(limit_s)
         self._link.check(info, self._channel.vouching)
-        call = stub.Session(self._drain(outbox), wait_for_ready=True)
+        call = stub.Session(self._drain(outbox))
         heartbeat_ms = info.spec.membership.heartbeat_ms
         heartbeat_s, silence_s = heartbeat_ms / 1000, self.silence_s(heartbeat_ms)
         beating = None
@@ -317,6 +316,7 @@ class CoordinatorClient:
                 self.traffic.control_down += message.ByteSize()
                 match message.WhichOneof("kind"):
                     case "challenge":
+                        self._search.heard()
                         signed = self._signed(hello, info.run_id, message.challenge.nonce)
                         outbox.put_nowait(wire.NodeMessage(hello=signed))
                     case "welcome":
@@ -333,6 +333,7 @@ class CoordinatorClient:
     def _welcome(self, welcome: wire.Welcome, outbox: Outbox, listener: Listener) -> None:
         if self._state is SessionState.LOST:
             log.info("session found again", extra={"coordinator": self.address})
+        self._search.found(own_clock_ms())
         self._outbox, self._state = outbox, SessionState.CONNECTED
         self._words = SessionState.CONNECTED.value
         self.members.update(welcome.members)

@@ -9,7 +9,6 @@ plain one by a bit.
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -23,6 +22,7 @@ from node.demo.chunks import ChunkLayout, strips
 from node.demo.dct import dct_matrix, integer_matrix
 from node.demo.plain import Plain, Sent, Views
 from node.demo.vote_sum import RULES, Contribution, Rule, Votes
+from node.system.threads import spread
 from protocol.codec.payload import Body, Coefficients, PayloadShape
 from protocol.limits import CHUNK_SIDE
 
@@ -210,24 +210,4 @@ def _scratch(chunks: int) -> Any:
 
 def _spread(work: Callable[[Part], object], chunks: int) -> None:
     """Have all parts of `chunks` chunks worked on, each once, by this thread and others."""
-    parts = iter(
-        list(strips(chunks, PART_CHUNKS))
-    )  # of a list: next() of it is one step, so no part comes twice
-
-    def take() -> None:
-        for part in parts:
-            work(part)
-
-    others = torch.get_num_threads() - 1
-    tasks = [_pool(others).submit(take) for _ in range(others)]
-    try:
-        take()
-    finally:
-        wait(tasks)
-    for task in tasks:
-        task.result()
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="demo")
+    spread(work, list(strips(chunks, PART_CHUNKS)), torch.get_num_threads())

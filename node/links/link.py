@@ -224,7 +224,7 @@ class Link:
             while not complete:
                 part = await self._next_part(fetch, PROGRESS_S if begun else QUEUE_S)
                 begun = True
-                self._took(len(part.data))
+                await self._owner.uplink.downlink.pace(len(part.data), self._took)
                 complete = part.offset + len(part.data) == blob.end(part.total_bytes)
                 yield part
         finally:
@@ -337,6 +337,7 @@ class Link:
         else:  # on its way when its fetch was cancelled
             purpose = self._late.get(part.request, Purpose.PAYLOAD)
             self._count_down(purpose, len(part.data))
+            self._owner.uplink.downlink.charge(len(part.data))
             self.traffic.late_down += len(part.data)
             self._took(len(part.data))
 

@@ -21,6 +21,8 @@ from contextlib import asynccontextmanager
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN
 from node.links.upload_limit import upload_bucket
 from node.links.upload_queue import Upload, Uploads, Urgency
+from node.system.downlink import Downlink
+from protocol.border.token_bucket import TokenBucket
 from protocol.ids import Digest, PeerId
 
 HEADERS_SHARE = 1.05
@@ -36,22 +38,34 @@ PACKET_BYTES = 80
 
 class Uplink:
     """The upload of one node. `bytes_per_second` None: no limit. `clock_ms()` is a monotonic
-    clock.
+    clock. `downlink` limits the other way, on the same links; None: no limit.
     """
 
-    def __init__(self, bytes_per_second: int | None, clock_ms: Callable[[], int]) -> None:
-        self._bucket = (
-            None if bytes_per_second is None else upload_bucket(bytes_per_second, clock_ms())
-        )
+    def __init__(
+        self,
+        bytes_per_second: int | None,
+        clock_ms: Callable[[], int],
+        downlink: Downlink | None = None,
+    ) -> None:
+        self.downlink = downlink or Downlink(0, clock_ms)
+        self._bucket: TokenBucket | None = None
         self._ahead = 0.0  # bytes charged that, as far as is known, were not carried
         self._carried = 0
         self._clock_ms = clock_ms
+        self.limit(bytes_per_second)
         # The swarm sets `urgency` later.
         self._uploads = Uploads(lambda peer, digest: self.urgency(peer, digest))  # noqa: PLW0108
         self._waiting: dict[Upload, list[asyncio.Future[None]]] = {}
         self._turn = asyncio.Lock()
         self.urgency: Callable[[PeerId, Digest], Urgency] = lambda peer, digest: ()
         """Urgency of an upload, set by the swarm; less is more urgent."""
+
+    def limit(self, bytes_per_second: int | None) -> None:
+        """Send no more than this from now on, None: without a limit; `SettingsError` for a limit
+        that is too low.
+        """
+        now_ms = self._clock_ms()
+        self._bucket = upload_bucket(bytes_per_second, now_ms) if bytes_per_second else None
 
     @asynccontextmanager
     async def turn(self, upload: Upload, size: int) -> AsyncIterator[None]:
@@ -94,9 +108,10 @@ class Uplink:
         if self._bucket is None:
             return
         async with self._turn:  # first come, first served
-            # Again after each wait: control frames may have taken tokens meanwhile.
+            # Again after each wait: control frames may have taken tokens meanwhile, and the limit
+            # may be another one.
             charged = HEADERS_SHARE * count
-            while wait_ms := self._bucket.wait_ms(charged, self._clock_ms()):  # noqa: ASYNC110
+            while wait_ms := self._wait_ms(charged):  # noqa: ASYNC110
                 await asyncio.sleep(math.ceil(wait_ms) / 1000)
             self._charge(charged)
 
@@ -124,6 +139,9 @@ class Uplink:
         """Most data of a part that leaves within one burst of the limit."""
         burst = PART_BYTES_MAX if self._bucket is None else self._bucket.burst // 2
         return max(PART_BYTES_MIN, min(PART_BYTES_MAX, burst))
+
+    def _wait_ms(self, count: float) -> float:
+        return self._bucket.wait_ms(count, self._clock_ms()) if self._bucket else 0.0
 
     def _charge(self, count: float) -> None:
         if self._bucket is not None:

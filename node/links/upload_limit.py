@@ -1,5 +1,6 @@
-"""The bucket of an upload limit: bytes, filled a little slower than the limit, with a quarter of a
-second in it, so that no five seconds carry more than the limit.
+"""What a limit in bytes per second must be, and the bucket of an upload limit: bytes, filled a
+little slower than the limit, with a quarter of a second in it, so that no five seconds carry more
+than the limit.
 """
 
 from protocol.border.token_bucket import TokenBucket
@@ -15,7 +16,20 @@ second."""
 
 LIMIT_BYTES_PER_SECOND_MIN = 20_000
 """Least limit: below it the smallest part is more than the bucket holds, and the bytes that leave
-at once more than the limit."""
+at once more than the limit. On the way down a part would take longer than its sender waits for an
+acknowledgement."""
+
+
+def check_rates(**limits: int) -> None:
+    """`SettingsError` for a limit of the upload or the download, 0 for none, that is too low; it is
+    named by its argument.
+    """
+    for name, limit in limits.items():
+        if limit and limit < LIMIT_BYTES_PER_SECOND_MIN:
+            raise SettingsError(
+                f"{name}: expected 0 or at least {LIMIT_BYTES_PER_SECOND_MIN} bytes per second, "
+                f"found {limit}"
+            )
 
 
 def upload_bucket(bytes_per_second: int, now_ms: int) -> TokenBucket:

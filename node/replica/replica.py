@@ -26,7 +26,7 @@ from node.demo.aggregate import apply, look_ahead
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import STATE, DemoSettings, Engine, Extraction
 from node.demo.gradient_scaling import GradientScaling
-from node.demo.vote_sum import Contribution
+from node.demo.vote_sum import Contribution, decoded
 from node.model.local_steps import LocalSteps
 from node.model.training import (
     GradientAccumulation,
@@ -49,7 +49,7 @@ from node.replica.position import (
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
 from protocol.codec.commits import Commit, Entry
-from protocol.codec.payload import Blob, Header, PayloadShape, decode, sealed
+from protocol.codec.payload import Blob, Coefficients, Header, PayloadShape, decode, sealed
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
 from protocol.ids import Digest, RunId
 from protocol.runfile import RunSpec
@@ -225,10 +225,11 @@ class Replica:
         A payload that does not decode, or is not what its entry says, counts for nothing: decoding
         is a function of its bytes alone, so it counts for nothing on every node.
         """
+        there = [pair for pair in zip(commit.entries, payloads, strict=True) if pair[1]]
+        outcomes = decoded([payload for _, payload in there], self.shape)
         contributions: list[Contribution] = []
-        for entry, payload in zip(commit.entries, payloads, strict=True):
-            if payload:
-                contributions += self._counted(commit, entry, payload)
+        for (entry, _), outcome in zip(there, outcomes, strict=True):
+            contributions += self._counted(commit, entry, outcome)
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
             self._step(contributions, rates)
@@ -240,9 +241,16 @@ class Replica:
         rule, backend = self._spec.algorithm.update, self.engine.backend
         apply(self.layout, self.committed, contributions, *rates, rule=rule, backend=backend)
 
-    def _counted(self, commit: Commit, entry: Entry, payload: bytes) -> list[Contribution]:
+    def _counted(
+        self,
+        commit: Commit,
+        entry: Entry,
+        outcome: tuple[Header, Coefficients] | RemoteProtocolError,
+    ) -> list[Contribution]:
         try:
-            header, coefficients = decode(payload, self.shape)
+            if isinstance(outcome, RemoteProtocolError):
+                raise outcome
+            header, coefficients = outcome
             found = (header.run_id, header.round, header.author)
             if found != (self._run_id, commit.round, entry.author):
                 raise RemoteProtocolError(

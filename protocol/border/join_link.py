@@ -29,6 +29,9 @@ _LINK = re.compile(
     r"(\?token=(?P<token>[^#]*))?(#(?P<key>.*))?"
 )
 
+_OTHER_SCHEME = re.compile(r"(?!lockstep://|plain://)[A-Za-z][A-Za-z0-9+.-]*:/")
+"""Beginning of a link to something else, or of one that lost a character."""
+
 
 @dataclass(frozen=True, slots=True)
 class JoinLink:
@@ -95,8 +98,9 @@ class JoinLink:
 
 def parse_link(text: str) -> JoinLink:
     """The link that a person typed or pasted; `SettingsError` for anything else."""
-    found = _LINK.fullmatch(text.strip())
-    if found is None:
+    text = text.strip().strip("'\"`<>")
+    found = _LINK.fullmatch(text)
+    if found is None or _OTHER_SCHEME.match(text):
         raise SettingsError(
             f"expected lockstep://HOST:PORT/RUN#KEY or HOST:PORT, found {text[:120]!r}"
         )

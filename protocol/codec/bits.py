@@ -21,6 +21,8 @@ Each pair is a bijection between numbers and bytes: what one does not write, the
 read.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -44,6 +46,9 @@ WIDTH_MAX: Final = 16
 BLOCK: Final = 64 * 1024
 """Numbers, or bits of a unary plane, handled at a time: little memory for 64-bit positions, and
 bits fit uint16."""
+
+_ONES: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(1, dtype=np.uint8)
+"""uint8 [256]: the ones in each byte."""
 
 
 def rice_parameter(top_k: int) -> int:
@@ -81,9 +86,11 @@ def pack(numbers: Numbers, width: int) -> Plane:
     return rows.reshape(-1)
 
 
-def unpack(plane: Plane, count: int, width: int) -> Numbers:
-    """The `count` numbers that `pack` made this plane of; `RemoteProtocolError` for any other
-    plane.
+def unpack(
+    plane: Plane, count: int, width: int, first: int = 0, stop: int | None = None
+) -> Numbers:
+    """The numbers from `first` up to `stop`, without it to the end, of the `count` that `pack` made
+    this plane of; `RemoteProtocolError` for a plane that it makes of none.
     """
     if plane.size != plane_bytes(count, width):
         expected = f"{plane_bytes(count, width)} bytes for {count} numbers of {width} bits"
@@ -91,9 +98,13 @@ def unpack(plane: Plane, count: int, width: int) -> Numbers:
     rows = plane.reshape(width, row_bytes(count))
     if count % 8 and width and (padding := int(rows[:, -1].max() >> (count % 8))):
         raise RemoteProtocolError(f"expected zero padding after {count} bits, got {padding:#x}")
-    numbers = np.zeros(count, np.uint16)
+    stop = count if stop is None else stop
+    start, skipped = divmod(first, 8)
+    numbers = np.zeros(stop - first, np.uint16)
     for bit in range(width):
-        numbers |= np.unpackbits(rows[bit], count=count, bitorder="little").astype(np.uint16) << bit
+        row = rows[bit, start : row_bytes(stop)]
+        bits = np.unpackbits(row, count=stop - 8 * start, bitorder="little")[skipped:]
+        numbers |= bits.astype(np.uint16) << bit
     return numbers
 
 
@@ -108,8 +119,8 @@ def pack_unary(quotients: Numbers) -> Plane:
     return np.packbits(bits, bitorder="little")
 
 
-def unpack_unary(plane: Plane, count: int, quotient_max: int) -> Numbers:
-    """The `count` quotients that `pack_unary` made this plane of.
+def unpack_unary(plane: Plane, count: int, quotient_max: int, skipped: int = 0) -> Numbers:
+    """The `count` quotients that `pack_unary` made this plane of, behind `skipped` zero bits.
 
     `RemoteProtocolError` for another number of ones, a quotient above `quotient_max`, or a byte
     after the one that holds the last one (whose padding bits are zero because a one would have been
@@ -120,7 +131,7 @@ def unpack_unary(plane: Plane, count: int, quotient_max: int) -> Numbers:
             f"expected {count} ones in a unary plane, got only {8 * plane.size} bits"
         )
     quotients = np.empty(count, np.uint16)
-    found, last = 0, -1
+    found, last = 0, skipped - 1
     for start in range(0, plane.size, BLOCK // 8):
         block = np.unpackbits(plane[start : start + BLOCK // 8], bitorder="little").view(np.bool_)
         ones = np.flatnonzero(block).astype(np.uint16)
@@ -146,6 +157,29 @@ def unpack_unary(plane: Plane, count: int, quotient_max: int) -> Numbers:
             f"expected a unary plane of {row_bytes(last + 1)} bytes, got {plane.size}"
         )
     return quotients
+
+
+def unary_parts(plane: Plane, numbers: Sequence[int]) -> list[tuple[Plane, int]]:
+    """A unary plane cut before some of its quotients: (bytes, zero bits to skip) for `unpack_unary`
+    of each part, the quotients from one of these ascending `numbers` up to the next.
+
+    The last of `numbers` is the count of all quotients; `RemoteProtocolError` for another number of
+    ones. The last part has all bytes that are left.
+    """
+    ones = np.cumsum(_ONES[plane], dtype=np.int64)
+    if (found := int(ones[-1]) if ones.size else 0) != numbers[-1]:
+        raise RemoteProtocolError(f"expected {numbers[-1]} ones in a unary plane, got {found}")
+    bounds = [_bit_after(plane, ones, number) for number in numbers[:-1]] + [8 * plane.size]
+    parts: list[tuple[Plane, int]] = []
+    for first, stop in pairwise(bounds):
+        start, skipped = divmod(first, 8)
+        part = plane[start : row_bytes(stop)].copy()
+        if part.size and stop % 8:
+            part[-1] &= (1 << stop % 8) - 1
+        if part.size and skipped:
+            part[0] &= -1 << skipped & 0xFF
+        parts.append((part, skipped))
+    return parts
 
 
 def gaps_of(indices: Numbers, counts: Numbers) -> Numbers:
@@ -185,6 +219,16 @@ def indices_of(gaps: Numbers, counts: Numbers) -> Numbers:
     if (largest := int(indices.max())) > INDEX_MAX:
         raise RemoteProtocolError(f"expected indices up to {INDEX_MAX}, got {largest}")
     return indices
+
+
+def _bit_after(plane: Plane, ones: npt.NDArray[np.int64], number: int) -> int:
+    """The bit behind the `number`-th one of a plane; `ones` counts them up to each byte's end."""
+    if number == 0:
+        return 0
+    byte = int(np.searchsorted(ones, number))
+    before = int(ones[byte - 1]) if byte else 0
+    places = np.flatnonzero(np.unpackbits(plane[byte : byte + 1], bitorder="little"))
+    return 8 * byte + int(places[number - before - 1]) + 1
 
 
 def _firsts(counts: Numbers) -> npt.NDArray[np.int64]:

@@ -29,6 +29,9 @@ EVIDENCE_BYTES_MAX = 8 * 1024
 WHOLE = 10_000
 """The share of all."""
 
+CHANCE = WHOLE // 2
+"""The share of signs in which chance agrees."""
+
 ROUNDS_NAMED = 5
 """Rounds that the words name; the others are counted."""
 
@@ -66,7 +69,8 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Share of its signs that are those of the gradient; in a copy the share of places and signs
     that are those of the source."""
     expected: Share
-    """What honest work agrees in at that time, by the audits of others."""
+    """What honest work agrees in at that time, by the audits of others; `CHANCE` where that alone
+    is enough."""
     source: Source | None = None
     """The payload that was copied; None where nothing was."""
 
@@ -157,6 +161,11 @@ def words(evidence: Evidence) -> str:
     if evidence.finding == "copied work":
         return f"work audit: {_percent(mean)} % of it copied{_from(evidence)}; {_rounds(evidence)}"
     expected = [audit.expected for audit in audits]
+    if max(expected) == CHANCE:
+        return (
+            f"work audit: agreed in {_percent(mean)} % of signs where chance agrees in 50 %"
+            f"; {_rounds(evidence)}"
+        )
     others = _percent(min(expected))
     if _percent(max(expected)) != others:
         others += f" to {_percent(max(expected))}"

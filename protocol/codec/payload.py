@@ -38,6 +38,7 @@ from protocol.codec.bits import (
     plane_bytes,
     rice_parameter,
     row_bytes,
+    unary_parts,
     unpack,
     unpack_unary,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "Body",
     "Coefficients",
     "Header",
+    "PayloadReader",
     "PayloadShape",
     "bits_per_value",
     "body_of",
@@ -215,28 +217,57 @@ def decode(container: Blob, shape: PayloadShape) -> tuple[Header, Coefficients]:
     this shape, those of another protocol version included: the version of a run was agreed when
     its members said hello, so such a payload counts for nothing and stops nobody.
     """
-    view = memoryview(container).cast("B")
-    if view.nbytes > shape.bytes_max:
-        raise RemoteProtocolError(
-            f"expected a payload of at most {shape.bytes_max} bytes, got {view.nbytes}"
-        )
-    header, short_chunks, planes = read_head(view, shape.sizes)
-    counts, body = _read_counts(np.frombuffer(planes, np.uint8), short_chunks, shape)
-    scales, body = _read_scales(body, counts, shape)
-    count = int(counts.sum(dtype=np.int64))
-    rice_bits = rice_parameter(shape.top_k)
-    remainders_end = plane_bytes(count, rice_bits)
-    values_start = body.size - plane_bytes(count, shape.value_bits)
-    if values_start - remainders_end < row_bytes(count):
-        raise RemoteProtocolError(
-            f"expected the planes of {count} coefficients, got only {body.size} bytes"
-        )
-    gaps = unpack_unary(body[remainders_end:values_start], count, INDEX_MAX >> rice_bits)
-    gaps <<= rice_bits
-    gaps |= unpack(body[:remainders_end], count, rice_bits)
-    indices = indices_of(gaps, counts)
-    values = _values(unpack(body[values_start:], count, shape.value_bits), shape)
-    return header, Coefficients(counts, indices, values, scales)
+    reader = PayloadReader(container, shape)
+    reader.read(0)
+    return reader.header, reader.coefficients
+
+
+class PayloadReader:
+    """A container whose coefficients are read part by part, each a range of chunks, in any order
+    or at once by several threads: each part is written to a place of its own. Together the parts
+    accept what `decode` accepts, which reads a container of one part.
+    """
+
+    def __init__(self, container: Blob, shape: PayloadShape, parts: int = 1) -> None:
+        """`RemoteProtocolError` for what shows before any coefficient is read."""
+        view = memoryview(container).cast("B")
+        if view.nbytes > shape.bytes_max:
+            raise RemoteProtocolError(
+                f"expected a payload of at most {shape.bytes_max} bytes, got {view.nbytes}"
+            )
+        self._shape = shape
+        self.header, short_chunks, planes = read_head(view, shape.sizes)
+        counts, body = _read_counts(np.frombuffer(planes, np.uint8), short_chunks, shape)
+        scales, body = _read_scales(body, counts, shape)
+        count = int(counts.sum(dtype=np.int64))
+        remainders_end = plane_bytes(count, rice_parameter(shape.top_k))
+        values_start = body.size - plane_bytes(count, shape.value_bits)
+        if values_start - remainders_end < row_bytes(count):
+            raise RemoteProtocolError(
+                f"expected the planes of {count} coefficients, got only {body.size} bytes"
+            )
+        self._remainders, self._values = body[:remainders_end], body[values_start:]
+        self._chunks = [shape.chunks * part // parts for part in range(parts + 1)]
+        self._numbers = [int(counts[:chunk].sum(dtype=np.int64)) for chunk in self._chunks]
+        quotients = body[remainders_end:values_start]
+        self._quotients = [(quotients, 0)] if parts == 1 else unary_parts(quotients, self._numbers)
+        indices, values = np.empty(count, np.uint16), np.empty(count, np.int16)
+        self.coefficients = Coefficients(counts, indices, values, scales)
+        """All of them, once every part is read."""
+
+    def read(self, part: int) -> None:
+        """Read a part, counted from 0; `RemoteProtocolError` as `decode` raises it."""
+        shape, found = self._shape, self.coefficients
+        first, stop = self._numbers[part : part + 2]
+        total, rice_bits = len(found.indices), rice_parameter(shape.top_k)
+        plane, skipped = self._quotients[part]
+        gaps = unpack_unary(plane, stop - first, INDEX_MAX >> rice_bits, skipped)
+        gaps <<= rice_bits
+        gaps |= unpack(self._remainders, total, rice_bits, first, stop)
+        counts = found.counts[slice(*self._chunks[part : part + 2])]
+        found.indices[first:stop] = indices_of(gaps, counts)
+        codes = unpack(self._values, total, shape.value_bits, first, stop)
+        found.values[first:stop] = _values(codes, shape)
 
 
 def bits_per_value(container_bytes: int, values: int) -> float:

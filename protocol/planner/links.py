@@ -11,7 +11,8 @@ between them. The formulas, in which the slowest counts:
                  and round trips of announcing, offering, asking and committing
     pair         a + S / w, each direction on its own line; a node with d partners shares it d ways
 
-`Calibration` says how much of a rate arrives as content, and how far gossip stays behind its bound:
+Gossip carries the last two. `Calibration` says how much of a rate arrives as content, and how far
+gossip stays behind its bound:
 `MEASURED` was fitted on two cells of `lockstep wan`, `IDEAL` are the formulas as they stand.
 """
 
@@ -36,8 +37,8 @@ class Calibration:
     the transport leaves idle."""
 
     exchange_stretch: float
-    """Seconds of an exchange of payloads by gossip over its bound, delays left out: uplinks are not
-    busy all the time."""
+    """Seconds of an exchange by gossip over its bound, delays left out: uplinks are not busy all
+    the time, and acknowledgements wait behind the bytes of the other direction."""
 
     round_trips: float
     """Round trips between two homes in any exchange: announcing, offering, asking, committing."""
@@ -176,7 +177,8 @@ def shared_pair_s(
         network.rate_bit_s,
         np.minimum((network.up_bit_s / shared)[:, None], (network.down_bit_s / shared)[None, :]),
     )
-    one_way_s = 8 * content_bytes / (rate * calibration.line_share)
+    bits = calibration.exchange_stretch * 8 * content_bytes / calibration.line_share
+    one_way_s = bits / rate
     delay_s = 2 * calibration.round_trips * network.delay_s
     cost_s: Matrix = np.maximum(one_way_s, one_way_s.T) + np.maximum(delay_s, delay_s.T)
     np.fill_diagonal(cost_s, 0.0)

@@ -2,7 +2,8 @@
 
 The parity study's network and text, and honest authors of DeMo at the default rule. Of each round
 every pair of payloads of that round, and every pair of one of them and one of the last rounds, is
-compared whole (`lockstep.audit.copies.likeness`). Every `--young` steps all authors begin again
+compared whole (`lockstep.audit.copies.likeness`), and each author's signs with those of the others
+of its round. Every `--young` steps all authors begin again
 without momentum, at the same time. Printed as JSON (`--json PATH`: added to a list there): number,
 median, 999 and 9999 of ten thousand, and most, before and from round `EARLY_ROUNDS` on.
 """
@@ -20,8 +21,10 @@ import numpy as np
 import torch
 
 from lockstep.audit.copies.judge import EARLY_ROUNDS
-from lockstep.audit.copies.likeness import likeness
+from lockstep.audit.copies.likeness import Sent as Committed
+from lockstep.audit.copies.likeness import Sketch, drawn_chunks, likeness, sketch_of, turned
 from protocol.codec.payload import Coefficients
+from protocol.ids import PeerId, sha256
 from tests.benchmarks.parity.cells import Task
 from tests.benchmarks.parity.task import Fixture, open_corpus
 from tests.benchmarks.work_audit import Study, cell_of
@@ -42,6 +45,16 @@ def compared(sent: Sent, earlier: Sequence[Sent]) -> Iterator[tuple[str, float]]
             for place, other in enumerate(before):
                 whose = "its own" if place == author else "another's"
                 yield f"{whose} of {when}", likeness(one, other)
+
+
+def sketches(sent: Sent) -> list[Sketch]:
+    """Of a round's payloads, as an auditor has them."""
+    chunks = drawn_chunks(0, len(sent[0].counts))
+    names = [PeerId(f"{author:032x}") for author in range(len(sent))]
+    return [
+        sketch_of(Committed(0, name, sha256(name.encode())), each, chunks)
+        for name, each in zip(names, sent, strict=True)
+    ]
 
 
 def spread(found: Sequence[float]) -> Mapping[str, float]:
@@ -80,6 +93,8 @@ def main() -> None:
             when = found["early" if number < EARLY_ROUNDS else "later"]
             for kind, value in compared(sent, earlier):
                 when[kind].append(value)
+            shares = turned(sketches(sent)).values()
+            when["turned against the others"].extend(share for share, _ in shares)
             earlier.append(sent)
     names = ("steps", "authors", "top_k", "layers", "hidden", "seed", "young")
     document = {

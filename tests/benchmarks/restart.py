@@ -1,8 +1,11 @@
-"""Restart of a coordinator: `python -m tests.benchmarks.restart --rounds 100000 [--json PATH]`.
+"""Restart of a coordinator: `python -m tests.benchmarks.restart --rounds 100000 [--json PATH]`, and
+of real processes with `--kills N`.
 
 Writes a journal of real rounds of a machine with some members, then opens it as a restart does,
 from the newest snapshot, and folds the same events from the first one beside it. Prints both times,
-medians of several restarts with their spread, and their ratio.
+medians of several restarts with their spread, and their ratio. With `--kills` it kills real
+processes instead, and prints what the seconds are made of until they count again
+(`tests.benchmarks.outage`).
 """
 
 import argparse
@@ -12,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -33,6 +37,7 @@ from coordinator.state_snapshot import encode_state
 from protocol.codec.commits import SignedCommit, sign_commit
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import MembershipSpec, RunSpec, ScheduleSpec
+from tests.benchmarks.outage import outages
 
 RUN = RunId("0" * 32)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -104,8 +109,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100_000)
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--kills", type=int, default=0, help="kills of real processes")
+    parser.add_argument("--nodes", type=int, default=3, help="real nodes")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.kills:
+        with tempfile.TemporaryDirectory() as directory:
+            document = outages(Path(directory), arguments.nodes, arguments.kills)
+    else:
+        document = _of_journal(arguments)
+    print(json.dumps(document, indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(document, indent=1))
+
+
+def _of_journal(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The times of a coordinator's restart from its journal."""
     spec = RunSpec(
         schedule=ScheduleSpec(steps=arguments.rounds + 1),
         membership=MembershipSpec(start_members=arguments.members),
@@ -115,7 +134,7 @@ def main() -> None:
         journal = Journal(path)
         Writer(journal, spec, arguments.members).write(arguments.rounds)
         journal.close()
-        document = {
+        document: dict[str, Any] = {
             "rounds": arguments.rounds,
             "members": arguments.members,
             "journal_bytes": path.stat().st_size,
@@ -125,9 +144,7 @@ def main() -> None:
             "fold_seconds": _seconds(lambda: fold(path, spec)),
         }
     document["ratio"] = document["fold_seconds"] / document["restart_seconds"]["median"]
-    print(json.dumps(document, indent=1))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(document, indent=1))
+    return document
 
 
 def restart(path: Path, spec: RunSpec) -> None:

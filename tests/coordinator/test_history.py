@@ -94,3 +94,11 @@ def test_times_are_counted_in_classes_and_a_journal_s_rounds_have_none() -> None
     counts = dict(zip((*history.SECONDS_BOUNDS, None), found.times.counts, strict=True))
     assert {bound: count for bound, count in counts.items() if count} == {2: 1, 10: 1, None: 1}
     assert found.times.total_s == 2 + 7.5 + 2000
+
+
+def test_the_name_of_an_author_outlasts_its_membership() -> None:
+    found = History()
+    found.take([CommitRound(commit(0, ONE), ((),), 1.0)], 1000)
+    found.name([(ONE, "attic"), (TWO, "gave nothing")])
+    found.name([])
+    assert found.names == {ONE: "attic"}

@@ -56,6 +56,29 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
     return lines[0]
 
 
+def test_ctrl_c_ends_a_command_with_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lockstep.commands.init.chosen", interrupt)
+    assert main(["init", str(tmp_path / "run.toml")]) == ExitCode.INTERRUPTED
+    assert error_line(capsys) == "error: interrupted"
+
+
+def test_an_account_without_a_home_is_told_to_name_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert main(["me"]) == ExitCode.SETTINGS
+    assert "set HOME" in error_line(capsys)
+
+
 def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, *arguments],

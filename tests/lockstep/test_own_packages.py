@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lockstep import DISTRIBUTION, own_packages
-from lockstep.__main__ import USAGE
+from lockstep.__main__ import INTERRUPTED, USAGE
+from lockstep.__main__ import main as program
 from lockstep.exit_codes import ExitCode
 
 ROOT = Path(__file__).parents[2]
@@ -58,4 +59,15 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_code_is_the_documented_one() -> None:
-    assert USAGE == ExitCode.USAGE
+    assert (USAGE, INTERRUPTED) == (ExitCode.USAGE, ExitCode.INTERRUPTED)
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lockstep.__main__.foreign_package", interrupt)
+    assert program() == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "error: interrupted\n"

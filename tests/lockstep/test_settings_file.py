@@ -103,6 +103,25 @@ def test_utf16_is_named_with_what_to_do(file: Path, capsys: pytest.CaptureFixtur
     assert "expected UTF-8, found UTF-16: save it as UTF-8" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff\xfe[join]", "expected UTF-8, found another encoding: save it as UTF-8"),
+        (None, "No such file or directory; name another with --settings"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_said_without_the_words_of_python(
+    file: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, words: str
+) -> None:
+    file.unlink(missing_ok=True)
+    if content is not None:
+        file.write_bytes(content)
+    assert main(["--settings", str(file), "me"]) == ExitCode.SETTINGS
+    error = capsys.readouterr().err
+    assert words in error
+    assert "Errno" not in error
+
+
 def test_names_may_be_written_with_dashes_as_on_the_command_line(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

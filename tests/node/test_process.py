@@ -236,9 +236,9 @@ async def test_a_node_at_work_takes_another_duty_cycle_and_refuses_a_share_of_no
 ) -> None:
     key = Ed25519PrivateKey.from_private_bytes(bytes([9] * 32))
     process = NodeProcess(NodeSettings("127.0.0.1:1", tmp_path, device="cpu"), key, "test")
-    process.limit(duty_cycle=40, gpu_memory=100)
+    process.limit(duty_cycle=40, gpu_memory=100, upload=50_000, download=0)
     assert process._duty.percent == 40
     with pytest.raises(SettingsError, match="gpu_memory: expected a GPU"):
-        process.limit(duty_cycle=30, gpu_memory=50)
+        process.limit(duty_cycle=30, gpu_memory=50, upload=0, download=0)
     assert process._duty.percent == 40, "nothing was changed"
     await process.stop()

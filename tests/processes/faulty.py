@@ -38,7 +38,7 @@ long has failed."""
 
 POLL_S = 0.03
 
-NODE_FLAGS = ("--device", "cpu", "--threads", "1", "--nice", "0")
+NODE_FLAGS = ("--device", "cpu", "--threads", "1", "--nice", "0", "--micro-batch", "8")
 
 
 class FaultyCluster(Cluster):

@@ -43,6 +43,7 @@ def test_the_default_port_is_the_callers() -> None:
         "host:-1",
         "host:65536",
         "host:99999999999999999999",
+        pytest.param("host:" + "9" * 5000, id="host:9..."),
         "host:８０",
         "host name:80",
         "http://host:80",

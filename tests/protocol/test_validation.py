@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from protocol.runfile import RunSpec
 from protocol.validation import problems_text
 
 
@@ -51,3 +52,20 @@ def test_an_unknown_field_is_called_so_in_the_caller_s_words() -> None:
 
 def test_a_problem_of_several_fields_names_them_together() -> None:
     assert problems({"name": "together"}) == "fields together: name and inner do not fit"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"name": "My first run"}, "name: expected 1 to 63 letters, digits, '.', '_' and '-', a"),
+        ({"genesis_sha256": "no"}, "genesis_sha256: expected 64 hexadecimal characters in lower"),
+        ({"model": {"type": ""}}, "model.type: expected at least 1 character, found ''"),
+        ({"name": "x" * 500}, f"found '{'x' * 119}..."),
+    ],
+)
+def test_patterns_and_lengths_are_said_without_the_words_of_a_library(
+    fields: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        RunSpec.model_validate(fields)
+    assert words in problems_text(caught.value)

@@ -3,14 +3,18 @@
 
 Exit status 0 only if every promise held in every seed. One seed alone (`--seeds 1`) can show its
 whole history with `--history`. The last line sums up; with one seed its `history` is a hash that
-depends on nothing but the seed.
+depends on nothing but the seed. With `--strangers` the seeds are public runs with hostile members
+of random kinds and number (`casts`).
 """
 
 import argparse
 import sys
+from functools import partial
 
+from tests.simulation import casts
 from tests.simulation.scenario import Scenario
-from tests.simulation.verdicts import judge_all, summed_up
+from tests.simulation.strangers import Strangers
+from tests.simulation.verdicts import judge, judge_all, summed_up
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,18 +27,24 @@ def main(arguments: list[str] | None = None) -> int:
         "--history", action="store_true", help="print the whole history of each seed"
     )
     parser.add_argument("--local-steps", action="store_true", help="runs with local steps")
+    parser.add_argument("--strangers", action="store_true", help="runs with hostile members")
     options = parser.parse_args(arguments)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     if options.history:
         for seed in seeds:
-            scenario = Scenario(seed, local_steps=options.local_steps)
+            played = (
+                Strangers(casts.cast_of(seed))
+                if options.strangers
+                else Scenario(seed, local_steps=options.local_steps)
+            )
             try:
-                scenario.run()
+                played.run()
             finally:
-                print("\n".join(scenario.world.history()))
+                print("\n".join(played.world.history()))
         return 0
+    one = casts.judge if options.strangers else partial(judge, local_steps=options.local_steps)
     verdicts = []
-    for verdict in judge_all(seeds, options.jobs, local_steps=options.local_steps):
+    for verdict in judge_all(seeds, options.jobs, one):
         verdicts.append(verdict)
         if verdict.violation:
             print(verdict.violation, end="\n\n", flush=True)

@@ -265,12 +265,19 @@ def quiet_commits(seed: int, honest: int, operated: bool) -> int:
 def judge(cast: Cast) -> str:
     """The verdict on a run among strangers; empty if all is well."""
     try:
-        quiet = quiet_commits(cast.seed, cast.honest, cast.operated)
-        made = Strangers(cast).run()
-        require(
-            100 * made >= cast.commits_percent * quiet,
-            f"{cast}: {made} commits, {quiet} in the quiet run",
-        )
+        played(cast)
     except Violation as violation:
         return str(violation)
     return ""
+
+
+def played(cast: Cast) -> Strangers:
+    """The run among strangers, at its end; `Violation` for a promise that it broke."""
+    quiet = quiet_commits(cast.seed, cast.honest, cast.operated)
+    among = Strangers(cast)
+    made = among.run()
+    require(
+        100 * made >= cast.commits_percent * quiet,
+        f"{cast}: {made} commits, {quiet} in the quiet run",
+    )
+    return among

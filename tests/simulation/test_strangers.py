@@ -11,6 +11,8 @@ import pytest
 
 from coordinator.machine.operator.state import OperatorState
 from node.control.decisions import DecisionLog
+from tests.simulation.__main__ import main
+from tests.simulation.casts import cast_of
 from tests.simulation.hostile import KINDS
 from tests.simulation.strangers import Cast, judge, quiet_commits
 
@@ -74,6 +76,26 @@ def test_the_checkers_see_what_the_same_majority_does_without_an_auditor() -> No
 @pytest.mark.timeout(600)
 def test_orders_and_deaths_of_the_coordinator_among_strangers_break_no_promise() -> None:
     assert judge(OPERATED) == ""
+
+
+def test_random_casts_have_every_kind_of_stranger_and_at_most_a_third_of_the_standing() -> None:
+    casts = [cast_of(seed) for seed in range(500)]
+    assert {cast.kind for cast in casts} == {*KINDS, "mixed"}
+    assert all(2 * cast.hostile <= cast.honest for cast in casts if cast.vouched)
+    assert any(2 * cast.hostile == cast.honest for cast in casts if cast.vouched)
+    assert any(cast.hostile > 2 * cast.honest for cast in casts if not cast.vouched)
+    assert {(cast.audited, cast.operated) for cast in casts} == {
+        (audited, operated) for audited in (False, True) for operated in (False, True)
+    }
+    assert cast_of(7) == casts[7]
+
+
+@pytest.mark.timeout(600)
+def test_the_command_plays_a_cast_of_strangers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--strangers", "--seeds", "1", "--first-seed", "2"]) == 0
+    last = capsys.readouterr().out
+    assert last.startswith("seeds=1 rounds=")
+    assert f"({cast_of(2).kind}={cast_of(2).hostile}) violations=0" in last
 
 
 @pytest.mark.slow

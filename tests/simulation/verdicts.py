@@ -3,10 +3,9 @@
 import gc
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing import get_context
 
 from tests.simulation.checkers import Violation
@@ -59,9 +58,8 @@ def processes(jobs: int) -> ProcessPoolExecutor:
     )
 
 
-def judge_all(seeds: range, jobs: int, *, local_steps: bool = False) -> Iterable[Verdict]:
-    """Run the seeds in `jobs` processes; verdicts in the order of the seeds."""
-    one = partial(judge, local_steps=local_steps)
+def judge_all(seeds: range, jobs: int, one: Callable[[int], Verdict]) -> Iterable[Verdict]:
+    """Run the seeds in `jobs` processes, each by `one`; verdicts in the order of the seeds."""
     if jobs <= 1:
         yield from map(one, seeds)
         return

@@ -51,6 +51,8 @@ class Member:
     joined_ms: int
     lease_until_ms: int
     connected: bool = True
+    lost_ms: int = 0
+    """Time at which its last session was lost."""
     instance: int = 0
     """The process that opened the member's newest session; 0 when it did not say."""
     round: int = -1

@@ -11,8 +11,8 @@ Rules
   renews the lease. A message from a node that is not a member changes nothing: no heartbeat revives
   a former member.
 - A member whose session was lost keeps its lease and its place, but no round waits for it and none
-  is opened on it until it is back. After a restart of the coordinator every member counts as
-  connected until its lease runs out.
+  is opened on it until it is back. After a restart of the coordinator a member counts as connected
+  until its lease runs out, unless it was away before (`LOST_TOGETHER_MS`).
 - Strikes count late rounds; a punctual round forgives one. Each strike halves the share. At the
   run's limit the member is muted, which one punctual round ends. A member that has not announced
   yet stays below the limit for `FIRST_STEP_MS`: its first step may compile kernels.
@@ -37,7 +37,6 @@ from coordinator.machine.events import (
     MemberEvent,
     Ready,
     Refuse,
-    Restarted,
     TellMembers,
 )
 from coordinator.machine.members.member import FormerMember, Member, MembershipState
@@ -52,6 +51,10 @@ before its end, for at most two leases after it."""
 FIRST_STEP_MS = 120_000
 """Time for the first step of a member, from its first Ready: kernels take half a minute to compile
 where none are kept, and several times that on a machine that does other work."""
+
+LOST_TOGETHER_MS = 3_000
+"""Time before the coordinator's last word in which lost sessions count as lost with it: as it ends,
+it closes all of them, and its line may fail first. Who was away for longer is not waited for."""
 
 FORMER_KEPT = 16
 """Former members that are remembered: those with the newest states, one of which a run that has no
@@ -208,7 +211,7 @@ class Membership:
                 return []
             case Disconnected(peer):
                 if member := self.roster.get(peer):
-                    member.connected = False
+                    member.connected, member.lost_ms = False, now_ms
                 return []
             case Left(peer):
                 gone = self.roster.pop(peer, None)
@@ -216,13 +219,16 @@ class Membership:
                 return [TellMembers(gone=(peer,))] if gone else []
             case Lapsed(peer):
                 return self._lapse(peer, now_ms)
-            case Restarted():
-                for member in self.roster.values():
-                    member.lease_until_ms = now_ms + self._spec.lease_ms
-                    member.connected = True
-                return []
             case _:
                 assert_never(event)
+
+    def restart(self, last_ms: int, now_ms: int) -> None:
+        """The coordinator is back, whose last word before was at `last_ms`: every member has a
+        whole lease to open its session again.
+        """
+        for member in self.roster.values():
+            member.lease_until_ms = now_ms + self._spec.lease_ms
+            member.connected |= last_ms - member.lost_ms <= LOST_TOGETHER_MS
 
     def check_leases(self, now_ms: int) -> list[PeerId]:
         """Look for members whose lease has run out, and move `next_lapse_ms` past the leases that

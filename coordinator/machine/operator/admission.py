@@ -27,6 +27,10 @@ ALLOWED_MAX = 4096
 """Keys on the list, as many as a run may have members."""
 
 
+ASK = ": ask the run's operator for a new one"
+"""The cure of a token that admits nobody."""
+
+
 @dataclass(slots=True)
 class UsedToken:
     """A token and the number of keys that it has admitted."""
@@ -65,16 +69,16 @@ class Admission:
         """Why a token gives this key nothing; empty when it gives it something."""
         used = self.token_of(digest)
         if used is None:
-            return "the token is not one of this run's, or was revoked"
+            return f"the token is not one of this run's, or was revoked{ASK}"
         token = used.token
         if token.expires_s and shown_s >= token.expires_s:
-            return f"the token {token.name} has expired"
+            return f"the token {token.name} has expired{ASK}"
         if peer in self.admitted and not (token.vouches and not vouched):
             return "the key is admitted already"
         if self.mode == "list" and not token.vouches:
             return "this run goes by its operator's list, and no token counts"
         if self.admitted.get(peer) != token.name and used.uses >= token.uses:
-            return f"the token {token.name} is used up: it has admitted {used.uses} keys"
+            return f"the token {token.name} is used up: it has admitted {used.uses} keys{ASK}"
         if peer not in self.admitted and len(self.admitted) >= ADMITTED_MAX:
             return f"this run has admitted {ADMITTED_MAX} keys, and remembers no more"
         return ""

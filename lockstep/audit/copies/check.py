@@ -68,8 +68,8 @@ class CopyCheck:
             opened = await read.opened(accused)
             named = (opened[0].author, opened[0].round) if opened else None
             return float(named == (source.author, source.round))
-        if source.round not in self._sent or source.round == self._begun:
-            return None
+        if source.round not in self._sent or 0 < source.round == self._begun:
+            return None  # the round before it was not seen; before the first one is none
         then = self._sent[source.round]
         copied = Sent(source.round, source.author, source.digest)
         if copied not in then:
@@ -78,9 +78,8 @@ class CopyCheck:
         before = self._sent.get(source.round - 1, ())
         counted = any(each.author == accused.author for each in before)
         like = await read.likeness(own[0], copied) if own and counted else None
-        if not is_proof(accused, copied, like):
-            return 0.0
-        return await read.likeness(accused, copied)
+        found = await read.likeness(accused, copied)
+        return found if is_proof(accused, copied, found, like) else 0.0
 
 
 def _against(author: PeerId, audit: WorkAudit) -> str:

@@ -37,7 +37,7 @@ OTHER: Final = 0.2
 """Likeness below which what an author sent itself is other than the source of its copy."""
 
 EXACT: Final = 0.95
-"""Likeness from which on it is one in any run."""
+"""Likeness from which on it is one in any run and round."""
 
 TIMES_USUAL: Final = 4
 """Times the likeness of honest payloads that a copy's is at least, up to `EXACT`."""
@@ -46,7 +46,8 @@ LEARNED, USUAL_KEPT = 16, 256
 """Pairs from which a run's usual likeness is known, and the newest that count for it."""
 
 EARLY_ROUNDS: Final = 32
-"""First rounds, in which honest payloads may be alike: all samples have much the same gradient."""
+"""First rounds, in which honest payloads may be alike: all samples have much the same gradient, and
+only exact copies are told."""
 
 COPIES: Final = 3
 """Copies that make a verdict, among the payloads of `AMONG_ROUNDS` rounds."""
@@ -123,6 +124,10 @@ class CopyBook(msgspec.Struct):
         usual = self.usual
         return min(EXACT, max(COPY, TIMES_USUAL * usual)) if math.isfinite(usual) else math.inf
 
+    def least(self, round: int) -> float:
+        """Likeness from which on a payload of a round is a copy."""
+        return EXACT if round < EARLY_ROUNDS else self.threshold
+
     def go_back(self, round: int) -> None:
         """A replay comes to a round again: what was seen from there on may not be so."""
         for author, rows in list(self.copies.items()):
@@ -130,7 +135,7 @@ class CopyBook(msgspec.Struct):
 
     def alike(self, one: Sent, other: Sent, likeness: float) -> set[PeerId]:
         """Two payloads of a round are alike; the authors that this makes suspects."""
-        if one.round < EARLY_ROUNDS or likeness < self.threshold:
+        if likeness < self.least(one.round):
             return set()
         first, second = sorted((one.author, other.author))
         known = [pair for pair in self.pairs if (pair.one, pair.other) == (first, second)]
@@ -172,13 +177,13 @@ class CopyBook(msgspec.Struct):
         return f"{self.payloads} payloads compared"
 
 
-def is_proof(sent: Sent, source: Sent, own_then: float | None) -> bool:
+def is_proof(sent: Sent, source: Sent, likeness: float, own_then: float | None) -> bool:
     """Whether a payload that is like that of an earlier round was copied from it. `own_then` is the
     likeness of that and what the author itself sent then; None where nothing of it was counted, in
     that round or in the one before. All that an author sends leaves its momentum, so its own
     earlier payload comes back only where it copies that.
     """
-    if sent.round < EARLY_ROUNDS or source.round >= sent.round:
+    if source.round >= sent.round or (sent.round < EARLY_ROUNDS and likeness < EXACT):
         return False
     if source.author == sent.author:
         return True

@@ -7,9 +7,10 @@ compared with hundreds, so what is kept of it is a sketch: its places in a few c
 drawn with a secret of the auditor's. Pairs that are alike there are compared whole.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -38,6 +39,10 @@ NEAR_MAX: Final = 4
 PLACES_MIN: Final = 64
 """Fewest places of a payload, and of its sketch, that are compared: fewer may be alike by chance.
 """
+
+OPPOSED: Final = 0.6
+"""Share of signs that are not those of the others of a round, above which an author's work is
+audited before that of others. It proves nothing, as most of the others may have turned theirs."""
 
 Places = npt.NDArray[np.int64]
 Signs = npt.NDArray[np.int8]
@@ -80,6 +85,8 @@ class Compared:
     usual: list[float]
     """How far each is like each payload of the newest earlier round, which none of them copies if
     most authors are honest."""
+    opposed: set[PeerId] = field(default_factory=set)
+    """Authors whose signs are mostly not those that the others have in the same places."""
 
 
 def drawn_chunks(secret: int, chunks: int) -> npt.NDArray[np.int64]:
@@ -114,6 +121,34 @@ def _flat(found: Coefficients) -> tuple[Places, Signs]:
     return chunks * CHUNK_ENTRIES + found.indices, np.sign(found.values).astype(np.int8)
 
 
+def turned(sketches: Sequence[Sketch]) -> dict[PeerId, tuple[float, int]]:
+    """The share of each author's signs that are not those of the sum of the others of its round, in
+    the places that they share, and the number of these; without authors of too few.
+    """
+    votes = np.zeros(CHUNKS_DRAWN * CHUNK_ENTRIES, np.int32)
+    for each in sketches:
+        votes[each.places] += each.signs
+    found = {}
+    for each in sketches:
+        others = np.sign(votes[each.places] - each.signs)
+        told = int(np.count_nonzero(others))
+        if told >= PLACES_MIN:
+            share = float(np.count_nonzero(others == -each.signs)) / told
+            found[each.sent.author] = share, told
+    return found
+
+
+def opposed(sketches: Sequence[Sketch]) -> set[PeerId]:
+    """Authors whose signs are mostly turned against the others of their round, by more than three
+    standard deviations of chance.
+    """
+    return {
+        author
+        for author, (share, told) in turned(sketches).items()
+        if share > max(OPPOSED, 0.5 + 3 * 0.5 / math.sqrt(told))
+    }
+
+
 class Window:
     """The sketches of the newest payloads, as many as `PLACES_KEPT` places allow."""
 
@@ -146,7 +181,7 @@ class Window:
         new = [each for each in large if each in sketches]
         old = large[: len(large) - len(new)]
         newest = old[-1].sent.round if old else -1
-        compared = Compared([], [])
+        compared = Compared([], [], opposed(new))
         for place, sketch in enumerate(new):
             found = _beside(sketch, [*old, *new[:place]])
             near = [each for each in found if each.likeness >= NEAR]

@@ -73,7 +73,8 @@ class CopyWatch:
         self, commit: Commit, voids: frozenset[Digest], read: Payloads, *, restarts: int
     ) -> set[PeerId]:
         """Judge the payloads of a commit that is about to be applied; returns the authors whose
-        payloads of this round are alike. `restarts` counts those of the run up to here.
+        payloads of this round are alike, or turned against the others'. `restarts` counts those of
+        the run up to here.
 
         Raises `UnavailableError`, `StorageError` when a payload is not there, with nothing judged.
         """
@@ -86,7 +87,7 @@ class CopyWatch:
         sketches, copies = await self._read(commit, voids, read)
         compared = await asyncio.to_thread(self._window.add, sketches)
         self._book.learn(commit.round, len(sketches) + len(copies), compared.usual)
-        alike = set[PeerId]()
+        named = compared.opposed
         for near in compared.near:
             if near.sent in (copy.sent for copy in copies):
                 continue
@@ -94,9 +95,9 @@ class CopyWatch:
             if proven:
                 copies.append(Copy(near.sent, near.earlier, value, self._book.usual))
             elif near.earlier.round == commit.round:
-                alike |= self._book.alike(near.sent, near.earlier, value)
+                named |= self._book.alike(near.sent, near.earlier, value)
         await self._take(copies, commit.round)
-        return alike
+        return named
 
     async def _read(
         self, commit: Commit, voids: frozenset[Digest], read: Payloads
@@ -122,7 +123,7 @@ class CopyWatch:
         """
         try:
             value = await read.likeness(near.sent, near.earlier)
-            if value < self._book.threshold:
+            if value < self._book.least(near.sent.round):
                 return value, False
             author, round = near.sent.author, near.earlier.round
             own = self._window.sent_by(author, round)
@@ -130,7 +131,7 @@ class CopyWatch:
             then = await read.likeness(own, near.earlier) if own and counted else None
         except (UnavailableError, StorageError):
             return 0.0, False
-        return value, is_proof(near.sent, near.earlier, then)
+        return value, is_proof(near.sent, near.earlier, value, then)
 
     async def _take(self, copies: list[Copy], round: int) -> None:
         for copy in copies:

@@ -11,7 +11,7 @@ parameters before the round are copied; there is one copy, so one panel is audit
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ import msgspec
 from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.work.ages import Ages
 from lockstep.audit.work.judge import EARLY_ROUNDS, Book, Look, Row, are_alike
-from lockstep.audit.work.lottery import Budget, panel
+from lockstep.audit.work.lottery import PANEL, Budget, by_lot, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
 from node.demo.sign_audit import Agreement
 from node.replica.replica import Replica
@@ -105,31 +105,41 @@ class WorkAudit:
         replica: Replica,
         *,
         behind: int,
-        alike: frozenset[PeerId] = frozenset(),
+        named: frozenset[PeerId] = frozenset(),
     ) -> None:
-        """A commit is about to be applied: maybe draw a panel of its authors. Those whose payloads
-        are `alike` are suspects.
+        """A commit is about to be applied: maybe draw a panel of its authors. Those that the
+        comparison of payloads has `named` are suspects.
         """
         self._budget.earn(time.monotonic(), len(commit.entries))
         self._ages.committed(commit.round, (entry.author for entry in commit.entries))
         self._overlaps = self._info.spec.rounds.overlap_at(commit.round) > 0
         busy = self._panel or self._task or self._broken or behind > NEAR_ROUNDS
-        early = commit.round < EARLY_ROUNDS
-        if busy or early or self._overlaps or not self._budget.allows:
+        if busy or self._overlaps or not self._budget.allows:
             return
         said = trained(commit, recorded, voids)
         due = [author for author in said if self._book.is_due(author, commit.round)]
         shares = {author: said[author] for author in due}
-        suspects = self._book.suspects | alike
-        drawn = panel(self._secret, commit.round, shares, suspects, self._are_alike)
-        if len(drawn) < 2:
-            return  # nobody to compare with
+        drawn = self._drawn(commit.round, shares, named)
+        if not drawn:
+            return
         started_s = time.monotonic()
         await asyncio.to_thread(self._recomputer.stand_at, replica.committed)
         self._budget.spend(time.monotonic() - started_s)
         entries = {entry.author: entry for entry in commit.entries}
         left = [(entries[author], shares[author]) for author in drawn]
         self._panel = Panel(commit.round, left, deepcopy(self._ages))
+
+    def _drawn(
+        self, round: int, authors: Collection[PeerId], named: frozenset[PeerId]
+    ) -> list[PeerId]:
+        """The authors of a round that are audited; in the first rounds those alone that are
+        `named`: more than turned signs is not told there.
+        """
+        if round < EARLY_ROUNDS:
+            return by_lot(self._secret, round, named.intersection(authors))[:PANEL]
+        suspects = self._book.suspects | named
+        drawn = panel(self._secret, round, authors, suspects, self._are_alike)
+        return drawn if len(drawn) > 1 else []  # nobody to compare with
 
     def _are_alike(self, one: PeerId, other: PeerId) -> bool:
         return are_alike(self._ages.of(one), self._ages.of(other))
@@ -194,7 +204,9 @@ class WorkAudit:
             work.looks.append(look_of(entry, found, work.ages))
 
     async def _judge(self, work: Panel) -> None:
-        evidence = self._book.take(work.round, work.looks, self._info.run_id)
+        early = work.round < EARLY_ROUNDS
+        take = self._book.take_early if early else self._book.take
+        evidence = take(work.round, work.looks, self._info.run_id)
         await asyncio.to_thread(self._save)
         for each in evidence:
             about = {"peer": each.author, "reason": words(each)}

@@ -33,12 +33,12 @@ class AuthorAudit:
         """A commit is about to be applied. Raises `UnavailableError` when a payload of it is not
         there.
         """
-        alike = frozenset[PeerId]()
+        named = frozenset[PeerId]()
         if self._copies:
             read = Payloads(payload, replica.shape)
-            alike = frozenset(await self._copies.look(commit, voids, read, restarts=restarts))
+            named = frozenset(await self._copies.look(commit, voids, read, restarts=restarts))
         if self._work:
-            await self._work.before(commit, recorded, voids, replica, behind=behind, alike=alike)
+            await self._work.before(commit, recorded, voids, replica, behind=behind, named=named)
 
     def drop(self) -> None:
         """The replay goes back."""

@@ -55,6 +55,15 @@ class Budget:
         return self._share > 0 and self._earned_at_s is not None and self.balance_s >= 0
 
 
+def by_lot(secret: bytes, round: int, authors: Collection[PeerId]) -> list[PeerId]:
+    """Some authors of a round in the order of their lots."""
+
+    def lot(author: PeerId) -> bytes:
+        return hashlib.sha256(b"%b:%d:%b" % (secret, round, author.encode())).digest()
+
+    return sorted(authors, key=lot)
+
+
 def panel(
     secret: bytes,
     round: int,
@@ -65,11 +74,7 @@ def panel(
     """The authors of a round that are audited, in the order in which they are: at most
     `SUSPECTS_MAX` suspects first, then others by lot, those before that are `alike` to the first.
     """
-
-    def lot(author: PeerId) -> bytes:
-        return hashlib.sha256(b"%b:%d:%b" % (secret, round, author.encode())).digest()
-
-    drawn = sorted(authors, key=lot)
+    drawn = by_lot(secret, round, authors)
     named = [author for author in drawn if author in suspects][:SUSPECTS_MAX] or drawn[:1]
     others = [author for author in drawn if author not in named]
     others.sort(key=lambda author: not alike(author, named[0]))

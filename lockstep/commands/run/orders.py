@@ -14,7 +14,7 @@ from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act
 from lockstep.commands.run.order_socket import Look, send
 from lockstep.commands.run.place import at_work, key_of, target_of
-from lockstep.console import messages, output, write_json
+from lockstep.console import messages, output, quantity, write_json
 from protocol.border.text import clean_document
 from protocol.errors import SettingsError
 from protocol.ids import sha256, short
@@ -120,12 +120,12 @@ def tokens(directory: Path | None, json_path: str | None) -> None:
 
 
 def moment(seconds: int) -> str:
-    """A time of the wall clock, in UTC."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """A time of the wall clock, in UTC; the last one that there is for any later."""
+    last = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())
+    return f"{datetime.fromtimestamp(min(seconds, last), UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _members(rows: list[Mapping[str, Any]]) -> Table:
-    title = "1 member" if len(rows) == 1 else f"{len(rows)} members"
     table = Table(
         "node",
         "name",
@@ -133,7 +133,7 @@ def _members(rows: list[Mapping[str, Any]]) -> Table:
         "host",
         box=SIMPLE_HEAD,
         pad_edge=False,
-        title=title,
+        title=quantity(len(rows), "member"),
         title_justify="left",
     )
     table.add_column("counted", justify="right")

@@ -28,8 +28,10 @@ def any_here(directory: Path | None) -> Path:
     return directory.expanduser() if directory is not None else _only(_here(), "")
 
 
-def key_of(text: str, members: Iterable[Mapping[str, Any]]) -> str:
-    """The key that a person means: all 32 characters, the first of a member's, or its name."""
+def key_of(text: str, members: Iterable[Mapping[str, Any]], also: str = "") -> str:
+    """The key that a person means: all 32 characters, the first of a member's, or its name; `also`
+    says what else would have been right.
+    """
     word = text.strip()
     if is_key(word.lower()):
         return word.lower()
@@ -45,7 +47,7 @@ def key_of(text: str, members: Iterable[Mapping[str, Any]]) -> str:
         )
     raise SettingsError(
         f"expected an id of 32 hexadecimal characters, or the first {PREFIX_MIN} or more of a "
-        f"member's id, or a member's name, found {word!r}: see lockstep run members"
+        f"member's id, or a member's name{also}, found {word!r}: see `lockstep run members`"
     )
 
 
@@ -56,7 +58,7 @@ def target_of(text: str, members: Iterable[Mapping[str, Any]]) -> str:
     address = text.strip().partition("/")[0]
     ip = ip_of(address)
     if ip is None:
-        return key_of(text, members)
+        return key_of(text, members, ", or an IP address")
     return host_of(f"ipv4:{ip}:0" if ip.version == 4 else f"ipv6:[{ip}]:0")
 
 

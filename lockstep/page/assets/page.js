@@ -39,7 +39,7 @@ function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
   while (value >= 1000 && unit < units.length - 1) { value /= 1000; unit += 1; }
-  return `${unit ? value.toPrecision(3) : value} ${units[unit]}`;
+  return `${unit ? value.toPrecision(3) : Math.round(value)} ${units[unit]}`;
 }
 
 function duration(seconds) {
@@ -91,9 +91,27 @@ function showRun(run) {
   put("run-id", run.run_id.slice(0, 8));
   put("size", run.parameters ? `${run.model}, ${count(run.parameters)} parameters` : run.model);
   put("join", run.join);
-  put("join-note", run.only_this_machine
+}
+
+const ADMISSION = {
+  token: "This run takes nodes with a token: ask its operator for one, and add --token TOKEN.",
+  list: "This run takes only nodes on its operator's list: ask the operator to allow yours.",
+};
+
+function showJoinNote(status) {
+  const alone = state.run.only_this_machine
     ? "Only this machine can reach that address: start the coordinator with --listen 0.0.0.0:50700 for others."
-    : "");
+    : "";
+  const over = status.finished ? "This run is finished: whoever joins now is told where its model is." : "";
+  put("join-note", [over, alone, ADMISSION[status.operator.admission]].filter(Boolean).join(" "));
+}
+
+function showNotices(notices) {
+  document.getElementById("notices").replaceChildren(...[...notices].reverse().map((each) => {
+    const item = document.createElement("li");
+    item.textContent = `${new Date(1000 * each.given_s).toLocaleString()}: ${each.text}`;
+    return item;
+  }));
 }
 
 function showStatus(status) {
@@ -125,7 +143,9 @@ function showStatus(status) {
     : bytes(traffic.payload_bytes));
   put("samples", `${count(status.data.samples_trained)}, ${count(status.data.samples_lost)} lost`);
   put("pace", [status.pace.reason, status.pace.round].filter(Boolean).join("; "));
-  showMembers(status.members);
+  showMembers(status.members, status.steps.committed);
+  showJoinNote(status);
+  showNotices(status.operator.notices);
   showAudit(status.audit, new Map(status.members.map((member) => [member.peer_id, member.name])));
   showCheckpoints(status.checkpoint);
 }
@@ -145,7 +165,7 @@ function showCheckpoints(checkpoint) {
   document.getElementById("checkpoints").hidden = !checkpoint.made.length;
 }
 
-function showMembers(members) {
+function showMembers(members, committed) {
   const body = rows("members");
   const speed = members.reduce((sum, member) => sum + member.samples_per_second, 0);
   for (const member of members) {
@@ -163,6 +183,7 @@ function showMembers(members) {
     cell(row, duration(member.member_seconds), "number");
   }
   document.getElementById("no-members").hidden = members.length > 0;
+  put("no-members", committed ? "No member is here now." : "Nobody has joined yet.");
 }
 
 function showAudit(audit, names) {
@@ -212,6 +233,7 @@ function showEta(status, recent) {
   const committed = recent.filter((each) => each.outcome === "committed");
   const left = status.steps.total - status.steps.committed;
   if (status.finished) put("eta", "finished", "good");
+  else if (["waiting", "paused"].includes(status.phase)) put("eta", status.phase, "wait");
   else if (committed.length < 2) put("eta", "–", "");
   else {
     const span = committed[committed.length - 1].decided_at - committed[0].decided_at;

@@ -78,7 +78,7 @@ class Shaper:
     @property
     def mechanism(self) -> str:
         """The mechanism by which the link is shaped."""
-        return self.said.partition(" by ")[2].partition(":")[0]
+        return self.said.partition(" by ")[2].partition(";")[0]
 
     def wait(self) -> None:
         """Waits until the process has done the last order; `UnavailableError` when it could not."""

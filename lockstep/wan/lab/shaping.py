@@ -195,13 +195,13 @@ def accept_other_interface(tap: str) -> None:
 
 
 def in_words(interface: str, link: HomeLink, mechanism: str) -> str:
-    """The mechanism and the figures of a shaped interface, in one line."""
+    """The mechanism of a shaped interface and the figures asked for, in one line."""
     ways = ", ".join(
         f"{name} {_way_in_words(way)}"
         for name, way in (("up", link.up), ("down", link.down))
         if way
     )
-    return f"{interface}: shaped by {mechanism}: {ways}"
+    return f"{interface}: shaped by {mechanism}; asked for: {ways}"
 
 
 def shape(interface: str, link: HomeLink, *, control: bool = False, seed: int = 0) -> None:

@@ -31,6 +31,7 @@ from node.data.manifest import (
 from node.data.remote.cache import RangeCache
 from node.data.remote.fetcher import Fetcher, Piece
 from node.data.remote.source import Source, source_of
+from node.system.downlink import Downlink
 from node.system.files import replacing_file
 from protocol.errors import DataError, UnavailableError
 
@@ -49,14 +50,22 @@ LISTS_BYTES_MAX = 64 * 1024**2
 Expected = tuple[Places, Places, int]
 
 
-def open_published(url: str, manifest_sha256: str, directory: Path, cache_bytes: int) -> Corpus:
+def open_published(
+    url: str,
+    manifest_sha256: str,
+    directory: Path,
+    cache_bytes: int,
+    *,
+    downlink: Downlink | None = None,
+) -> Corpus:
     """The corpus published at `url`, whose manifest must have this digest if one is given. Its
-    ranges are kept in `directory`, at most `cache_bytes` of them.
+    ranges are kept in `directory`, at most `cache_bytes` of them, and come no faster than
+    `downlink` allows.
 
     Raises `AwayError` when the server does not answer, `DataError` when it has other data, none, or
     cannot be used.
     """
-    source = source_of(url)
+    source = source_of(url, downlink)
     manifest = _kept(directory / MANIFEST_NAME, manifest_sha256)
     if manifest is None:
         blob = source.whole(MANIFEST_NAME, MANIFEST_BYTES_MAX)

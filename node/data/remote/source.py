@@ -4,8 +4,11 @@ Nothing that a server says is believed, and no more is read than was asked for. 
 of its own here, on fsspec's session: its file objects read an answer of any length.
 """
 
+import time
 from typing import Any, Protocol
 
+from node.system.clock import own_clock_ms
+from node.system.downlink import Downlink
 from node.system.urls import file_system
 from protocol.border.text import clean
 from protocol.errors import DataError, UnavailableError
@@ -14,7 +17,8 @@ ANSWER_S = 30
 """Longest wait for a range, and for the next bytes of a longer file."""
 
 FILE_S = 1800
-"""Longest time that a whole file may take: a manifest over a slow link."""
+"""Longest time that a whole file may take: a manifest over a slow link; with a limit on the
+download a range, too."""
 
 _RETRIED = {408, 425, 429}
 """Statuses below 500 that say "later"."""
@@ -58,21 +62,28 @@ class Source(Protocol):
         """A whole file; `DataError` if it is longer than `bytes_max`."""
 
 
-def source_of(url: str) -> Source:
-    """The source of a URL; `SettingsError` for one that no installed backend of fsspec knows."""
+def source_of(url: str, downlink: Downlink | None = None) -> Source:
+    """The source of a URL, read no faster than `downlink` allows. Backends other than http give a
+    range at once, and then wait until it is paid; files of this machine cost nothing.
+
+    `SettingsError` for a URL that no installed backend of fsspec knows.
+    """
     import fsspec.implementations.http
+    import fsspec.implementations.local
 
     system, root = file_system(url, "data: expected a URL that fsspec can read here")
     if isinstance(system, fsspec.implementations.http.HTTPFileSystem):
-        return HttpSource(url.rstrip("/"), system)
-    return FileSource(url.rstrip("/"), system, root.rstrip("/"))
+        return HttpSource(url.rstrip("/"), system, downlink)
+    is_local = isinstance(system, fsspec.implementations.local.LocalFileSystem)
+    return FileSource(url.rstrip("/"), system, root.rstrip("/"), None if is_local else downlink)
 
 
 class HttpSource:
     """Files of a web server."""
 
-    def __init__(self, url: str, system: Any) -> None:
+    def __init__(self, url: str, system: Any, downlink: Downlink | None = None) -> None:
         self.url, self._system = url, system
+        self._downlink = downlink or Downlink(0, own_clock_ms)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         headers = {"Range": f"bytes={start}-{stop - 1}"}
@@ -94,7 +105,7 @@ class HttpSource:
 
         async def get() -> tuple[int, bytes]:
             session, body = await self._system.set_session(), bytearray()
-            timeout = aiohttp.ClientTimeout(total=limit_s, sock_read=ANSWER_S)
+            timeout = aiohttp.ClientTimeout(total=total_s, sock_read=ANSWER_S)
             wanted = {"Accept-Encoding": "identity", **headers}
             async with session.get(url, headers=wanted, timeout=timeout) as answer:
                 while answer.status < 300 and len(body) <= bytes_max:
@@ -102,11 +113,14 @@ class HttpSource:
                     if not piece:
                         break
                     body += piece
+                    await self._downlink.pace(len(piece), _taken)
                 return answer.status, bytes(body)
 
         url = f"{self.url}/{name}"
+        total_s = FILE_S if self._downlink.limited else limit_s
         try:
-            status, body = sync(self._system.loop, get, timeout=limit_s + ANSWER_S)
+            with self._downlink.turn():
+                status, body = sync(self._system.loop, get, timeout=total_s + ANSWER_S)
         except (aiohttp.ClientError, OSError, ValueError) as error:  # OSError: timeouts, too
             reason = clean(str(error)) or type(error).__name__
             raise AwayError(f"{url} does not answer: {reason}") from None
@@ -122,8 +136,9 @@ class HttpSource:
 class FileSource:
     """Files of any other file system of fsspec, this machine's too."""
 
-    def __init__(self, url: str, system: Any, root: str) -> None:
+    def __init__(self, url: str, system: Any, root: str, downlink: Downlink | None = None) -> None:
         self.url, self._system, self._root = url, system, root
+        self._downlink = downlink or Downlink(0, own_clock_ms)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         return self._read(name, start, stop - start)
@@ -134,9 +149,12 @@ class FileSource:
     def _read(self, name: str, start: int, count: int) -> bytes:
         path = f"{self._root}/{name}"
         try:
-            with self._system.open(path, "rb", cache_type="none") as file:
-                file.seek(start)
-                return bytes(file.read(count))
+            with self._downlink.turn():
+                with self._system.open(path, "rb", cache_type="none") as file:
+                    file.seek(start)
+                    blob = bytes(file.read(count))
+                time.sleep(self._downlink.charge(len(blob)))
+            return blob
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
             raise MissingError(
                 f"{self.url}/{name}: expected the data of the run: {clean(str(error))}"
@@ -146,6 +164,10 @@ class FileSource:
             if type(error).__name__ in _WITHOUT_CREDENTIALS:
                 raise MissingError(f"{self.url}: {NO_CREDENTIALS}: {reason}") from None
             raise AwayError(f"{self.url}/{name} cannot be read: {reason}") from None
+
+
+def _taken(_: int) -> None:
+    """What a web server sends is held back by not being read."""
 
 
 def _bounded(body: bytes, bytes_max: int, place: str) -> bytes:

@@ -2,14 +2,14 @@
 
 Eight authors of DeMo in one process, some of them hostile, on the network of the headline study:
 every attack of `cases.ATTACKS` at one, two and three attackers, without a bound on votes, with the
-engine's, and with the removal of authors that fail audits, each beside a run of the honest authors
+engine's, and with the product's audit of authors, each beside a run of the honest authors
 alone. PATH is written after each case; the cases that it has are not trained again, so a stopped
 study goes on.
 """
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ import torch
 from node.data.corpus import Corpus
 from tests.benchmarks.attack.cases import TASK, Case, cases, cell_of
 from tests.benchmarks.attack.results import read, write
-from tests.benchmarks.attack.trial import Result, Trial, thresholds
+from tests.benchmarks.attack.trial import Result, trial_of
 from tests.benchmarks.parity.task import Fixture, open_corpus
 
 
@@ -29,15 +29,14 @@ def study(found: list[Result], corpus: Corpus, seconds: float) -> Iterator[Resul
     there = {each.case for each in found}
     for case in cases():
         if case not in there and time.monotonic() < until_s:
-            found.append(trained(case, corpus, found))
+            there.add(case)
+            found.append(trained(case, corpus))
             yield found[-1]
 
 
-def trained(case: Case, corpus: Corpus, found: Sequence[Result]) -> Result:
-    """One case, judged by the clean runs among those that are there."""
-    clean = [each for each in found if each.case.attack == "none"]
-    fixture = Fixture(TASK, cell_of(case.seed), corpus)
-    return Trial(fixture, case, thresholds(clean, case.seed)).run()
+def trained(case: Case, corpus: Corpus) -> Result:
+    """One case."""
+    return trial_of(Fixture(TASK, cell_of(case.seed), corpus), case)
 
 
 def main() -> None:

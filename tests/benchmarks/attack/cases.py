@@ -3,7 +3,8 @@
     magnitudes   no defence: coefficients with their magnitudes, averaged over the senders, as DeMo
                  was published; attackers that gain by it say theirs a hundred times larger
     votes        the engine as it is: a value is one bounded vote, whatever the gradients were
-    audited      votes, and an author that fails the audit of its work loses its vote
+    audited      votes, and an author against whom the product's auditor finds evidence loses its
+                 standing, and so its vote: copies, turned signs, other work, less work
 
 A clean case is a run of the honest authors alone, with the shares of the data that they have in the
 attacked run. `cases` lists all, the ones that matter most first, so that a study that ends early is
@@ -17,8 +18,18 @@ from typing import Literal
 from tests.benchmarks.parity.cells import DEFAULTS, Cell, Task
 
 Attack = Literal[
-    "none", "sign flip", "random", "collusion", "copycat", "stale", "half work", "poisoned order"
+    "none",
+    "leaving",
+    "sign flip",
+    "random",
+    "collusion",
+    "copycat",
+    "stale",
+    "half work",
+    "poisoned order",
 ]
+"""Of these "leaving" attacks nothing: authors that work honestly for the first rounds and are gone
+then. It tells what chance does to a run whose attackers are found at once."""
 Defence = Literal["magnitudes", "votes", "audited"]
 
 ATTACKS: dict[Attack, str] = {
@@ -31,6 +42,9 @@ ATTACKS: dict[Attack, str] = {
     "poisoned order": "trains the same samples in every round, not its share",
 }
 """What an attacker sends."""
+
+COSTLY: tuple[Attack, ...] = ("sign flip", "collusion", "stale")
+"""The attacks that cost something while nobody is removed, by the first try."""
 
 AUTHORS = 8
 HOSTILE = (2, 3, 1)
@@ -49,17 +63,14 @@ PARAMETERS = 115_584
 """Of that network."""
 
 AUDIT_EVERY = 8
-"""Rounds from one audit of an author to the next."""
+"""Rounds from one audit of an author to the next in clean runs, which only measure."""
 
-FAILURES_MAX = 2
-"""Failed audits after which an author has no vote."""
+DELAY_ROUNDS = 1
+"""Rounds that are counted between the one that brings evidence and the first without its author's
+vote: the auditor sees a commit while the next round is at work."""
 
-SIGMAS = 4.0
-"""An audit fails below the mean agreement of honest authors, less this many standard deviations,
-both from clean runs of other seeds at the same round."""
-
-COPY_SHARE = 0.4
-"""Shared places from which on two payloads are looked at as copies; chance gives 0.01."""
+LEAVING_ROUNDS = 2
+"""Rounds of the authors that leave."""
 
 BOAST = 100.0
 """How many times too large attackers say their coefficients are, where magnitudes count."""
@@ -67,12 +78,24 @@ BOAST = 100.0
 STALE_EVERY = 10
 
 AUDIT_BUDGET = 0.02
-"""The part of a run's compute that audits may take in a real run."""
+"""The part of the run's compute that audits may take."""
 
 AIM_NATS = 0.05
 """Aim: nats per byte that a quarter of attackers may cost with all defences."""
 
 PREDICTIONS = """
+Sign flip and collusion are named by the comparison of payloads in the first round, audited at once,
+and have no vote after round 2. Stale is found as a copy of itself in rounds 2, 3 and 4, and has no
+vote after round 5. Copycat is named in the first round, and its audits prove nothing; copycat,
+random, half work and poisoned order keep their votes for most of the 80 rounds.
+At 1/4 the mean over three seeds is below 0.05 for every attack. A single run may end above it by
+chance, whose standard deviation is 0.05: at most 3 of 21, and authors that leave after two honest
+rounds do so as often.
+No honest author loses its vote, and no audit of one comes below 0.6.
+"""
+"""Of the second try, with the product's rules; written before any case of it was run."""
+
+FIRST_PREDICTIONS = """
 Without a bound on a vote, sign flip, random places and collusion end more than 1 nat per byte
 behind at every share; the others within 0.2.
 With bounded votes at 1/4: sign flip 0.10 to 0.30 behind, collusion 0.15 to 0.60, random 0.03 to
@@ -82,7 +105,7 @@ poisoned order at the second audit; all but half work end within 0.05 at 1/4.
 Half work is not found in 80 rounds, and costs less than 0.03.
 No honest author loses its vote.
 """
-"""Written before any case was run."""
+"""Of the first try, whose audits were a model; written before any case was run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +141,20 @@ def cell_of(seed: int, steps: int = STEPS) -> Cell:
 
 
 def cases() -> Iterator[Case]:
-    """All cases in the order of their worth: clean runs, the aim's share, the other shares."""
+    """All cases in the order of their worth: clean runs, the aim's share, the other shares; some
+    twice.
+    """
     quarter, *others = HOSTILE
     for seed in SEEDS:
         yield from (Case("none", hostile, "votes", seed) for hostile in HOSTILE)
-    yield from _attacked((quarter,), ("votes", "audited"), SEEDS[0])
+    for seed in SEEDS:
+        yield from (Case(attack, quarter, "audited", seed) for attack in COSTLY)
+    yield from (Case("leaving", quarter, "votes", seed) for seed in SEEDS)
+    for seed in SEEDS:
+        yield from _attacked((quarter,), ("votes", "audited"), seed)
+    yield from (Case(attack, 3, "audited", SEEDS[0]) for attack in COSTLY)
+    yield from (Case("leaving", hostile, "votes", seed) for hostile in others for seed in SEEDS)
     yield from _attacked((quarter,), ("magnitudes",), SEEDS[0])
-    yield from _attacked((quarter,), ("votes", "audited"), SEEDS[1])
-    yield from _attacked((quarter,), ("votes", "audited"), SEEDS[2])
     yield from _attacked(others, ("votes", "audited"), SEEDS[0])
     yield from _attacked(others, ("magnitudes",), SEEDS[0])
     yield from _attacked(others, ("votes", "audited"), SEEDS[1])

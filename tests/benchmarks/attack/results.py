@@ -15,15 +15,12 @@ from tests.benchmarks.attack.cases import (
     AIM_NATS,
     ATTACKS,
     AUDIT_BUDGET,
-    AUDIT_EVERY,
     AUTHORS,
-    COPY_SHARE,
-    FAILURES_MAX,
+    DELAY_ROUNDS,
     HOSTILE,
     PARAMETERS,
     PREDICTIONS,
     RATE,
-    SIGMAS,
     STEPS,
     TASK,
     Attack,
@@ -81,10 +78,8 @@ def summed_up(results: Sequence[Result]) -> dict[str, Any]:
             "sequence_length": TASK.sequence_length,
             "batch_samples": TASK.batch_samples,
             "validation_samples": TASK.validation_samples,
-            "audit_every": AUDIT_EVERY,
-            "failures_max": FAILURES_MAX,
-            "sigmas": SIGMAS,
-            "copy_share": COPY_SHARE,
+            "audit_budget": AUDIT_BUDGET,
+            "delay_rounds": DELAY_ROUNDS,
             "aim_nats": AIM_NATS,
         },
         "machine": f"{platform.machine()} CPU, one thread, torch {torch.__version__}",
@@ -162,18 +157,9 @@ def _removals(attacked: Sequence[Result]) -> dict[str, Any]:
         "removed": len(gone),
         "rounds": median(found[0] for found in gone) if gone else None,
         "audits": median(audits for _, audits in gone) if gone else None,
-        "rounds_at_budget": median(map(rounds_at_budget, gone)) if gone else None,
         "honest_removed": sum(len(each.removals(hostile=False)) for each in attacked),
         "honest_audits": sum(len(each.shares(hostile=False)) for each in attacked),
     }
-
-
-def rounds_at_budget(removal: tuple[int, int]) -> float:
-    """Rounds until the same removal where audits may take 2 % of all compute. An audit costs as
-    much as the author's own share, and all are audited in turn; copies are seen at once.
-    """
-    rounds, audits = removal
-    return rounds if rounds < AUDIT_EVERY else audits / AUDIT_BUDGET
 
 
 def agreement(results: Iterable[Result]) -> dict[str, dict[str, float]]:

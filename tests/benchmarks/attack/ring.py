@@ -39,6 +39,8 @@ class Ring:
         self, number: int, shares: Sequence[Samples], honest: Sequence[Payload]
     ) -> list[Payload]:
         match self._case.attack:
+            case "leaving":
+                return self._trained(shares)
             case "sign flip":
                 return [payload.times(-1) for payload in self._trained(shares)]
             case "random":

@@ -1,20 +1,27 @@
 """The attack study: attackers send what their names say, and the auditor removes by what it saw."""
 
 import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lockstep.audit.work import judge
+from lockstep.audit.work.judge import EARLY_ROUNDS
 from node.data.corpus import Corpus
-from node.demo.sign_audit import shared_places
+from node.demo.sign_audit import Agreement, shared_places
+from protocol.codec.payload import PayloadShape
 from tests.benchmarks.attack import results as kept
+from tests.benchmarks.attack.auditor import Auditor
 from tests.benchmarks.attack.cases import (
     ATTACKS,
+    AUDIT_BUDGET,
     AUTHORS,
     BOAST,
     HOSTILE,
+    LEAVING_ROUNDS,
     PARAMETERS,
     SEEDS,
     TASK,
@@ -26,9 +33,11 @@ from tests.benchmarks.attack.cases import (
 )
 from tests.benchmarks.attack.payloads import Author, Payload, boasting, with_magnitudes
 from tests.benchmarks.attack.ring import Ring, shares_of
-from tests.benchmarks.attack.trial import Result, Trial, copies, thresholds
+from tests.benchmarks.attack.trial import Result, Trial
 from tests.benchmarks.parity.task import Fixture
-from tests.support.tiny import tiny_corpus
+from tests.support.tiny import tiny_corpus, tiny_spec
+
+Begin = Callable[[Fixture, Case], Trial]
 
 SMALL = replace(TASK, layers=1, hidden=32, sequence_length=16, validation_samples=4)
 
@@ -72,14 +81,13 @@ def alike(one: Payload, other: Payload) -> bool:
 # ---- the cases
 
 
-def test_every_case_is_there_once_and_has_the_clean_run_that_it_is_compared_with() -> None:
-    listed = list(cases())
+def test_every_case_is_there_and_has_the_clean_run_that_it_is_compared_with() -> None:
+    listed = list(dict.fromkeys(cases()))
     assert len({each.name for each in listed}) == len(listed)
-    attacked = [each for each in listed if each.attack != "none"]
+    attacked = [each for each in listed if each.attack in ATTACKS]
     assert len(attacked) == len(ATTACKS) * len(HOSTILE) * len(SEEDS) * 3
     assert all(each.clean in listed for each in attacked)
-    first = [each.attack for each in listed[: len(HOSTILE) * len(SEEDS)]]
-    assert set(first) == {"none"}, "thresholds come from the clean runs"
+    assert {each.hostile for each in listed if each.attack == "leaving"} == {*HOSTILE}
 
 
 def test_the_network_is_as_large_as_the_page_says(corpus: Corpus) -> None:
@@ -152,67 +160,92 @@ def test_without_a_bound_a_boast_outweighs_all_and_as_a_vote_it_is_one(fixture: 
 # ---- the auditor
 
 
-def audited(number: int, shares: list[float], seed: int) -> Result:
-    result = Result(Case("none", 2, "votes", seed))
-    result.audits = [(number, author, share) for author, share in enumerate(shares)]
-    return result
+def shape_of(fixture: Fixture) -> PayloadShape:
+    return PayloadShape(fixture.layout.chunks, fixture.cell.top_k, 1)
 
 
-def test_a_threshold_comes_from_the_clean_runs_of_other_seeds() -> None:
-    runs = [audited(7, [0.8, 0.9], 0), audited(7, [0.2, 0.3], 1)]
-    assert thresholds(runs, seed=1) == {7: pytest.approx(0.85 - 4 * 0.05)}
-    assert thresholds(runs[:1], seed=0) == {7: pytest.approx(0.85 - 4 * 0.05)}
-    assert thresholds([audited(3, [0.9, 0.9], 0)], seed=1) == {3: pytest.approx(0.9 - 4 * 0.005)}
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[Begin]:
+    """Begins cases, and closes them."""
+    begun: list[Trial] = []
+
+    def begin(fixture: Fixture, which: Case) -> Trial:
+        notes = tmp_path / str(len(begun))
+        notes.mkdir()
+        begun.append(Trial(fixture, which, notes))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.close()
 
 
-def test_shared_places_are_suspicious_between_two_authors_and_between_two_rounds(
-    fixture: Fixture,
+def test_flippers_and_a_ring_have_no_vote_after_two_rounds_and_the_honest_keep_theirs(
+    fixture: Fixture, trial: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other, third = honest_payloads(fixture)[:3]
-    assert copies({0: one, 1: other, 2: third}, {}) == set()
-    assert copies({0: one, 1: other, 2: one}, {}) == {0, 2}
-    assert copies({0: one, 1: other}, {1: other, 2: third}) == {1}
+    monkeypatch.setattr(judge, "OPPOSED_COMPARED", 128)  # so small, no payload has more
+    attacks: tuple[Attack, ...] = ("sign flip", "collusion")
+    for attack in attacks:
+        found = trial(fixture, case(attack, "audited"))
+        found.step(0)
+        assert found.result.removed == {6: (2, 1), 7: (2, 1)}
+        found.step(1)
+        found.step(2)
+        assert found.result.removed.keys() == {6, 7}
+        votes = trial(fixture, case(attack))
+        votes.step(0)
+        assert not votes.result.removed
 
 
-def test_a_copycat_loses_its_vote_after_the_first_round_and_the_copied_keep_theirs(
-    fixture: Fixture,
+def test_an_author_that_repeats_itself_has_no_vote_after_its_third_copy_and_a_round(
+    fixture: Fixture, trial: Begin
 ) -> None:
-    trial = Trial(fixture, case("copycat", "audited"), {0: 0.999})
-    trial.step(0)
-    assert trial.result.removed == {6: (1, 1), 7: (1, 1)}
-    trial.step(1)
-    assert not {author for number, author, _ in trial.result.audits if number == 1} & {6, 7}
+    found = trial(fixture, case("stale", "audited"))
+    for number in range(4):
+        assert found.result.removed == {}
+        found.step(number)
+    assert found.result.removed == {6: (5, 3), 7: (5, 3)}
 
 
-def test_a_flipper_is_removed_at_its_second_failed_audit_and_not_without_the_defence(
-    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+def test_a_copycat_of_the_first_round_is_audited_and_keeps_its_vote(
+    fixture: Fixture, trial: Begin
 ) -> None:
-    monkeypatch.setattr("tests.benchmarks.attack.trial.COPY_SHARE", 2.0)  # so small, all look alike
-    trial = Trial(replaced(fixture), case("sign flip", "audited"), {7: 0.6})
-    for number in range(9):
-        trial.step(number)
-    assert trial.result.removed == {}
-    assert all(share < 0.5 for share in trial.result.shares(hostile=True))
-    assert all(share > 0.6 for share in trial.result.shares(hostile=False))
-    trial.step(15)
-    assert trial.result.removed == {6: (16, 2), 7: (16, 2)}
-    votes = Trial(fixture, case("sign flip"), {7: 0.6})
-    votes.step(7)
-    assert not votes.result.audits
+    found = trial(fixture, case("copycat", "audited"))
+    found.step(0)
+    assert found._auditor is not None
+    assert {author for _, author, _ in found._auditor.audits} >= {6, 7}
+    assert found.result.removed == {}
 
 
-def replaced(fixture: Fixture) -> Fixture:
-    """The same ground with a longer schedule."""
-    return Fixture(SMALL, cell_of(0, steps=24), fixture.corpus)
+def test_audits_keep_to_their_part_of_the_compute(fixture: Fixture, tmp_path: Path) -> None:
+    auditor = Auditor(tiny_spec(), shape_of(fixture), 0, tmp_path)
+    payloads = {author: each.votes for author, each in enumerate(honest_payloads(fixture))}
+    rounds = range(EARLY_ROUNDS, EARLY_ROUNDS + 100)
+    for number in rounds:
+        found = auditor._work(number, payloads, frozenset(), lambda author: Agreement(1000, 900))
+        assert not found
+    auditor.close()
+    assert len(auditor.audits) <= AUDIT_BUDGET * AUTHORS * len(rounds) + 4
+    assert {author for _, author, _ in auditor.audits} <= {*range(AUTHORS)}
+
+
+def test_authors_that_leave_are_gone_after_two_rounds(corpus: Corpus, trial: Begin) -> None:
+    fixture = Fixture(SMALL, cell_of(0, steps=4), corpus)
+    found = trial(fixture, case("leaving"))
+    shares = shares_of(fixture, 0)
+    honest = [Author(fixture).payload(fixture.gradients(share)) for share in shares[6:]]
+    sent = found._hostile(0, shares, [])
+    assert all(alike(one, other) for one, other in zip(sent.values(), honest, strict=True))
+    assert found._hostile(LEAVING_ROUNDS, shares, []) == {}
 
 
 def test_a_case_ends_with_its_loss_and_counts_only_the_votes_of_its_authors(
-    corpus: Corpus,
+    corpus: Corpus, trial: Begin
 ) -> None:
     ends = {}
     for attack, hostile in (("none", 2), ("none", 3), ("sign flip", 2)):
         fixture = Fixture(SMALL, cell_of(0, steps=3), corpus)
-        ends[attack, hostile] = Trial(fixture, case(attack, hostile=hostile), {}).run()
+        ends[attack, hostile] = trial(fixture, case(attack, hostile=hostile)).run()
     losses = {each.nats_per_byte for each in ends.values()}
     assert len(losses) == 3
     assert None not in losses
@@ -240,8 +273,7 @@ def test_a_row_is_behind_its_own_clean_run_and_says_when_attackers_were_removed(
     assert flip["behind"] == {"mean": 0.2, "least": 0.1, "most": 0.3, "ci95": 1.2706}
     assert (flip["seeds"], flip["attackers"], flip["removed"]) == ([0, 1], 4, 3)
     assert (flip["rounds"], flip["audits"], flip["honest_removed"]) == (16, 2, 1)
-    assert flip["rounds_at_budget"] == 100
-    assert copied["rounds_at_budget"] == copied["rounds"] == 1
+    assert (copied["rounds"], copied["honest_removed"]) == (1, 0)
     assert random["blew_up"] == 1
     assert "behind" not in random
 

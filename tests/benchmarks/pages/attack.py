@@ -5,9 +5,8 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
-from tests.benchmarks.attack.cases import ATTACKS, AUTHORS, HOSTILE, Defence
+from tests.benchmarks.attack.cases import ATTACKS, AUTHORS, HOSTILE, LEAVING_ROUNDS, STEPS, Defence
 from tests.benchmarks.attack.results import DEFENCES, read
-from tests.benchmarks.attack.trial import thresholds
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.pages.tables import DATA, document
 
@@ -76,7 +75,7 @@ def _removal(row: dict[str, Any] | None) -> str:
     if not gone:
         return f"none of {there}"
     part = "all" if gone == there else f"{gone} of {there}"
-    return f"{part}: round {row['rounds']:g}, {row['audits']:g} audits"
+    return f"{part}: round {row['rounds']:g}, by {row['audits']:g} of their payloads"
 
 
 def clean() -> str:
@@ -120,46 +119,34 @@ def filled(text: str) -> str:
 
 
 def alarms() -> str:
-    """Audits of honest authors in attacked runs that failed, and honest authors that lost votes."""
-    results = read(DATA / "attack.json")
-    clean_runs = [each for each in results if each.case.attack == "none"]
-    audited = [each for each in results if each.case.defence == "audited"]
-    audits = failed = 0
-    for each in audited:
-        limits = thresholds(clean_runs, each.case.seed)
-        for number, author, share in each.audits:
-            if number in limits and author < AUTHORS - each.case.hostile:
-                audits, failed = audits + 1, failed + (share < limits[number])
+    """The audits of honest authors in attacked runs, and honest authors that lost votes."""
+    audited = [each for each in read(DATA / "attack.json") if each.case.defence == "audited"]
+    shares = [share for each in audited for share in each.shares(hostile=False)]
+    audits = len(shares) + sum(len(each.shares(hostile=True)) for each in audited)
     lost = sum(len(each.removals(hostile=False)) for each in audited)
     authors = sum(AUTHORS - each.case.hostile for each in audited)
+    part = audits / (len(audited) * STEPS * AUTHORS)
     return filled(
-        f"Honest authors in the audited runs: {failed} of {audits:,} regular audits failed, and "
-        f"{lost} of {authors} lost their votes."
+        f"Honest authors in the {len(audited)} audited runs: {lost} of {authors} lost their votes; "
+        f"in {len(shares)} audits of them at least {min(shares):.2f} of the signs agreed. All "
+        f"audits took {part:.1%} of what eight authors compute."
     )
 
 
 def noise() -> str:
-    """How far runs end from their clean ones whose attackers had at most two rounds."""
+    """How far runs end from their clean ones whose two authors left after two honest rounds."""
     results = {each.case: each for each in read(DATA / "attack.json")}
-    apart = []
-    for case, each in results.items():
-        there = results.get(case.clean)
-        rounds = [round for round, _ in each.removals(hostile=True)]
-        if (
-            case.defence == "audited"
-            and len(rounds) == case.hostile
-            and max(rounds) <= BRIEF_ROUNDS
-            and not each.removals(hostile=False)
-            and there is not None
-            and each.nats_per_byte is not None
-            and there.nats_per_byte is not None
-        ):
-            apart.append(each.nats_per_byte - there.nats_per_byte)
+    apart = [
+        each.nats_per_byte - there.nats_per_byte
+        for case, each in results.items()
+        if case.attack == "leaving"
+        and (there := results.get(case.clean)) is not None
+        and each.nats_per_byte is not None
+        and there.nats_per_byte is not None
+    ]
+    spread = f", standard deviation {stdev(apart):.3f}" if len(apart) > 1 else ""
     return filled(
-        f"Chance: {len(apart)} runs had their attackers for at most {BRIEF_ROUNDS} rounds of 80. "
-        f"They end {fmean(apart):+.3f} from their clean runs on average, standard deviation "
-        f"{stdev(apart):.3f} ({min(apart):+.3f} to {max(apart):+.3f})."
+        f"Chance: in {len(apart)} runs one to three authors worked honestly for {LEAVING_ROUNDS} "
+        f"rounds and were gone then. They end {fmean(apart):+.3f} from their clean runs on "
+        f"average{spread} ({min(apart):+.3f} to {max(apart):+.3f})."
     )
-
-
-BRIEF_ROUNDS = 2

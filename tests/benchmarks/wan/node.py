@@ -26,7 +26,7 @@ from node import own_replica
 from node.model.training import RoundWork, Tokens, TrainingModel
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.replica import Replica
-from node.trainer import Trainer
+from node.round.own_payloads import OwnPayloads
 from tests.benchmarks.wan.model import GradientPool, Notes
 from tests.benchmarks.wan.slow_motion import slow_waits
 
@@ -34,7 +34,7 @@ VARIABLE = "WAN_STAND_IN"
 """Environment variable that holds a `StandIn` as JSON."""
 
 ARITHMETIC = (
-    (Trainer, "_extract"),
+    (OwnPayloads, "extract"),
     (Replica, "stand_at"),
     (Replica, "accumulate"),
     (Replica, "apply"),

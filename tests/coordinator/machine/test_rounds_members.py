@@ -9,6 +9,7 @@ from coordinator.machine.events import (
     Ready,
     Restarted,
 )
+from coordinator.machine.members.membership import LOST_TOGETHER_MS
 from tests.coordinator.machine.driver import A, B, C, Driver, of_kind, state_digest
 
 # ---- members in the middle of a round
@@ -179,7 +180,20 @@ def test_a_lost_session_keeps_its_lease() -> None:
     assert [effect.peer for effect in of_kind(Evict, driver.wait(1))] == [A, B]
 
 
-def test_after_a_restart_everyone_counts_as_connected() -> None:
+def test_after_a_restart_a_round_waits_for_those_that_were_there() -> None:
+    driver = Driver(A, B, C, rounds={"compute_ms": 60_000})
+    driver.part(C)
+    driver.wait(LOST_TOGETHER_MS + 1)
+    driver.announce(A, 0)
+    driver.announce(B, 0)
+    driver.hold(A, 0, [B])
+    driver.tell(Restarted())
+    assert driver.commits == []
+    driver.hold(B, 0, [A])
+    assert driver.authors() == [A, B], "C was away before"
+
+
+def test_after_a_restart_those_that_were_lost_with_the_coordinator_count_as_connected() -> None:
     driver = Driver(A, B, C)
     driver.part(C)
     driver.tell(Restarted())

@@ -17,6 +17,7 @@ from lockstep.cluster import demo
 from lockstep.cluster.demo import TITLES, DemoSettings, against_text, demo_spec, run_demo
 from lockstep.cluster.local import Cluster
 from lockstep.exit_codes import ExitCode, UsageError
+from lockstep.service.directory import Owner, claimed
 from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
 from node.replica.digest import state_digest
@@ -85,6 +86,24 @@ def test_the_next_demo_keeps_the_corpus_and_nothing_of_the_last_run(tmp_path: Pa
     (directory / demo.MARK_NAME).unlink()
     with pytest.raises(UsageError):
         demo.clear_directory(directory)
+
+
+def test_a_second_demo_at_once_is_refused_and_touches_nothing_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo.clear_directory(tmp_path)
+    (tmp_path / "node-0").mkdir()
+    with claimed(tmp_path, Owner("demo")):
+        assert main(["demo", "--directory", str(tmp_path)]) == ExitCode.STORAGE
+    assert "is at work in" in capsys.readouterr().err
+    assert (tmp_path / "node-0").exists()
+
+
+def test_a_demo_that_is_refused_leaves_the_last_one_as_it_is(tmp_path: Path) -> None:
+    demo.clear_directory(tmp_path)
+    (tmp_path / "checkpoint").mkdir()
+    assert main(["demo", "--algorithm", "adam", "--directory", str(tmp_path)]) == ExitCode.SETTINGS
+    assert (tmp_path / "checkpoint").exists()
 
 
 @pytest.fixture

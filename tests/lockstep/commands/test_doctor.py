@@ -13,42 +13,20 @@ from lockstep.commands.doctor import (
     Finding,
     examine_device,
     examine_disk,
+    examine_rounds,
     examine_way_in,
-    judge_bell,
     render,
     upload_words,
 )
 from lockstep.exit_codes import ExitCode
+from node.rehearsal import Rehearsal
+from node.settings import NodeSettings
 from node.system.hardware import Facts, unused
 from protocol.planner.parameters import Size
 from protocol.runfile import AlgorithmSpec, RoundsSpec, RunSpec
 from tests.lockstep.shared import printed
 from tests.node.test_process import coordinator_of
 from tests.support.tiny import tiny_corpus, tiny_spec
-
-SPEC = RunSpec(rounds=RoundsSpec(compute_ms=4_000, publish_ms=2_000))
-
-
-def test_a_machine_in_time_is_told_how_many_samples_it_may_train() -> None:
-    finding = judge_bell(0.5, 0.8, 8, SPEC)
-    assert finding.verdict == "ok"
-    assert finding.found.startswith("yes: a round with one pass of 8 samples takes 0.8 s")
-    assert "up to 56 samples a round" in finding.found
-
-
-def test_a_machine_that_is_too_slow_is_told_why_and_what_to_do() -> None:
-    finding = judge_bell(6.5, 7.0, 8, SPEC)
-    assert finding.verdict == "bad"
-    assert finding.found.startswith("no, because a round with one pass of 8 samples takes 7 s")
-    assert "--micro-batch 1" in finding.remedy
-
-
-def test_a_duty_cycle_leaves_fewer_samples_or_fewer_rounds() -> None:
-    half = judge_bell(0.5, 0.8, 8, SPEC, duty_cycle=50)
-    assert "up to 24 samples a round" in half.found, "half of the 7 passes that fit, less the rest"
-    little = judge_bell(0.5, 0.8, 8, SPEC, duty_cycle=10)
-    assert little.verdict == "ok"
-    assert little.found.startswith("yes, with 10 % of the time not in every round")
 
 
 def test_a_gpu_that_lies_idle_is_a_note_with_a_remedy() -> None:
@@ -73,6 +51,18 @@ def test_the_upload_is_that_of_the_runs_algorithm() -> None:
     assert words.startswith("1,000 kbit/s for one payload in time; about 2 MB a round up and as")
     votes = upload_words(RunSpec(rounds=timed), size)
     assert votes.startswith("5 kbit/s for one payload in time; about 9.34 kB a round up to each")
+
+
+def test_a_measured_round_that_misses_the_bell_and_limits_that_are_too_low_are_bad() -> None:
+    spec, slow = RunSpec(), Rehearsal(2, 2, 40.0, 50.0, "")
+    low = NodeSettings("h:1", Path("x"), download_limit=20_000)
+    many = {"members": [{}] * 500, "phase": "waiting", "reason": "waiting for a member"}
+    found = {
+        each.check: each for each in examine_rounds(low, spec, slow, Size(1_000_000, 245), many)
+    }
+    assert found["pass"].found == "2 samples, as you chose"
+    assert (found["bell"].verdict, found["limits"].verdict) == ("bad", "bad")
+    assert found["counted"].found.endswith("now: waiting for a member")
 
 
 def test_the_table_fits_80_columns() -> None:
@@ -105,14 +95,23 @@ async def test_at_a_live_run_it_measures_a_round(
     document = json.loads(capsys.readouterr().out)
     found = {check["check"]: check for check in document["checks"]}
     assert code == ExitCode.OK, document
-    assert set(found) >= {"software", "coordinator", "run", "device", "disk", "data", "bell"}
+    assert set(found) >= {
+        "software",
+        "coordinator",
+        "run",
+        "device",
+        "disk",
+        "data",
+        "pass",
+        "bell",
+        "counted",
+    }
     assert document["makes_the_bell"] is True
     assert "no member has joined yet" in found["run"]["found"]
     assert list((tmp_path / "data").glob("*.part*")) == []
 
 
 def test_damaged_data_is_found_with_the_code_of_a_join(tmp_path: Path) -> None:
-    from node.settings import NodeSettings
     from protocol.ids import RunId
     from protocol.run_info import RunInfo
 

@@ -4,13 +4,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lockstep.cli import main
+from lockstep.commands import join as joining
 from lockstep.commands.join import SESSION, farewell
 from lockstep.exit_codes import ExitCode
+from lockstep.volunteer import measured
+from lockstep.volunteer.consent import CONSENT_NAME
+from lockstep.volunteer.manners import Limits
+from lockstep.volunteer.measured import FirstLook
 from node.settings import NodeSettings
+from protocol.ids import RunId
+from protocol.run_info import RunInfo
+from protocol.runfile import RunSpec
 from tests.lockstep.volunteer.test_screen import STATUS
 
 
@@ -85,3 +95,35 @@ def test_a_token_of_the_link_is_in_no_setting_that_is_shown(
         assert "s3cret" not in repr(settings)
     assert main(["join", "plain://192.0.2.7:1?token=s3cret"]) == ExitCode.SETTINGS
     assert len(seen) == 2
+
+
+def test_the_first_start_measures_the_pass_and_the_next_ones_remember_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[bool] = []
+
+    def look(*_: object, finds: bool) -> FirstLook:
+        looked.append(finds)
+        return FirstLook(cast("Any", SimpleNamespace(micro_batch=4)))
+
+    monkeypatch.setattr(measured, "look", look)
+    monkeypatch.setattr(joining, "import_node", lambda: None)
+    monkeypatch.setattr(joining, "be_nice", lambda _: None)
+    settings = NodeSettings("h:1", tmp_path, micro_batch=8)
+    info = RunInfo(RunSpec(), RunId("12" * 16), b"k" * 32)
+
+    def started(micro_batch: int | None, *, shown: bool) -> int:
+        wishes = joining.Wishes(Limits(), 0, micro_batch=micro_batch)
+        return joining._measured(settings, info, wishes, shown=shown)[0].micro_batch
+
+    assert started(None, shown=False) == 4, "with a directory of its own too"
+    measured.remember(tmp_path, info.run_id, settings, 0, 2)
+    assert started(None, shown=True) == 2
+    assert looked == [True], "it is measured once"
+    assert started(8, shown=False) == 8
+    assert looked == [True], "what is given is not measured, unless the question shows the bell"
+    assert started(8, shown=True) == 4, "less, where memory ran out while it was measured"
+    assert looked == [True, False]
+    (tmp_path / CONSENT_NAME).touch()
+    assert started(8, shown=True) == 8
+    assert looked == [True, False]

@@ -1,5 +1,7 @@
 """The identity of a computer is kept elsewhere and put back, and never lost by a slip."""
 
+import errno
+import os
 import stat
 from pathlib import Path
 
@@ -54,3 +56,17 @@ def test_what_is_no_key_is_refused(tmp_path: Path, text: str | None) -> None:
         file.write_text(text)
     assert main(["keys", "restore", str(file), "--home", str(tmp_path)]) == ExitCode.STORAGE
     assert main(["keys", "backup", str(file), "--home", str(tmp_path / "no")]) == ExitCode.STORAGE
+
+
+def test_a_full_disk_leaves_no_half_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def disk_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    identity(tmp_path)
+    monkeypatch.setattr(Path, "write_bytes", disk_full)
+    words = ["keys", "backup", str(tmp_path / "kept.pem"), "--home", str(tmp_path)]
+    assert main(words) == ExitCode.STORAGE
+    assert "the disk is full" in capsys.readouterr().err
+    assert not list(tmp_path.glob("kept*"))

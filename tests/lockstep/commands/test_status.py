@@ -203,3 +203,14 @@ def test_the_validation_loss_is_shown_with_its_round_and_its_member() -> None:
     assert "measured by abababab; on other data than before" in shown(name="", other_data=True)
     waiting = "abababab measures the state after round 0"
     assert f"validation {waiting}" in shown(loss=None, round=None, next=waiting)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"), [("token", "nodes with a token"), ("list", "nodes on its operator's list")]
+)
+def test_a_run_that_does_not_take_everybody_says_so(rule: str, words: str) -> None:
+    shown = "".join(map(printed, render(DOCUMENT | {"operator": {"admission": rule}})))
+    assert words in shown
+    assert "admits" not in "".join(
+        map(printed, render(DOCUMENT | {"operator": {"admission": "open"}}))
+    )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.machine.operator import acts
 from lockstep.page.routes import Page
 from lockstep.service.admin import AdminServer
 from protocol import wire_pb2 as wire
@@ -89,6 +90,10 @@ async def test_the_page_shows_a_live_run_and_finds_it_again_after_a_restart(
         await until(lambda: text("steps").startswith("3 of"), "a further step, without a reload")
         bars = "return document.querySelectorAll('#timeline .bar.committed').length"
         await until(lambda: browser.execute_script(bars) == 3, "a bar for each round")
+        await process.desk.order(acts.Admit("token"))
+        await process.desk.order(acts.Announce("<b>on Sunday</b>"))
+        await until(lambda: "<b>on Sunday</b>" in text("notices"), "the operator's notice as text")
+        assert "add --token TOKEN" in text("join-note")
         width = browser.execute_script("return document.documentElement.scrollWidth")
         assert width <= browser.execute_script("return document.documentElement.clientWidth")
         assert browser.get_log("browser") == []

@@ -75,3 +75,14 @@ def test_a_note_that_cannot_be_read_is_an_error_and_no_new_owner(tmp_path: Path)
     (tmp_path / "owner.json").write_text("{")
     with pytest.raises(StorageError, match="cannot be read"), claimed(tmp_path, NODE):
         pytest.fail("nobody knows whose it is")
+
+
+def test_a_lock_that_the_disk_refuses_is_said_as_such(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(StorageError, match="lock: File too large"), claimed(tmp_path, NODE):
+            raise AssertionError("expected a lock that could not be written to be none")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

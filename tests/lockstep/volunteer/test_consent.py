@@ -112,6 +112,7 @@ def test_the_join_asks_in_the_home_alone(
 
     monkeypatch.setattr(joining, "first_word", lambda *_, **__: INFO)
     monkeypatch.setattr(joining, "ask_once", refused)
+    monkeypatch.setattr(joining, "_measured", lambda settings, *_, **__: (settings, None))
     monkeypatch.setattr(joining, "claimed", begun)
     wishes = joining.Wishes(Limits((), 0, False), 0)
     options = ServeOptions(tmp_path, "127.0.0.1:0", follows)

@@ -83,6 +83,13 @@ def test_durations_have_a_unit() -> None:
             parse_duration(text)
 
 
+@pytest.mark.parametrize("text", ["36501d", "999999999999d", "9" * 5000 + "s"])
+def test_a_duration_has_an_end_that_calendars_know(text: str) -> None:
+    assert parse_duration("36500d") == 100 * 365 * 86400
+    with pytest.raises(SettingsError, match=r"expected at most 36500d|expected 90s"):
+        parse_duration(text)
+
+
 def test_limits_are_changed_by_name_and_said_in_words() -> None:
     limits = changed(
         Limits(),
@@ -94,12 +101,16 @@ def test_limits_are_changed_by_name_and_said_in_words() -> None:
             "other_load": 25,
             "duty_cycle": 50,
             "gpu_memory": 40,
+            "upload_limit": 50_000,
+            "download_limit": 10**6,
         },
     )
-    assert limits == Limits(parse_hours("08:00-18:00"), 2 * 10**9, True, QuietLimits(5, 25), 50, 40)
+    assert limits == Limits(
+        parse_hours("08:00-18:00"), 2 * 10**9, True, QuietLimits(5, 25), 50, 40, 50_000, 10**6
+    )
     assert limits_text(limits) == (
-        "own hours · 2 GB a day · works after 5 quiet min · other programs up to 25 % · "
-        "duty cycle 50 % · GPU memory 40 % · works on battery"
+        "own hours · 2 GB a day · up 50 kB/s · down 1 MB/s · works after 5 quiet min · "
+        "other programs up to 25 % · duty cycle 50 % · GPU memory 40 % · works on battery"
     )
     assert limits_text(Limits()) == ""
 
@@ -113,6 +124,8 @@ def test_limits_are_changed_by_name_and_said_in_words() -> None:
         ({"when_idle": 10**6}, "when_idle: expected 0 to 1440, found 1000000"),
         ({"when_idle": True}, "when_idle: expected a number, found True"),
         ({"daily_transfer": "much"}, "expected a limit and its value, found daily_transfer 'much'"),
+        ({"upload_limit": 5}, "upload_limit: expected 0 or at least 20000 bytes per second, found"),
+        ({"download_limit": -1}, "download_limit: expected 0 to 1000000000000, found -1"),
         ({"colour": 3}, "expected a limit and its value, found colour 3"),
     ],
 )

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import stat
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ class FakeNode:
         self._happened = happened
         self.runs = False
         self.limited: list[tuple[int, int]] = []
+        self.rates: list[tuple[int, int]] = []
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
@@ -49,10 +51,11 @@ class FakeNode:
         if not self._end.done():
             self._end.set_result(reason)
 
-    def limit(self, *, duty_cycle: int, gpu_memory: int) -> None:
+    def limit(self, *, duty_cycle: int, gpu_memory: int, upload: int, download: int) -> None:
         if gpu_memory < 100:
             raise SettingsError("gpu_memory: expected a GPU")
         self.limited.append((duty_cycle, gpu_memory))
+        self.rates.append((upload, download))
 
     def status(self) -> dict[str, Any]:
         rounds = {"trained": 3, "counted": 2, "reclaimed": 1}
@@ -70,14 +73,20 @@ class FakeNode:
 class Owner:
     """A pausable node whose nodes are fakes."""
 
-    def __init__(self, place: Path, limits: Limits | None = None, idle_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        place: Path,
+        limits: Limits | None = None,
+        idle_s: float = 0.0,
+        judge: Callable[[Limits, int], str] = lambda limits, members: "",
+    ) -> None:
         self.happened: list[str] = []
         self.nodes: list[FakeNode] = []
         self.made_with: list[Limits] = []
         self.idle_s = idle_s
         limits = limits or Limits()
         others = OthersWatch(limits.others, self._readers)
-        self.node = PausableNode(self._make, limits, DailyUsage(place), others)
+        self.node = PausableNode(self._make, limits, DailyUsage(place), others, judge)
 
     def _readers(self) -> Readers:
         return Readers(lambda: self.idle_s, lambda: 0.0, lambda: None, lambda: True)
@@ -218,6 +227,29 @@ async def test_limits_change_while_a_node_works_and_hold_for_the_next_one(tmp_pa
     owner.node.obey(Wish("resume"))
     await until(lambda: len(owner.nodes) == 2)
     assert [limits.duty_cycle for limits in owner.made_with] == [100, 50]
+    owner.node.leave()
+    await running
+
+
+async def test_rates_reach_the_node_and_one_that_is_too_low_is_named_with_its_answer(
+    tmp_path: Path,
+) -> None:
+    def judge(limits: Limits, members: int) -> str:
+        return "too low" if 0 < limits.download_limit < 50_000 else ""
+
+    owner = Owner(tmp_path, judge=judge)
+    running = await owner.begin()
+
+    def said(**limits: int) -> str:
+        answer = owner.node.obey(Wish("limit", limits=dict(limits)))
+        return str(answer.get("said") or answer["refused"])
+
+    words = "up 20 kB/s · down 30 kB/s; too low"
+    assert said(upload_limit=20_000, download_limit=30_000) == words
+    assert owner.node.status()["limits"] == words
+    assert said(download_limit=0) == "up 20 kB/s"
+    assert owner.nodes[0].rates == [(20_000, 30_000), (20_000, 0)]
+    assert said(download_limit=19_999).startswith("download_limit: expected 0 or at least 20000")
     owner.node.leave()
     await running
 

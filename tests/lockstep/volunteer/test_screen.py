@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.volunteer.screen import render, state_words
+from lockstep.volunteer.screen import HINT, render, state_words
 from lockstep.volunteer.watch import CALM_S, StateLog
 from tests.lockstep.shared import printed
 
@@ -50,6 +50,13 @@ def test_the_screen_tells_everything_in_80_columns() -> None:
         assert words in text
 
 
+def test_a_member_that_fell_silent_sees_that_it_was_removed_and_why() -> None:
+    note = "removed by the coordinator: silent for 15 s; joining again"
+    assert f"note     {note}" in printed(render(STATUS | {"note": note}))
+    same = STATUS | {"note": "late in 4 rounds", "standing": {"state": "late in 4 rounds"}}
+    assert "note" not in printed(render(same)), "nothing is said twice"
+
+
 def test_data_that_do_not_come_are_said_with_the_reason() -> None:
     away = {"from": "https://a/b", "waits": "https://a/b/train-00000.bin answers with status 503"}
     assert "waits for its server" in printed(render(STATUS | {"data": away}))
@@ -91,3 +98,14 @@ def test_a_payload_that_is_waited_for_is_named_with_its_source() -> None:
     waits = "round 12 waits for 1 of 3 payloads: 0123abcd's 8300 bytes (pulling from 4567cdef)"
     text = printed(render({"phase": "exchanges round 12", "waiting_for": waits}))
     assert waits in " ".join(text.replace("│", " ").split())
+
+
+def test_the_hint_has_a_line_of_its_own_below_the_bar() -> None:
+    *_, bar, hint = printed(render(STATUS)).splitlines()
+    assert set(bar.strip()) <= set("━╸╺")
+    assert hint.rstrip() == HINT
+    assert printed(render(STATUS, hint="")).endswith("\n"), "a shell's prompt begins a line"
+
+
+def test_one_member_is_one_member() -> None:
+    assert "1 member · " in printed(render(STATUS | {"members": 1}))

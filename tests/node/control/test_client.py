@@ -3,8 +3,9 @@ keeps.
 """
 
 import asyncio
+from asyncio import Event, StreamReader, StreamWriter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -41,8 +42,11 @@ class Heard:
 
 
 @asynccontextmanager
-async def session_of(process: CoordinatorProcess, heard: Heard) -> AsyncIterator[CoordinatorClient]:
-    client = CoordinatorClient(parse_link(process.address), Ed25519PrivateKey.generate())
+async def session_of(
+    process: CoordinatorProcess, heard: Heard, address: str = ""
+) -> AsyncIterator[CoordinatorClient]:
+    link = parse_link(address or process.address)
+    client = CoordinatorClient(link, Ed25519PrivateKey.generate())
     info = await client.fetch_run()
     hello = wire.Hello(addresses=["127.0.0.1:1"], name="n")
     session = asyncio.create_task(client.run(info, hello, heard))
@@ -85,6 +89,60 @@ async def test_a_session_that_is_lost_is_opened_again_and_the_reason_is_told(
         assert client.words.endswith("; reconnecting")
         await until(lambda: client.connected)
         assert heard.calls.count("welcome") == 2
+
+
+@asynccontextmanager
+async def tunnel(address: str) -> AsyncIterator[tuple[str, Event]]:
+    """A forwarder in front of an address, and whether its other end is there: without it the
+    forwarder takes connections and drops them.
+    """
+    there, (host, _, port) = Event(), address.rpartition(":")
+    there.set()
+
+    async def carry(reader: StreamReader, writer: StreamWriter) -> None:
+        with suppress(OSError):
+            if not there.is_set():
+                writer.transport.abort()
+                return
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+            ends.update((writer, far_writer))
+            await asyncio.gather(_pipe(reader, far_writer), _pipe(far_reader, writer))
+
+    ends = set[StreamWriter]()
+    server = await asyncio.start_server(carry, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", there
+    finally:
+        for end in ends:
+            end.transport.abort()
+        server.close()
+
+
+async def _pipe(reader: StreamReader, writer: StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+    writer.transport.abort()
+
+
+async def test_a_look_through_a_tunnel_whose_other_end_is_away_fails_at_once(
+    process: CoordinatorProcess,
+) -> None:
+    """It does not wait until the coordinator counts as silent."""
+    heard = Heard()
+    async with (
+        tunnel(process.address) as (address, there),
+        session_of(process, heard, address) as client,
+    ):
+        await until(lambda: client.connected)
+        there.clear()
+        process.service.delivery.close()
+        await until(lambda: client.state is SessionState.LOST)
+        closed = client.words
+        await until(lambda: client.words != closed)
+        assert "fell silent" not in client.words
+        there.set()
+        await until(lambda: client.connected)
+        assert client.sessions_lost == 1, "a look in vain is no loss of a session"
 
 
 async def test_members_are_told_before_the_welcome_and_whenever_they_change(

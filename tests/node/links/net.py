@@ -37,12 +37,14 @@ class Member:
         *,
         clock: Callable[[], int] = clock_ms,
         peer_limit: int | None = None,
+        download_limit: int = 0,
     ) -> None:
         self.key = key
         self.peer = peer_id(public_bytes(key))
         self.mesh = Mesh(
             Identity(key, RUN, instance), transports, Uplink(limit, clock), clock, peer_limit
         )
+        self.mesh.uplink.downlink.limit(download_limit)
         self.blobs: dict[Digest, bytes] = {}
         self.offers: list[Offers] = []
         self.served: list[tuple[PeerId, Digest]] = []

@@ -20,7 +20,8 @@ def test_a_whole_link_is_read_and_written() -> None:
     link = parse_link(WHOLE)
     assert link == JoinLink("example.org:50700", RUN, KEY)
     assert link.text() == WHOLE
-    assert parse_link(f" {WHOLE} ") == link
+    for copied in (f" {WHOLE} ", f"'{WHOLE}'", f'"{WHOLE}"', f"<{WHOLE}>", f"`{WHOLE}`"):
+        assert parse_link(copied) == link
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,8 @@ def test_plain_text_is_permitted_to_this_machine_or_where_the_link_says_so() -> 
     ("text", "words"),
     [
         ("", "expected lockstep://"),
-        ("http://example.org:1", "expected HOST:PORT|expected a run"),
+        ("http://example.org:1", "expected lockstep://HOST:PORT/RUN#KEY or HOST:PORT"),
+        ("lockstep:/example.org:1", "expected lockstep://HOST:PORT/RUN#KEY or HOST:PORT"),
         ("lockstep://example.org:1/run", "32 hexadecimal characters"),
         (WHOLE[:-1], "43 characters"),
         (WHOLE + "A", "43 characters"),

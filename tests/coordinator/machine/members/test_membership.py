@@ -14,10 +14,14 @@ from coordinator.machine.events import (
     Left,
     Ready,
     Refuse,
-    Restarted,
     TellMembers,
 )
-from coordinator.machine.members.membership import FIRST_STEP_MS, LAPSES_KEPT_LEASES, Membership
+from coordinator.machine.members.membership import (
+    FIRST_STEP_MS,
+    LAPSES_KEPT_LEASES,
+    LOST_TOGETHER_MS,
+    Membership,
+)
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 from tests.coordinator.machine.driver import A, B, C
@@ -167,8 +171,21 @@ def test_a_stranger_changes_nothing(event: Heartbeat | Ready | Left | Lapsed) ->
 
 def test_a_restart_gives_everyone_a_whole_lease() -> None:
     members = members_of(A, B)
-    members.handle(Restarted(), 50_000)
+    members.restart(40_000, 50_000)
     assert {member.lease_until_ms for member in members} == {51_000}
+
+
+def test_only_those_that_were_away_before_count_as_away_after_a_restart() -> None:
+    """A coordinator that ends in good order loses every session first."""
+    members = Membership(SPEC.model_copy(update={"members_max": 3}))
+    for peer in (A, B, C):
+        members.handle(hello(peer), 0)
+    members.handle(Disconnected(A), 10_000)
+    members.handle(Disconnected(B), 10_000 + LOST_TOGETHER_MS)
+    members.restart(10_001 + LOST_TOGETHER_MS, 60_000)
+    assert [peer for peer in (A, B, C) if members.live(peer)] == [B, C]
+    members.handle(hello(A), 60_500)
+    assert members.live(A)
 
 
 def test_members_are_in_the_order_of_their_ids() -> None:

@@ -199,6 +199,31 @@ async def test_early_rounds_may_be_alike(tmp_path: Path) -> None:
     assert not watched.found
 
 
+@pytest.mark.parametrize(("part", "count"), [(1.0, 1), (0.9, 0)])
+async def test_exact_copies_alone_are_found_in_the_first_rounds(
+    tmp_path: Path, part: float, count: int
+) -> None:
+    watched = Watched(tmp_path)
+    await watched.honest(1, A, B, C)
+    stale = watched.body(B)
+    for _ in range(COPIES):
+        assert not watched.found
+        await watched.add({A: watched.work(), B: watched.near(stale, part), C: watched.work()})
+    assert [each.author for each in watched.found] == [B] * count
+    for evidence in watched.found:
+        assert (await checked(watched, evidence)).checked == COPIES
+
+
+async def test_turned_signs_make_a_suspect_from_the_first_round_on(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    own = watched.work()
+    turned = Coefficients(own.counts, own.indices, -own.values)
+    honest = {author: watched.near(own, 0.9) for author in (A, B, D)}
+    await watched.add({**honest, C: turned})
+    assert watched.suspects == {C}
+    assert not watched.found, "it proves nothing: the others may have turned theirs"
+
+
 async def test_a_payload_that_is_not_there_judges_nothing_and_is_looked_at_again(
     watched: Watched,
 ) -> None:

@@ -31,9 +31,17 @@ def spec_for(corpus: Corpus) -> RunSpec:
 
 
 class Crowd:
-    """Authors A, B, ...; those in `noisy` send places and signs by chance."""
+    """Authors A, B, ...; those in `noisy` send places and signs by chance, those in `turned` every
+    sign turned.
+    """
 
-    def __init__(self, corpus: Corpus, authors: int, noisy: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        authors: int,
+        noisy: tuple[int, ...] = (),
+        turned: tuple[int, ...] = (),
+    ) -> None:
         torch.set_num_threads(1)
         spec = spec_for(corpus)
         self.info = RunInfo(spec, run_id(spec, KEY), KEY)
@@ -42,6 +50,7 @@ class Crowd:
         """The committed state, as an auditor has it."""
         self._own = [self._replica() for _ in self.authors]
         self.noisy = {self.authors[number] for number in noisy}
+        self.turned = {self.authors[number] for number in turned}
         self.payloads: dict[Digest, bytes] = {}
         self.round = 0
         self._random = np.random.default_rng(0)
@@ -62,6 +71,8 @@ class Crowd:
             payload, _ = replica.encoded(header, replica.extract(self.round))
             if author in self.noisy:
                 payload = self._noise(header, payload)
+            if author in self.turned:
+                payload = self._turned(header, payload)
             digest = sha256(payload)
             self.payloads[digest] = payload
             entries.append(Entry(author, digest, len(payload), 1, SHARE))
@@ -83,6 +94,11 @@ class Crowd:
         if entry.digest not in self.payloads:
             raise UnavailableError("nobody gives it")
         return self.payloads[entry.digest]
+
+    def _turned(self, header: Header, payload: bytes) -> bytes:
+        shape = self.replica.shape
+        found = decode(payload, shape)[1]
+        return encode(header, Coefficients(found.counts, found.indices, -found.values), shape)
 
     def _noise(self, header: Header, payload: bytes) -> bytes:
         shape = self.replica.shape

@@ -17,6 +17,7 @@ from lockstep.audit.work.recompute import Recomputation, Recomputer, unaudited
 from node.data.corpus import Corpus
 from protocol.codec.evidence import Evidence
 from protocol.errors import DataError, DivergedError, RemoteProtocolError
+from protocol.ids import PeerId
 from tests.lockstep.audit.work.crowd import Crowd, spec_for
 from tests.support.tiny import tiny_spec
 
@@ -80,6 +81,33 @@ async def test_noise_is_found_after_three_audits_and_the_honest_are_left_alone(
         replay.apply(commit, [noisy.payloads[entry.digest] for entry in commit.entries])
     check.require_complete()
     assert check.checked == FAR_AUDITS
+
+
+async def test_turned_signs_are_found_by_one_audit_of_the_first_rounds_where_only_named_are_audited(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auditing, "EARLY_ROUNDS", 32)
+    crowd, found = Crowd(corpus, authors=4, turned=(2,)), list[Evidence]()
+    audit = audit_of(crowd, tmp_path / "work.json", found)
+    turned, honest = crowd.authors[2], crowd.authors[0]
+    for named in ({turned, honest}, set[PeerId](), {honest}):
+        commit, recorded = crowd.work()
+        await audit.before(
+            commit, recorded, frozenset(), crowd.replica, behind=0, named=frozenset(named)
+        )
+        if not crowd.round:
+            first = commit, recorded
+        crowd.apply(commit)
+        while await audit.step(crowd.payload, PATIENCE_S):
+            pass
+    (evidence,) = found
+    assert (evidence.author, [each.round for each in evidence.audits]) == (turned, [0])
+    # anybody computes it again
+    check = WorkCheck(found, Recomputer(crowd.info.spec, crowd.corpus))
+    genesis = Crowd(corpus, 4).replica
+    await check.before(*first, frozenset(), replica=genesis, payload=crowd.payload)
+    check.require_complete()
+    assert check.checked == 1
 
 
 async def test_evidence_that_was_made_up_does_not_come_out(noisy: Crowd, corpus: Corpus) -> None:

@@ -19,13 +19,15 @@ from lockstep.audit.work.judge import (
     FAR_AUDITS,
     LEARNED,
     LESS_AUDITS,
+    OPPOSED,
+    OPPOSED_COMPARED,
     SPACING_ROUNDS,
     TELLING,
     Book,
     Look,
     expectation,
 )
-from protocol.codec.evidence import Evidence
+from protocol.codec.evidence import CHANCE, Evidence, words
 from protocol.ids import PeerId, RunId, sha256
 
 RUN = RunId("ab" * 16)
@@ -266,3 +268,51 @@ def test_an_author_is_audited_again_after_some_rounds_alone() -> None:
     book.take(10, looks([0.9] * 4), RUN)
     assert not book.is_due(FIRST, 9 + SPACING_ROUNDS)
     assert book.is_due(FIRST, 10 + SPACING_ROUNDS)
+
+
+# ---- turned signs
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_one_audit_of_turned_signs_is_evidence_whatever_the_companions_do(early: bool) -> None:
+    book = Book()
+    take = book.take_early if early else book.take
+    (found,) = take(3, looks([0.18, 0.9, 0.9, 0.9]), RUN)
+    assert (found.author, found.finding, len(found.audits)) == (FIRST, "other work", 1)
+    assert found.audits[0].expected == CHANCE
+    assert words(found) == (
+        "work audit: agreed in 18 % of signs where chance agrees in 50 %; round 3"
+    )
+    framed = take(20, looks([0.9, 0.1, 0.1, 0.1]), RUN)
+    assert {each.author for each in framed} == {*OTHERS}, "those that turn theirs, and nobody else"
+
+
+def test_the_first_rounds_prove_nothing_but_turned_signs_and_space_the_audits() -> None:
+    book = Book()
+    for number in range(0, 4 * FAR_AUDITS, SPACING_ROUNDS):
+        assert not book.take_early(number, looks([OPPOSED, 0.5, 0.9, 0.95]), RUN)
+        assert not book.is_due(FIRST, number + SPACING_ROUNDS - 1)
+        assert book.is_due(FIRST, number + SPACING_ROUNDS)
+    assert (book.audits, book.suspects) == (0, set())
+
+
+def test_an_author_next_to_chance_is_not_accused_of_turned_signs_once_in_a_million_audits() -> None:
+    """With the fewest signs that may be compared; noise, and honest work that cannot be told from
+    it, are there.
+    """
+    right = np.random.default_rng(9).binomial(OPPOSED_COMPARED, 0.5, 1_000_000)
+    assert right.min() >= OPPOSED * OPPOSED_COMPARED
+    few = Look(FIRST, sha256(b""), 0.0, OPPOSED_COMPARED - 1, 500)
+    assert not Book().take_early(0, [few], RUN)
+
+
+def test_measured_honest_work_is_far_from_turned_signs_from_the_first_round_on() -> None:
+    document = json.loads((DATA.parent / "attack.json").read_text())
+    shares = [
+        share
+        for case in document["cases"]
+        for _, author, share in case["audits"]
+        if author < 8 - case["hostile"]
+    ]
+    assert len(shares) > 500
+    assert min(shares) > 2 * OPPOSED

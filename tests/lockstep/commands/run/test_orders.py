@@ -66,11 +66,14 @@ async def test_an_order_is_done_when_it_is_answered(
     [
         (acts.Resume(), "expected a paused run"),
         (acts.Unban(EVERYWHERE), f"no ban of {EVERYWHERE}"),
-        (acts.Pause("x" * 201), "reason: expected .*200"),
-        (acts.Announce(""), "text: expected"),
+        (acts.Pause("x" * 201), r"reason: expected at most 200 characters, found .*\(201 char"),
+        (acts.Announce(""), "text: expected a text, not an empty one, found ''"),
         (acts.Evict("not a key"), "peer: expected"),
-        (acts.Token("a b", b"d" * 32), "name: expected"),
-        (acts.Token("t", b"d" * 32, 0), "uses: expected"),
+        (acts.Token("a b", b"d" * 32), "name: expected 1 to 32 letters, digits, .*, found 'a b'"),
+        (acts.Token("t", b"d" * 32, 0), "uses: expected at least 1, found 0"),
+        (acts.Extend(10**9), "steps: expected at most 100000000, found 1000000000"),
+        (acts.Evict("ab" * 16, "", 10**9), "seconds of --for: expected at most 2592000, found 1"),
+        (acts.Rate(float("nan")), "learning_rate: expected more than 0.0, found nan"),
     ],
 )
 async def test_a_wrong_order_is_one_sentence_and_changes_nothing(
@@ -98,8 +101,12 @@ async def test_a_line_that_is_no_order_is_answered_with_the_reason(
     assert (await sent(tmp_path, Look()))["document"]["bans"] == []
 
 
+def test_a_token_of_a_far_end_is_listed_too() -> None:
+    assert orders.moment(2**40 - 1) == "9999-12-31 23:59:59 UTC"
+
+
 def test_without_a_coordinator_the_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match=f"no coordinator answers in {tmp_path}"):
+    with pytest.raises(UnavailableError, match=f"no coordinator answers in {tmp_path}.*: name the"):
         send(tmp_path, Look())
 
 

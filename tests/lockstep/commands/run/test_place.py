@@ -37,6 +37,11 @@ def test_a_doubtful_name_is_refused(text: str, words: str) -> None:
         key_of(text, MEMBERS)
 
 
+def test_what_is_no_target_may_have_been_meant_as_an_address() -> None:
+    with pytest.raises(SettingsError, match=r"or an IP address, found '999\.1\.1\.1'"):
+        target_of("999.1.1.1", MEMBERS)
+
+
 def test_a_name_of_two_members_is_refused() -> None:
     twins = [{"peer_id": ONE, "name": "node"}, {"peer_id": TWO, "name": "node"}]
     with pytest.raises(SettingsError, match="names 2"):

@@ -31,7 +31,7 @@ inside."""
 
 def test_mechanism_and_figures_are_printed_in_one_line() -> None:
     assert in_words("eth0", LINK, "tbf+delay") == (
-        "eth0: shaped by tbf+delay: up 20 Mbit/s 12.5 ms ± 2 ms 0.1 % lost, "
+        "eth0: shaped by tbf+delay; asked for: up 20 Mbit/s 12.5 ms ± 2 ms 0.1 % lost, "
         "down 220 Mbit/s 12.5 ms ± 2 ms 0.1 % lost"
     )
 
@@ -142,7 +142,8 @@ def test_a_container_s_interface_is_shaped_until_the_command_is_told_to_leave() 
             "node-0", command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
         ) as process:
             assert re.match(
-                r"eth0: shaped by (netem|tbf\+delay): up 2 Mbit/s 20 ms", process.stdout.readline()
+                r"eth0: shaped by (netem|tbf\+delay); asked for: up 2 Mbit/s 20 ms",
+                process.stdout.readline(),
             )
             found = lab.measure("node-0")
             process.terminate()

@@ -1,0 +1,231 @@
+"""What a round costs this machine, measured before it joins: the samples in a pass, and its time.
+
+A replica is built as a node builds it, makes passes over random tokens, takes their gradients into
+the momentum and extracts a payload, and is thrown away. Nothing is written and nothing is sent.
+How many samples a pass has is decided by `node.model.pass_size`.
+"""
+
+import gc
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from node.model.pass_size import PASS_PARTS, TRIALS_S, Room, Trial, best, next_step
+from node.model.training import TrainingModel
+from node.replica.factory import replica_for
+from node.replica.replica import Replica
+from node.settings import NodeSettings
+from node.system.device import choose_devices, free_memory_bytes, limit_memory, use_threads
+from protocol.ids import PeerId
+from protocol.run_info import RunInfo
+
+MEMORY_SHARE = 0.8
+"""Part of the free memory that passes may take: payloads and commits need some as well."""
+
+TIMED_S = 0.1
+"""Time for the timed passes of one trial: a short one is made more than once, and the quickest
+counts, as other programs only ever slow a pass."""
+
+_STATUS = Path("/proc/self/status")
+_PEAK_RESET = Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A round of this machine, as it was measured."""
+
+    micro_batch: int
+    """Samples in a pass on each device."""
+    samples: int
+    """Samples in a pass on all devices together."""
+    pass_s: float
+    round_s: float
+    """Seconds of all the work of a round with one pass."""
+    reason: str
+    """Why no larger pass was tried, in words; empty where its size was given."""
+
+
+def rehearse(
+    settings: NodeSettings, info: RunInfo, memory_bytes: int = 0, *, finds: bool
+) -> Rehearsal:
+    """What a round takes here, with passes of the size that is quickest if it `finds` that, else
+    with that of the settings. `memory_bytes` is what the run may take, 0: what is free. Blocks for
+    some seconds.
+
+    Raises `SettingsError` when the run cannot be trained here.
+    """
+    use_threads(settings.threads)
+    devices = choose_devices(settings.device)
+    limit_memory(devices, settings.gpu_memory)
+    try:
+        return _rehearsed(settings, info, devices, memory_bytes if finds else None)
+    finally:
+        gc.collect()
+        if devices[0].type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def _rehearsed(
+    settings: NodeSettings,
+    info: RunInfo,
+    devices: tuple[torch.device, ...],
+    memory_bytes: int | None,
+) -> Rehearsal:
+    """`memory_bytes` None: the size of a pass is that of the settings."""
+    device, *others = devices
+    before_bytes = _resident_bytes("VmRSS")
+    replica = _replica(info, device)
+    replica.trainee.spread(others)
+    samples, reason = settings.micro_batch, ""
+    if memory_bytes is not None:
+        compute_s = info.spec.rounds.compute_ms / 1000 * settings.duty_cycle / 100
+        room = Room(
+            info.spec.rounds.batch_samples_max // len(devices),
+            compute_s / PASS_PARTS,
+            _room_bytes(device, memory_bytes, _resident_bytes("VmRSS") - before_bytes),
+        )
+        samples, reason = _found(replica.trainee, info, room)
+    replica.trainee.micro_batch_max = samples
+    pass_s, round_s = _round(replica, info)
+    micro_batch = replica.trainee.micro_batch_max  # less where memory has run out
+    return Rehearsal(micro_batch, micro_batch * len(devices), pass_s, round_s, reason)
+
+
+def _replica(info: RunInfo, device: torch.device) -> Replica:
+    if info.spec.algorithm.mixes:
+        return replica_for(info.spec, info.run_id, device, 1, PeerId("0" * 32))
+    return Replica(info.spec, info.run_id, device, 1)
+
+
+def _found(trainee: TrainingModel, info: RunInfo, room: Room) -> tuple[int, str]:
+    """The size of a pass that is quickest, and why no larger one was tried."""
+    began_s = time.monotonic()
+    trials: list[Trial] = []
+    while (step := next_step(trials, room, time.monotonic() - began_s)).samples:
+        trial = _tried(trainee, info, step.samples)
+        if trial is None:
+            return best(trials).samples, f"{step.samples} do not fit the memory of {trainee.device}"
+        trials.append(trial)
+    return best(trials).samples, step.reason
+
+
+def _tried(trainee: TrainingModel, info: RunInfo, samples: int) -> Trial | None:
+    """A pass with `samples` on each device; None when it does not fit a device's memory.
+
+    Raises `SettingsError` when not even one sample fits.
+    """
+    trainee.micro_batch_max = samples
+    tokens = _tokens(trainee, info, samples * (1 + len(trainee.twins)))
+    trainee.model.train()
+    trainee.zero_gradients()
+    before_bytes = _begin_peak(trainee.device)
+    pass_s = _quickest(trainee, tokens)
+    if pass_s is None:
+        return None
+    return Trial(samples, pass_s, max(0, _peak_bytes(trainee.device) - before_bytes))
+
+
+def _quickest(trainee: TrainingModel, tokens: Any) -> float | None:
+    """Seconds of the quickest of some passes over the same tokens; None when one does not fit. The
+    first, which compiles, counts only where it is too long to be made again.
+    """
+    pass_s = _timed(trainee, tokens)
+    if pass_s is None or pass_s > TRIALS_S / 2:
+        return pass_s
+    found_s, spent_s = math.inf, 0.0
+    while spent_s < TIMED_S:
+        if (pass_s := _timed(trainee, tokens)) is None:
+            return None
+        found_s, spent_s = min(found_s, pass_s), spent_s + pass_s
+    return found_s
+
+
+def _timed(trainee: TrainingModel, tokens: Any) -> float | None:
+    """Seconds of one pass on all devices; None when it does not fit the memory of one."""
+    began_s = time.monotonic()
+    try:
+        if trainee.micro_batch_max == 1:
+            trainee.in_memory(lambda: trainee.gradients(list(trainee.pieces([tokens]))))
+        else:
+            trainee.gradients(list(trainee.pieces([tokens])))
+        return time.monotonic() - began_s
+    except torch.OutOfMemoryError:
+        pass
+    # Out here the error is gone, whose traceback held on to the tensors of the failed pass.
+    if trainee.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
+
+
+def _round(replica: Replica, info: RunInfo) -> tuple[float, float]:
+    """(Seconds of a pass, seconds of a round with one pass), at the second round: the first
+    compiles.
+    """
+    trainee, pass_s, round_s = replica.trainee, 0.0, 0.0
+    tokens = _tokens(trainee, info, trainee.micro_batch_max * (1 + len(trainee.twins)))
+    for round in (0, 1):
+        began_s = time.monotonic()
+        passes = trainee.passes([tokens])
+        while passes.next():
+            pass
+        passes.finish()
+        pass_s = time.monotonic() - began_s
+        replica.accumulate()
+        replica.extract(round)
+        round_s = time.monotonic() - began_s
+    return pass_s, round_s
+
+
+def _tokens(trainee: TrainingModel, info: RunInfo, samples: int) -> Any:
+    """Random samples: int64 [samples, sequence_length + 1]."""
+    vocabulary = trainee.model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    shape = (samples, info.spec.data.sequence_length + 1)
+    return np.random.default_rng(0).integers(0, vocabulary, shape)
+
+
+# ---- memory
+
+
+def _room_bytes(device: torch.device, allowed_bytes: int, held_bytes: int) -> int | None:
+    """Memory that passes may take beside the replica, which holds `held_bytes` of this process;
+    None where that cannot be told. What is allowed counts where the CPU trains: the memory of a GPU
+    has a limit of its own.
+    """
+    free_bytes = free_memory_bytes(device)
+    if allowed_bytes and device.type == "cpu":
+        left_bytes = max(0, allowed_bytes - held_bytes)
+        free_bytes = left_bytes if free_bytes is None else min(free_bytes, left_bytes)
+    return None if free_bytes is None else int(MEMORY_SHARE * free_bytes)
+
+
+def _begin_peak(device: torch.device) -> int:
+    """Begins to watch the peak of memory; returns the bytes that are taken now."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    with suppress(OSError):  # the peak of before counts then, and the room is judged too small
+        _PEAK_RESET.write_text("5", encoding="ascii")
+    return _resident_bytes("VmRSS")
+
+
+def _peak_bytes(device: torch.device) -> int:
+    """Most bytes that were taken since `_begin_peak`."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return _resident_bytes("VmHWM")
+
+
+def _resident_bytes(field: str) -> int:
+    """Memory of this process, VmRSS now or VmHWM at its peak; 0 where that cannot be told."""
+    try:
+        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return 0
+    rows = (line.split() for line in lines if line.startswith(f"{field}:"))
+    return next((1024 * int(row[1]) for row in rows), 0)

@@ -1,0 +1,116 @@
+"""The product's audit of authors beside one case, in the time of rounds.
+
+Copies and turned signs are looked for by the product's `CopyWatch`, in the bytes of payloads. Work
+is audited by the product's lottery, budget and judge, as `lockstep.audit.work.auditing` does it,
+but on the clock of rounds: an audit takes as long as an author takes for its round. What is found
+reaches the coordinator `DELAY_ROUNDS` later.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from lockstep.audit.copies.payloads import Payloads
+from lockstep.audit.copies.watching import CopyWatch
+from lockstep.audit.work.ages import Ages
+from lockstep.audit.work.judge import EARLY_ROUNDS, Book, Look, are_alike
+from lockstep.audit.work.lottery import PANEL, Budget, by_lot, panel
+from node.demo.sign_audit import Agreement
+from protocol.codec.commits import Commit, Entry
+from protocol.codec.evidence import Evidence
+from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
+from protocol.ids import Digest, PeerId, sha256
+from protocol.run_info import RunInfo
+from protocol.runfile import RunSpec, run_id
+from tests.benchmarks.attack.cases import AUDIT_BUDGET, AUTHORS
+
+PEERS = [PeerId(f"{number + 1:032x}") for number in range(AUTHORS)]
+
+Sent = Mapping[int, Coefficients]
+"""The payloads of a round, by author."""
+
+
+class Auditor:
+    """All that a named auditor does about authors. `directory` is for its notes."""
+
+    def __init__(self, spec: RunSpec, shape: PayloadShape, seed: int, directory: Path) -> None:
+        key = b"k" * 32
+        self._info = RunInfo(spec, run_id(spec, key), key)
+        self._shape, self._secret = shape, seed.to_bytes(32)
+        self._blobs: dict[Digest, bytes] = {}
+        self._found: list[Evidence] = []
+        self._watch = CopyWatch(
+            self._info,
+            secret=self._secret,
+            tell=self._found.append,
+            path=directory / f"copies-{seed}.json",
+        )
+        self._book, self._ages, self._budget = Book(), Ages(), Budget(AUDIT_BUDGET)
+        self._runner = asyncio.Runner()
+        self.audits: list[tuple[int, int, float]] = []
+        """Round, author and share of signs that agree."""
+
+    def close(self) -> None:
+        """Give the threads back."""
+        self._runner.close()
+
+    def look(
+        self, number: int, sent: Sent, audit: Callable[[int], Agreement]
+    ) -> dict[int, Evidence]:
+        """The evidence that the payloads of a round bring, by author. `audit` computes an author's
+        gradient again.
+        """
+        self._found.clear()
+        commit = self._commit(number, sent)
+        read = Payloads(self._payload, self._shape)
+        named = self._runner.run(self._watch.look(commit, frozenset(), read, restarts=0))
+        self._found += self._work(number, sent, frozenset(named), audit)
+        return {PEERS.index(each.author): each for each in self._found}
+
+    def _work(
+        self,
+        number: int,
+        sent: Sent,
+        named: frozenset[PeerId],
+        audit: Callable[[int], Agreement],
+    ) -> list[Evidence]:
+        self._budget.earn(float(number), len(sent))
+        self._ages.committed(number, [PEERS[author] for author in sent])
+        if not self._budget.allows:
+            return []
+        drawn = self._drawn(number, sent, named)
+        looks = []
+        for peer in drawn:
+            author = PEERS.index(peer)
+            found = audit(author)
+            self.audits.append((number, author, round(found.share, 4)))
+            age, settled = self._ages.of(peer), self._ages.is_settled(peer)
+            digest = sha256(b"%d %d" % (number, author))
+            looks.append(Look(peer, digest, found.share, found.compared, age, settled))
+        self._budget.spend(float(len(looks)))
+        take = self._book.take_early if number < EARLY_ROUNDS else self._book.take
+        return take(number, looks, self._info.run_id)
+
+    def _drawn(self, number: int, sent: Sent, named: frozenset[PeerId]) -> list[PeerId]:
+        due = [PEERS[author] for author in sent if self._book.is_due(PEERS[author], number)]
+        if number < EARLY_ROUNDS:
+            return by_lot(self._secret, number, named.intersection(due))[:PANEL]
+        suspects = self._book.suspects | named
+        drawn = panel(self._secret, number, due, suspects, self._are_alike)
+        return drawn if len(drawn) > 1 else []
+
+    def _are_alike(self, one: PeerId, other: PeerId) -> bool:
+        return are_alike(self._ages.of(one), self._ages.of(other))
+
+    def _commit(self, number: int, sent: Sent) -> Commit:
+        entries = []
+        for author, found in sent.items():
+            header = Header(self._info.run_id, number, PEERS[author])
+            blob = encode(header, found, self._shape)
+            digest = sha256(blob)
+            self._blobs[digest] = blob
+            entries.append(Entry(PEERS[author], digest, len(blob), 1, 1))
+        return Commit(self._info.run_id, number, number, tuple(entries), 0, 0, Digest(bytes(32)))
+
+    async def _payload(self, round: int, entry: Entry) -> bytes:
+        return self._blobs[entry.digest]

@@ -1,0 +1,79 @@
+"""What a first start has measured: shown before the question, remembered, measured again when the
+machine's settings are others.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lockstep.volunteer.measured import (
+    MEASURED_NAME,
+    FirstLook,
+    bell_lines,
+    look,
+    remember,
+    remembered,
+)
+from node.rehearsal import Rehearsal
+from node.settings import NodeSettings
+from protocol.ids import RunId
+from protocol.run_info import RunInfo
+from protocol.runfile import ModelSpec, RoundsSpec, RunSpec
+from tests.support.tiny import tiny_spec
+
+RUN = RunId("ab" * 16)
+SPEC = RunSpec(rounds=RoundsSpec(compute_ms=4_000, publish_ms=2_000))
+SETTINGS = NodeSettings("h:1", Path("x"), device="cpu", threads=2)
+
+
+def test_a_size_is_remembered_for_its_run_and_the_same_machine(tmp_path: Path) -> None:
+    assert remembered(tmp_path, RUN, SETTINGS, 0) == 0
+    remember(tmp_path, RUN, SETTINGS, 0, 16)
+    assert remembered(tmp_path, RUN, SETTINGS, 0) == 16
+    assert remembered(tmp_path, RUN, replace(SETTINGS, name="attic"), 0) == 16
+    assert remembered(tmp_path, RunId("cd" * 16), SETTINGS, 0) == 0
+    assert remembered(tmp_path, RUN, replace(SETTINGS, device="cuda"), 0) == 0
+    assert remembered(tmp_path, RUN, replace(SETTINGS, gpu_memory=50), 0) == 0
+    assert remembered(tmp_path, RUN, SETTINGS, 10**9) == 0
+
+
+@pytest.mark.parametrize("damage", [b"{", b'{"run_id": 1}', b"[]"])
+def test_a_damaged_file_is_measured_again(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / MEASURED_NAME).write_bytes(damage)
+    assert remembered(tmp_path, RUN, SETTINGS, 0) == 0
+
+
+def test_a_size_that_is_none_counts_as_none(tmp_path: Path) -> None:
+    remember(tmp_path, RUN, SETTINGS, 0, -4)
+    assert remembered(tmp_path, RUN, SETTINGS, 0) == 0
+
+
+def test_the_question_says_pass_bell_and_when_the_work_counts() -> None:
+    seen = FirstLook(Rehearsal(4, 4, 0.5, 0.8, "16 are hardly quicker"))
+    given, bell, counted = bell_lines(seen, SETTINGS, SPEC, {})
+    assert given == "pass: 4 samples: 16 are hardly quicker"
+    assert bell.startswith("bell: yes: a round with one pass of 4 samples takes 0.8 s")
+    assert counted.startswith("counted: not known")
+
+
+def test_a_machine_that_is_too_slow_is_told_so_before_it_joins() -> None:
+    seen = FirstLook(Rehearsal(1, 1, 7.0, 7.5, ""))
+    _, bell, _ = bell_lines(seen, SETTINGS, SPEC, {})
+    assert bell.startswith("bell: no, because")
+    assert bell.endswith("; more --threads, or a GPU")
+
+
+def test_a_limit_that_is_too_low_stands_in_the_question() -> None:
+    seen = FirstLook(Rehearsal(1, 1, 0.5, 0.8, ""))
+    members = {"members": [{}] * 200}
+    low = replace(SETTINGS, download_limit=20_000)
+    assert bell_lines(seen, low, SPEC, members)[-1].startswith("limits: --download-limit 20000")
+
+
+def test_a_run_that_cannot_be_trained_here_is_named_before_the_question(tmp_path: Path) -> None:
+    wrong = tiny_spec().model_copy(update={"model": ModelSpec(type="lama", config={})})
+    seen = look(SETTINGS, RunInfo(wrong, RUN, b""), 0, finds=True)
+    assert seen.rehearsal is None
+    first, *_ = bell_lines(seen, SETTINGS, wrong, {})
+    assert first.startswith("bell: no, because this machine cannot train the run: model.type")

@@ -1,0 +1,98 @@
+"""A round is measured before a node joins: the size of a pass is found, or taken as given."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from node import rehearsal
+from node.model.pass_size import Room
+from node.model.training import TrainingModel
+from node.rehearsal import rehearse
+from node.settings import NodeSettings
+from protocol.errors import SettingsError
+from protocol.ids import RunId
+from protocol.run_info import RunInfo
+from protocol.runfile import RunSpec
+from tests.support.tiny import tiny_spec
+
+
+def info(spec: RunSpec | None = None) -> RunInfo:
+    return RunInfo(spec or tiny_spec(), RunId("a" * 32), b"")
+
+
+def settings(place: Path, device: str = "cpu") -> NodeSettings:
+    return NodeSettings("h:1", place, device=device, threads=1, micro_batch=3)
+
+
+def full_above(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
+    """A device whose memory holds passes of at most this many samples."""
+    honest = TrainingModel.gradient
+
+    def gradient(self: TrainingModel, piece: Tensor) -> float:
+        if len(piece) > samples:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 MiB")
+        return honest(self, piece)
+
+    monkeypatch.setattr(TrainingModel, "gradient", gradient)
+
+
+def test_a_given_size_is_measured_as_it_is_on_every_device(tmp_path: Path) -> None:
+    found = rehearse(settings(tmp_path, "cpu,cpu"), info(), finds=False)
+    assert (found.micro_batch, found.samples, found.reason) == (3, 6, "")
+    assert 0 < found.pass_s <= found.round_s
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_the_size_that_is_found_fits_the_devices_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_above(monkeypatch, 1)
+    found = rehearse(settings(tmp_path), info(), finds=True)
+    assert (found.micro_batch, found.reason) == (1, "2 do not fit the memory of cpu")
+
+
+def test_where_not_one_sample_fits_the_run_cannot_be_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_above(monkeypatch, 0)
+    with pytest.raises(SettingsError, match="one sample does not fit"):
+        rehearse(settings(tmp_path), info(), finds=True)
+
+
+def test_the_rooms_bounds_are_those_of_run_machine_and_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Room] = []
+
+    def found(_: TrainingModel, __: RunInfo, room: Room) -> tuple[int, str]:
+        seen.append(room)
+        return 1, "seen"
+
+    monkeypatch.setattr(rehearsal, "_found", found)
+    monkeypatch.setattr(rehearsal, "free_memory_bytes", lambda _: 10**9)
+    rounds, half = tiny_spec().rounds, replace(settings(tmp_path, "cpu,cpu"), duty_cycle=50)
+    for allowed in (0, 2 * 10**9, 1):
+        assert rehearse(half, info(), allowed, finds=True).samples == 2
+    assert {room.samples_max for room in seen} == {rounds.batch_samples_max // 2}
+    assert {room.pass_s_max for room in seen} == {rounds.compute_ms / 1000 / 2 / 4}
+    assert [room.memory_bytes for room in seen] == [8 * 10**8, 8 * 10**8, 0]
+
+
+def test_the_size_of_a_pass_changes_no_gradient_of_the_same_samples() -> None:
+    """What replicas agree on never sees it: the mean over the samples is the contribution."""
+    torch.manual_seed(0)
+    samples = torch.randint(0, 200, (8, 17))
+    found = []
+    for micro_batch in (1, 4):
+        replica = rehearsal._replica(info(), torch.device("cpu"))
+        replica.trainee.micro_batch_max = micro_batch
+        passes = replica.trainee.passes([samples])
+        while passes.next():
+            pass
+        assert passes.finish().samples == 8
+        found.append([each.grad for each in replica.trainee.parameters.values()])
+    for one, four in zip(*found, strict=True):
+        torch.testing.assert_close(one, four, rtol=1e-4, atol=1e-6)
