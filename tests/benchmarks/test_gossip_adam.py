@@ -1,5 +1,7 @@
 """The study of gossip Adam: its page says what its data say, and its cells train."""
 
+from pathlib import Path
+
 import pytest
 
 from protocol.mixing.topologies import TOPOLOGY_NAMES
@@ -8,6 +10,7 @@ from tests.benchmarks.gossip_adam.report import FIGURE, PAGES, document, figure,
 from tests.benchmarks.gossip_adam.rounds import crossover, rounds
 from tests.benchmarks.gossip_adam.train import NODES, Mixing, Result
 from tests.benchmarks.gossip_adam.train import Cell as StudyCell
+from tests.support.tiny import tiny_corpus
 
 
 def test_the_page_has_the_current_tables_and_figure() -> None:
@@ -51,6 +54,23 @@ def test_all_nodes_mix_over_the_edges_of_the_round(name: str) -> None:
     assert values.mean().item() == pytest.approx((NODES - 1) / 2, abs=1e-5)
     assert float(values.std(0).max()) < 0.5  # 2.4 at first
     assert result.bytes_up > 0
+
+
+def test_the_gradients_of_all_nodes_at_once_are_those_of_each(tmp_path: Path) -> None:
+    import torch
+
+    from node.data.corpus import Corpus
+    from tests.benchmarks.gossip_adam.train import Network
+
+    network = Network(0, Corpus.open(tiny_corpus(tmp_path)))
+    samples = network.samples(0)
+    found = network.gradients(network.start.repeat(NODES, 1), samples)
+    for row, own in zip(found[:2], samples, strict=False):
+        network.trainee.zero_gradients()
+        network.trainee.gradient(own)
+        gradients = [each.grad.flatten() for each in network.trainee.parameters.values()]  # type: ignore[union-attr]
+        mean = torch.cat(gradients) / len(own)
+        torch.testing.assert_close(row, mean, rtol=1e-3, atol=1e-6)
 
 
 def test_a_round_of_gossip_is_shorter_only_with_very_many_homes() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.benchmarks.gossip_adam.train import Cell
 
-FIRST, SHORT, LONG = 50, 200, 400
+FIRST, SHORT, LONG, LONGEST = 50, 200, 400, 1600
 SEEDS = (0, 1, 2)
 RATE_SEED = 9
 """The seed of the cells that chose the rates; not one of the study's."""
@@ -23,6 +23,12 @@ RATE_CELLS = [
     *(
         Cell("gossip", SHORT, rate, RATE_SEED, accumulate=4, betas=WINDOW_BETAS)
         for rate in (0.008, 0.016, 0.032)
+    ),
+    *(Cell("adamw", LONGEST, rate, RATE_SEED) for rate in (0.002, 0.004, 0.008, 0.016)),
+    *(Cell("gossip", LONGEST, rate, RATE_SEED) for rate in (0.004, 0.008, 0.016)),
+    *(
+        Cell("gossip", LONGEST, rate, RATE_SEED, accumulate=4, betas=WINDOW_BETAS)
+        for rate in (0.004, 0.008, 0.016)
     ),
 ]
 
@@ -43,6 +49,9 @@ ROWS = {
     "accumulate 4": WINDOWS,
     "synchronous Adam, 400 steps": replace(SYNCHRONOUS, steps=LONG),
     "plain, 400 steps": replace(PLAIN, steps=LONG),
+    "synchronous Adam, 1600 steps": replace(SYNCHRONOUS, steps=LONGEST),
+    "plain, 1600 steps": replace(PLAIN, steps=LONGEST, learning_rate=0.008),
+    "accumulate 4, 1600 steps": replace(WINDOWS, steps=LONGEST, learning_rate=0.004),
 }
 """The study's cells by title, with seed 0: one-peer exponential, float16 and 200 steps where not
 named.
@@ -60,6 +69,11 @@ COMPARISONS = {
         "plain, 400 steps",
         "synchronous Adam, 400 steps",
     ),
+    "plain, against synchronous Adam, 1600 steps": (
+        "plain, 1600 steps",
+        "synchronous Adam, 1600 steps",
+    ),
+    "accumulate 4, against plain, 1600 steps": ("accumulate 4, 1600 steps", "plain, 1600 steps"),
     "accumulate 4, against synchronous Adam": ("accumulate 4", "synchronous Adam"),
     "int8 differences, against whole float16": ("plain, int8", "plain"),
     "int8 to the newest mean, against whole float16": (

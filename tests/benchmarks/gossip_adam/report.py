@@ -11,7 +11,7 @@ from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology
 from protocol.mixing.weights import validated
 from tests.benchmarks.figures import canvas, svg
 from tests.benchmarks.gossip_adam.cells import COMPARISONS, RATE_CELLS, ROWS, SEEDS, SHORT
-from tests.benchmarks.gossip_adam.rounds import rounds_table
+from tests.benchmarks.gossip_adam.rounds import measured_table, rounds_table
 from tests.benchmarks.gossip_adam.train import Cell, Result
 from tests.benchmarks.pages.blocks import rendered, table
 from tests.benchmarks.parity.comparison import Difference
@@ -51,7 +51,12 @@ def page(path: Path) -> str:
     if path == NOTES:
         blocks = {"topologies": _topologies, "rates": _rates, "rounds": rounds_table}
     else:
-        blocks = {"cells": _cells, "comparisons": _comparisons, "distances": _distances}
+        blocks = {
+            "cells": _cells,
+            "comparisons": _comparisons,
+            "distances": _distances,
+            "beside": measured_table,
+        }
     return rendered(path.read_text(), blocks)
 
 
@@ -161,6 +166,7 @@ def _rates() -> str:
         if cell.accumulate > 1:
             betas = " and ".join(f"{beta:g}" for beta in cell.betas)
             title = f"accumulate {cell.accumulate}, betas {betas}"
+        title += f", {cell.steps} steps"
         rows.setdefault(title, []).append(f"{cell.learning_rate:g}: {_end(cell):.3f}")
     return table(("method", "rate: bits per byte"), [[t, ", ".join(r)] for t, r in rows.items()], 2)
 

@@ -1,4 +1,9 @@
-"""Rounds of gossip Adam beside those of DeMo on the same lines, as the planner predicts them."""
+"""Rounds of gossip Adam beside those of DeMo on the same lines: the planner's, and those that
+`tests.benchmarks.gossip.beside_demo` measured.
+"""
+
+import json
+from pathlib import Path
 
 from node.gossip_adam.wire import message_bytes
 from protocol.codec.payload import PayloadShape
@@ -11,6 +16,8 @@ from protocol.runfile import ModelSpec
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.planner import line
 from tests.benchmarks.wan.model import CONFIGS
+
+MEASURED_FILE = Path("docs/results/data/gossip-beside-demo.json")
 
 PROFILES = ("cable", "fibre")
 HOMES = (4, 8, 16, 64)
@@ -74,3 +81,24 @@ def rounds_table() -> str:
         "gossip is shorter from",
     )
     return table(head, rows)
+
+
+def measured_table() -> str:
+    """Seconds of a round of both over shaped lines, beside the planner's, told the arithmetic."""
+    rows = []
+    for cell in json.loads(MEASURED_FILE.read_text())["cells"]:
+        found = cell["measurement"]
+        least, most = min(found["step_s"]), max(found["step_s"])
+        rows.append(
+            [
+                f"{cell['homes']} {cell['profile']}",
+                "gossip Adam" if cell["method"] == "gossip-adam" else "DeMo, overlap 1",
+                f"{found['arithmetic_s']:.1f}",
+                f"{cell['measured_s']:.1f} ({least:.1f} to {most:.1f})",
+                f"{cell['predicted_s']:.1f}",
+                f"{cell['error']:+.0%}",
+                f"{cell['measured_up_bytes'] / 1e6:.1f}",
+            ]
+        )
+    head = ("homes", "method", "arithmetic, s", "measured, s", "predicted, s", "error", "MB up")
+    return table(head, rows, 2)

@@ -5,6 +5,7 @@ Adam takes the mean gradient of all nodes' samples, in one pass. All passes of t
 are made at once over stacked parameters, which are views of the mixers' own.
 """
 
+import copy
 import math
 import time
 import warnings
@@ -112,6 +113,7 @@ class Network:
         model = build_model("llama", TASK.config)
         model.set_attn_implementation("eager")  # type: ignore[operator]  # vmap knows its parts
         fill(model, seed, ModelSpec().init_std)
+        self._plain = copy.deepcopy(model)  # one whose embedding adds to `.grad` is none for vmap
         self.trainee = TrainingModel(model, micro_batch_max=256)
         self.start = torch.cat([p.detach().flatten() for p in self.trainee.parameters.values()])
         self._corpus, self._seed = corpus, seed
@@ -147,7 +149,7 @@ class Network:
 
     def _loss(self, parameters: dict[str, Tensor], samples: Tensor) -> Tensor:
         inputs = {"input_ids": samples[:, :-1], "use_cache": False}
-        output = functional_call(self.trainee.model, parameters, (), inputs)
+        output = functional_call(self._plain, parameters, (), inputs)
         return cross_entropy(output.logits.flatten(0, 1), samples[:, 1:].flatten())
 
 
