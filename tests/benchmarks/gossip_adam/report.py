@@ -13,14 +13,15 @@ from tests.benchmarks.figures import canvas, svg
 from tests.benchmarks.gossip_adam.cells import COMPARISONS, RATE_CELLS, ROWS, SEEDS, SHORT
 from tests.benchmarks.gossip_adam.rounds import measured_table, rounds_table
 from tests.benchmarks.gossip_adam.train import Cell, Result
-from tests.benchmarks.pages.blocks import rendered, table
+from tests.benchmarks.pages.blocks import Blocks, rendered, table
 from tests.benchmarks.parity.comparison import Difference
 
 RESULTS = Path("docs/results")
 DATA = RESULTS / "data/gossip-adam.json"
 PAGE = RESULTS / "gossip-adam.md"
 NOTES = RESULTS / "notes/gossip-adam-tries.md"
-PAGES = (PAGE, NOTES)
+BESIDE = RESULTS / "gossip-beside-demo.md"
+PAGES = (PAGE, NOTES, BESIDE)
 FIGURE = RESULTS / "figures/gossip-adam.svg"
 
 Entry = dict[str, Any]
@@ -48,15 +49,16 @@ def write_page() -> None:
 
 def page(path: Path) -> str:
     """A page with its tables computed anew."""
-    if path == NOTES:
-        blocks = {"topologies": _topologies, "rates": _rates, "rounds": rounds_table}
-    else:
-        blocks = {
-            "cells": _cells,
-            "comparisons": _comparisons,
+    blocks: Blocks = {
+        PAGE: {"cells": _cells, "comparisons": _comparisons},
+        BESIDE: {"beside": measured_table},
+        NOTES: {
             "distances": _distances,
-            "beside": measured_table,
-        }
+            "topologies": _topologies,
+            "rates": _rates,
+            "rounds": rounds_table,
+        },
+    }[path]
     return rendered(path.read_text(), blocks)
 
 

@@ -22,7 +22,6 @@ PAGES: dict[str, Blocks] = {
     "headline.md": {
         "results": headline.results,
         "differences": headline.differences,
-        "rates": headline.rates,
         "looks": headline.looks,
     },
     "attack.md": {
@@ -43,6 +42,7 @@ PAGES: dict[str, Blocks] = {
     "links.md": {"links": tables.links},
     "scale.md": {"scale": tables.scale},
     "chaos.md": {"chaos": tables.chaos, "busy": tables.chaos_busy},
+    "notes/headline-rates.md": {"rates": headline.rates},
     "notes/parity-tries.md": {
         sweep: partial(parity.tables, sweep) for sweep in SWEEPS if not sweep.startswith("local")
     },
