@@ -210,7 +210,8 @@ class Membership:
                 self.renew(peer, now_ms)
                 return []
             case Disconnected(peer):
-                if member := self.roster.get(peer):
+                member = self.roster.get(peer)
+                if member and member.connected:  # a second word of the same loss changes nothing
                     member.connected, member.lost_ms = False, now_ms
                 return []
             case Left(peer):

@@ -188,6 +188,15 @@ def test_only_those_that_were_away_before_count_as_away_after_a_restart() -> Non
     assert members.live(A)
 
 
+def test_a_second_word_of_the_same_loss_changes_nothing() -> None:
+    """It is not journalled, so a replay would lack it."""
+    members = members_of(A, B)
+    members.handle(Disconnected(A), 10_000)
+    members.handle(Disconnected(A), 10_001 + LOST_TOGETHER_MS)
+    members.restart(10_001 + LOST_TOGETHER_MS, 60_000)
+    assert not members.live(A)
+
+
 def test_members_are_in_the_order_of_their_ids() -> None:
     members = members_of(B, A)
     assert [member.peer for member in members] == [A, B]
