@@ -177,7 +177,10 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         ) as database:
             yield database
     except sqlite3.Error as error:
-        raise StorageError(f"cannot read {path}: {error}") from error
+        raise StorageError(
+            f"cannot read {path}: {error}; expected the whole journal of a coordinator: put it "
+            "back from a copy, or audit the run at HOST:PORT"
+        ) from error
 
 
 # ---- from a live run

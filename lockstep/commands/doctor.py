@@ -120,6 +120,7 @@ def examine(settings: NodeSettings, home: Path, *, finds_pass: bool) -> Iterator
     if info:
         finding, status = _examine_run(settings.coordinator)
         yield finding
+        yield from examine_admission(status)
     yield examine_way_in(address)
     yield Finding("clock", "ok", "rounds go by the coordinator's clock; this one's may be wrong")
     if software.verdict == "bad":
@@ -189,6 +190,18 @@ def _examine_run(coordinator: str) -> tuple[Finding, dict[str, Any]]:
         words, remedy = f"{words}: finished", "join another run"
         return Finding("run", "bad", words, remedy, ExitCode.OK), status
     return Finding("run", "ok", f"{words}: {status.get('reason')}"), status
+
+
+def examine_admission(status: Mapping[str, Any]) -> Iterator[Finding]:
+    """What a node needs to be let in, where the run does not admit everybody."""
+    match status.get("operator", {}).get("admission"):
+        case "token":
+            words, remedy = "with a token of the operator", "a first join with --token TOKEN"
+        case "list":
+            words, remedy = "by the operator's list", "tell the operator the id of `lockstep me`"
+        case _:
+            return
+    yield Finding("admission", "note", f"{words}, unless this key is admitted already", remedy)
 
 
 def _examine_work(

@@ -11,6 +11,7 @@ from lockstep.cli import main
 from lockstep.commands import doctor
 from lockstep.commands.doctor import (
     Finding,
+    examine_admission,
     examine_device,
     examine_disk,
     examine_rounds,
@@ -63,6 +64,16 @@ def test_a_measured_round_that_misses_the_bell_and_limits_that_are_too_low_are_b
     assert found["pass"].found == "2 samples, as you chose"
     assert (found["bell"].verdict, found["limits"].verdict) == ("bad", "bad")
     assert found["counted"].found.endswith("now: waiting for a member")
+
+
+def test_a_run_that_does_not_admit_everybody_says_what_it_takes() -> None:
+    assert list(examine_admission({"operator": {"admission": "open"}})) == []
+    assert list(examine_admission({})) == []
+    (token,) = examine_admission({"operator": {"admission": "token"}})
+    (listed,) = examine_admission({"operator": {"admission": "list"}})
+    assert (token.verdict, listed.verdict) == ("note", "note")
+    assert "--token" in token.remedy
+    assert "lockstep me" in listed.remedy
 
 
 def test_the_table_fits_80_columns() -> None:
