@@ -198,7 +198,7 @@ def examine_admission(status: Mapping[str, Any]) -> Iterator[Finding]:
         case "token":
             words, remedy = "with a token of the operator", "a first join with --token TOKEN"
         case "list":
-            words, remedy = "by the operator's list", "tell the operator the id of `lockstep me`"
+            words, remedy = "by the operator's list", "a join that names the id to be allowed"
         case _:
             return
     yield Finding("admission", "note", f"{words}, unless this key is admitted already", remedy)

@@ -73,7 +73,7 @@ def test_a_run_that_does_not_admit_everybody_says_what_it_takes() -> None:
     (listed,) = examine_admission({"operator": {"admission": "list"}})
     assert (token.verdict, listed.verdict) == ("note", "note")
     assert "--token" in token.remedy
-    assert "lockstep me" in listed.remedy
+    assert "id to be allowed" in listed.remedy
 
 
 def test_the_table_fits_80_columns() -> None:
