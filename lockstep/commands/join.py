@@ -151,7 +151,7 @@ def _measured(
             return replace(settings, micro_batch=known), None
     elif not shown or has_agreed(settings.directory):
         return settings, None
-    with messages.status("measures this machine: a few seconds"):
+    with messages.status("measures this machine: half a minute, more where it is busy"):
         import_node()
         be_nice(wishes.nice)
         seen = measured.look(settings, info, wishes.memory_bytes, finds=finds)
