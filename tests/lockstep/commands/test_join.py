@@ -36,6 +36,26 @@ def test_a_node_that_did_nothing_boasts_of_nothing(tmp_path: Path) -> None:
     assert farewell({"round": -1, "rounds": {"trained": 0}}, tmp_path) == []
 
 
+def test_threads_of_a_nice_node_sleep_while_they_wait_unless_the_owner_chose_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "OMP_WAIT_POLICY"
+    monkeypatch.setenv(name, "active")
+    joining.wait_asleep(10)
+    assert os.environ[name] == "active"
+    monkeypatch.delenv(name)
+    joining.wait_asleep(0)
+    assert name not in os.environ
+    joining.wait_asleep(10)
+    assert os.environ[name] == "passive"
+    monkeypatch.delenv(name)
+
+
+def test_torch_is_not_there_yet_when_its_threads_are_told_how_to_wait() -> None:
+    code = "import sys, lockstep.commands.join; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_other_programs_go_first_and_a_nicer_start_stays() -> None:
     code = (
         "import os; from lockstep.commands.join import be_nice\n"
