@@ -77,6 +77,8 @@ class NodeSession:
         self.instance, self.place = instance, place
         self.opened_ms = self.heard_ms = now_ms
         """Times of the run's clock: of the hello, and of the newest message."""
+        self.idle_ms = now_ms
+        """Time since which nothing of the node is left to be handled, unless it is `busy`."""
         self.busy = True
         """Whether a message of the node is being handled, the hello at first."""
         self._told_ms: int | None = None
@@ -88,7 +90,7 @@ class NodeSession:
 
     def waits(self, now_ms: int) -> None:
         """Every message is handled."""
-        self.busy, self.heard_ms = False, now_ms
+        self.busy, self.idle_ms = False, now_ms
 
     def tell_of_copy(self, place: str, now_ms: int) -> None:
         """Tell the node that another process tries to use its key, now and then."""

@@ -56,6 +56,14 @@ def test_a_session_that_is_being_opened_is_not_silent() -> None:
     assert not first_silent_ms([(B, NodeSession(now_ms=0))], 0, 20_000, SilenceWatch(SPEC))
 
 
+def test_a_message_that_took_long_to_handle_was_heard_when_it_came() -> None:
+    """Else a process that died with its hello on the way would seem to be at work for another."""
+    session = at_work(0)
+    session.hears(100)
+    session.waits(20_000)
+    assert (session.heard_ms, session.idle_ms) == (100, 20_000)
+
+
 def test_a_coordinator_that_was_away_hears_its_nodes_before_it_judges() -> None:
     """SIGSTOP, a suspended machine: what they sent meanwhile is not read yet."""
     sessions, watch = [(A, at_work(0)), (B, at_work(0))], SilenceWatch(SPEC)
