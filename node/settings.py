@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.links.upload_limit import check_rates
 from node.system.hardware import MPS_REFUSAL
+from node.system.rate_limit import check_rates
 from node.transports.factory import parse_kinds
 from protocol.addresses import check_advertise, check_listen, has_login
 from protocol.border.join_link import parse_link

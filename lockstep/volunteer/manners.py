@@ -15,7 +15,7 @@ from typing import Any
 
 from lockstep.console import bytes_text
 from lockstep.volunteer.others.quiet import QuietLimits
-from node.links.upload_limit import check_rates
+from node.system.rate_limit import check_rates
 from protocol.errors import SettingsError
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")

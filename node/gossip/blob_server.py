@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from node.links.upload_limit import upload_bucket
+from node.system.rate_limit import rate_bucket
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest
 
@@ -41,7 +41,7 @@ class BlobServer:
         self._payloads = payloads
         self._snapshots = snapshots
         self._clock_ms = clock_ms
-        self._bucket = upload_bucket(SNAPSHOT_BYTES_PER_SECOND, clock_ms())
+        self._bucket = rate_bucket(SNAPSHOT_BYTES_PER_SECOND, clock_ms())
         self._turn = asyncio.Lock()
 
     async def read(self, digest: Digest, offset: int, count: int) -> tuple[int, bytes] | None:

@@ -31,8 +31,8 @@ from node.links.link_choice import crowded_out, replaces
 from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose
 from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
-from node.links.upload_limit import upload_bucket
 from node.system.backoff import Backoff
+from node.system.rate_limit import rate_bucket
 from node.traffic import Traffic
 from node.transports.base import DIAL_S, Accept, Pipe, Transport
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
@@ -108,7 +108,7 @@ class Mesh:
         self._tasks: set[asyncio.Task[None]] = set()
         self._kept: dict[PeerId, Kept] = {}
         self._past = Traffic()
-        self._strangers_quota = upload_bucket(STRANGERS_BYTES_PER_SECOND, clock_ms())
+        self._strangers_quota = rate_bucket(STRANGERS_BYTES_PER_SECOND, clock_ms())
         self._stopped = False
 
     # ---- for the swarm

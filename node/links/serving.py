@@ -19,8 +19,8 @@ from node.links.network import BlobRange, LinkServer, NotHeldError, Purpose
 from node.links.protocol import LinkProtocol
 from node.links.protocol_events import Cancelled, FetchRequested
 from node.links.uplink import Uplink
-from node.links.upload_limit import upload_bucket
 from node.links.upload_queue import Upload
+from node.system.rate_limit import rate_bucket
 from protocol.border.token_bucket import TokenBucket
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import short
@@ -87,8 +87,8 @@ class Serving:
         self._received = asyncio.Event()
         self.shared_quota: TokenBucket | None = None
         """A limit that the peer shares with others."""
-        self._quota = owner.peer_limit and upload_bucket(owner.peer_limit, owner.clock_ms())
-        self._catch_up_quota = upload_bucket(CATCH_UP_BYTES_PER_SECOND, owner.clock_ms())
+        self._quota = owner.peer_limit and rate_bucket(owner.peer_limit, owner.clock_ms())
+        self._catch_up_quota = rate_bucket(CATCH_UP_BYTES_PER_SECOND, owner.clock_ms())
 
     @property
     def busy(self) -> bool:

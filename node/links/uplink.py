@@ -3,7 +3,7 @@
 `node.links.upload_queue` decides which upload begins next and how many run at once; here uploads
 wait for their turn.
 
-An upload limit is a token bucket (`node.links.upload_limit`). The bytes that transports and the
+An upload limit is a token bucket (`node.system.rate_limit`). The bytes that transports and the
 operating system add are estimated when bytes leave. Where the estimate was too low, the rest is
 charged as soon as it is known, within a second: everything that the kernel counted, including the
 session with the coordinator and circuits of libp2p's daemon.
@@ -19,9 +19,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN
-from node.links.upload_limit import upload_bucket
 from node.links.upload_queue import Upload, Uploads, Urgency
 from node.system.downlink import Downlink
+from node.system.rate_limit import rate_bucket
 from protocol.border.token_bucket import TokenBucket
 from protocol.ids import Digest, PeerId
 
@@ -64,9 +64,7 @@ class Uplink:
         """Send no more than this from now on, None: without a limit; `SettingsError` for a limit
         that is too low.
         """
-        self._bucket = (
-            upload_bucket(bytes_per_second, self._clock_ms()) if bytes_per_second else None
-        )
+        self._bucket = rate_bucket(bytes_per_second, self._clock_ms()) if bytes_per_second else None
 
     @asynccontextmanager
     async def turn(self, upload: Upload, size: int) -> AsyncIterator[None]:

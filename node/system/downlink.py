@@ -19,13 +19,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from node.system.rate_limit import rate_bucket
 from protocol.border.token_bucket import TokenBucket
-
-FILL_SHARE = 0.93
-"""Share of the limit at which the bucket fills."""
-
-BURST_S = 0.25
-"""Time of the limit that the bucket holds, so that no five seconds take more than the limit."""
 
 HEADERS_SHARE = 1.05
 """Bytes on the wire per byte that is taken: 66 of headers in each 1514, and the transport's own
@@ -52,9 +47,8 @@ class Downlink:
         self.limit(bytes_per_second)
 
     def limit(self, bytes_per_second: int) -> None:
-        """Take no more than this from now on."""
-        rate, burst = FILL_SHARE * bytes_per_second, BURST_S * bytes_per_second
-        bucket = TokenBucket(rate, burst, self._clock_ms()) if bytes_per_second else None
+        """Take no more than this from now on; `SettingsError` for a limit that is too low."""
+        bucket = rate_bucket(bytes_per_second, self._clock_ms()) if bytes_per_second else None
         with self._lock:
             self._piece_bytes = max(PIECE_BYTES_MIN, int(PIECE_S * bytes_per_second))
             self._bucket = bucket

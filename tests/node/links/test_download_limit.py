@@ -7,7 +7,7 @@ import secrets
 
 from node.links.network import PeerAddress
 from node.links.window import WINDOW_BYTES_MIN
-from node.system.downlink import BURST_S
+from node.system.rate_limit import BURST_S
 from protocol.ids import Digest
 from tests.node.links.net import Member, clock_ms, key_of, meshes, peer_of
 from tests.node.transports.memory_pipes import MemoryNetwork

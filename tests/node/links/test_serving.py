@@ -12,8 +12,8 @@ from node.links.protocol import LinkProtocol
 from node.links.protocol_events import Cancelled, Event, FetchRequested, Refused
 from node.links.serving import ACKNOWLEDGE_S, SERVED_BYTES_MIN, Serving
 from node.links.uplink import Uplink
-from node.links.upload_limit import upload_bucket
 from node.links.window import WINDOW_BYTES_MAX
+from node.system.rate_limit import rate_bucket
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId, sha256
 from protocol.wire_pb2 import Refusal
@@ -219,7 +219,7 @@ def test_a_peers_limit_holds_over_all_of_its_fetches(shared: bool) -> None:
 
     async def thirsty(bench: Bench, tasks: asyncio.TaskGroup) -> None:
         if shared:
-            bench.serving.shared_quota = upload_bucket(limit, loop_ms())
+            bench.serving.shared_quota = rate_bucket(limit, loop_ms())
         bench.ask(tasks)
         bench.ask(tasks)
         await bench.until_ended(tasks, 2)

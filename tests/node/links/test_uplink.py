@@ -17,8 +17,8 @@ from node.links.uplink import (
     PACKET_BYTES,
     Uplink,
 )
-from node.links.upload_limit import FILL_SHARE, LIMIT_BYTES_PER_SECOND_MIN, upload_bucket
 from node.links.upload_queue import Upload
+from node.system.rate_limit import FILL_SHARE, LIMIT_BYTES_PER_SECOND_MIN, rate_bucket
 from protocol.errors import SettingsError
 from protocol.ids import Digest
 from tests.node.links.net import peer_of
@@ -172,8 +172,8 @@ def test_without_a_limit_nothing_waits() -> None:
 def test_two_parts_of_any_limit_fit_into_its_bucket(limit: int) -> None:
     part = Uplink(limit, lambda: 0).part_bytes_max
     assert PART_BYTES_MIN <= part <= PART_BYTES_MAX
-    assert part <= max(PART_BYTES_MIN, upload_bucket(limit, 0).burst // 2)
-    assert HEADERS_SHARE * (part + PART_FRAME_OVERHEAD) <= upload_bucket(limit, 0).burst
+    assert part <= max(PART_BYTES_MIN, rate_bucket(limit, 0).burst // 2)
+    assert HEADERS_SHARE * (part + PART_FRAME_OVERHEAD) <= rate_bucket(limit, 0).burst
 
 
 def test_a_limit_below_the_least_is_refused_with_both_numbers() -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from node.system.downlink import BURST_S, FILL_SHARE, HEADERS_SHARE, Downlink
+from node.system.downlink import HEADERS_SHARE, Downlink
+from node.system.rate_limit import BURST_S, FILL_SHARE
 from tests.support.virtual_time import loop_ms, virtually
 
 LIMIT = 100_000

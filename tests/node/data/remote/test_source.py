@@ -11,7 +11,8 @@ import pytest
 
 from node.data.remote.source import FileSource, HttpSource, source_of
 from node.system.clock import own_clock_ms
-from node.system.downlink import BURST_S, Downlink
+from node.system.downlink import Downlink
+from node.system.rate_limit import BURST_S
 from tests.support.data_server import serving
 
 LIMIT, COUNT = 100_000, 60_000

@@ -1,6 +1,5 @@
-"""What a limit in bytes per second must be, and the bucket of an upload limit: bytes, filled a
-little slower than the limit, with a quarter of a second in it, so that no five seconds carry more
-than the limit.
+"""What a limit in bytes per second must be, and its bucket: bytes, filled a little slower than the
+limit, with a quarter of a second in it, so that no five seconds carry more than the limit.
 """
 
 from protocol.border.token_bucket import TokenBucket
@@ -32,11 +31,11 @@ def check_rates(**limits: int) -> None:
             )
 
 
-def upload_bucket(bytes_per_second: int, now_ms: int) -> TokenBucket:
+def rate_bucket(bytes_per_second: int, now_ms: int) -> TokenBucket:
     """The bucket of a limit; `SettingsError` for one that is too low."""
     if bytes_per_second < LIMIT_BYTES_PER_SECOND_MIN:
         raise SettingsError(
-            f"expected an upload limit of at least {LIMIT_BYTES_PER_SECOND_MIN} bytes per "
+            f"expected a limit of at least {LIMIT_BYTES_PER_SECOND_MIN} bytes per "
             f"second, got {bytes_per_second}"
         )
     return TokenBucket(FILL_SHARE * bytes_per_second, BURST_S * bytes_per_second, now_ms)
