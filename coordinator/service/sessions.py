@@ -77,20 +77,18 @@ class NodeSession:
         self.instance, self.place = instance, place
         self.opened_ms = self.heard_ms = now_ms
         """Times of the run's clock: of the hello, and of the newest message."""
-        self.idle_ms = now_ms
-        """Time since which nothing of the node is left to be handled, unless it is `busy`."""
-        self.busy = True
-        """Whether a message of the node is being handled, the hello at first."""
+        self.idle_ms: int | None = None
+        """Time since which every message is handled; None while one is, the hello at first."""
         self._told_ms: int | None = None
 
     def hears(self, now_ms: int) -> int:
         """A message has come, which is handled until `waits`; returns the time."""
-        self.busy, self.heard_ms = True, now_ms
+        self.idle_ms, self.heard_ms = None, now_ms
         return now_ms
 
     def waits(self, now_ms: int) -> None:
         """Every message is handled."""
-        self.busy, self.idle_ms = False, now_ms
+        self.idle_ms = now_ms
 
     def tell_of_copy(self, place: str, now_ms: int) -> None:
         """Tell the node that another process tries to use its key, now and then."""

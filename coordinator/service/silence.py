@@ -47,7 +47,9 @@ class SilenceWatch:
         if self._hears_since_ms > silent_ms:
             return []
         return [
-            peer for peer, session in sessions if session.idle_ms <= silent_ms and not session.busy
+            peer
+            for peer, session in sessions
+            if session.idle_ms is not None and session.idle_ms <= silent_ms
         ]
 
 
