@@ -31,7 +31,7 @@ from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import Evidence, words
 from protocol.errors import DataError, LocalProtocolError, UnavailableError
-from protocol.ids import Digest, PeerId
+from protocol.ids import Digest, PeerId, RunId
 from protocol.run_info import RunInfo
 from protocol.shuffle import Share
 
@@ -117,32 +117,15 @@ class WorkAudit:
         if busy or self._overlaps or not self._budget.allows:
             return
         said = trained(commit, recorded, voids)
-        due = [author for author in said if self._book.is_due(author, commit.round)]
-        shares = {author: said[author] for author in due}
-        drawn = self._drawn(commit.round, shares, named)
-        if not drawn:
+        authors = drawn(self._secret, commit.round, said, named, book=self._book, ages=self._ages)
+        if not authors:
             return
         started_s = time.monotonic()
         await asyncio.to_thread(self._recomputer.stand_at, replica.committed)
         self._budget.spend(time.monotonic() - started_s)
         entries = {entry.author: entry for entry in commit.entries}
-        left = [(entries[author], shares[author]) for author in drawn]
+        left = [(entries[author], said[author]) for author in authors]
         self._panel = Panel(commit.round, left, deepcopy(self._ages))
-
-    def _drawn(
-        self, round: int, authors: Collection[PeerId], named: frozenset[PeerId]
-    ) -> list[PeerId]:
-        """The authors of a round that are audited; in the first rounds those alone that are
-        `named`: more than turned signs is not told there.
-        """
-        if round < EARLY_ROUNDS:
-            return by_lot(self._secret, round, named.intersection(authors))[:PANEL]
-        suspects = self._book.suspects | named
-        drawn = panel(self._secret, round, authors, suspects, self._are_alike)
-        return drawn if len(drawn) > 1 else []  # nobody to compare with
-
-    def _are_alike(self, one: PeerId, other: PeerId) -> bool:
-        return are_alike(self._ages.of(one), self._ages.of(other))
 
     def drop(self) -> None:
         """The replay goes back: the round in hand may not be what it was."""
@@ -204,9 +187,7 @@ class WorkAudit:
             work.looks.append(look_of(entry, found, work.ages))
 
     async def _judge(self, work: Panel) -> None:
-        early = work.round < EARLY_ROUNDS
-        take = self._book.take_early if early else self._book.take
-        evidence = take(work.round, work.looks, self._info.run_id)
+        evidence = proven(self._book, work.round, work.looks, self._info.run_id)
         await asyncio.to_thread(self._save)
         for each in evidence:
             about = {"peer": each.author, "reason": words(each)}
@@ -269,6 +250,37 @@ def trained(
         if is_all and entry.digest not in voids:
             found[entry.author] = shares
     return found
+
+
+def drawn(
+    secret: bytes,
+    round: int,
+    authors: Collection[PeerId],
+    named: frozenset[PeerId],
+    *,
+    book: Book,
+    ages: Ages,
+) -> list[PeerId]:
+    """The authors of a round that are audited; in the first rounds those alone that are `named`:
+    more than turned signs is not told there.
+    """
+    due = [author for author in authors if book.is_due(author, round)]
+    if round < EARLY_ROUNDS:
+        return by_lot(secret, round, named.intersection(due))[:PANEL]
+    found = panel(
+        secret,
+        round,
+        due,
+        book.suspects | named,
+        lambda one, other: are_alike(ages.of(one), ages.of(other)),
+    )
+    return found if len(found) > 1 else []  # nobody to compare with
+
+
+def proven(book: Book, round: int, looks: Sequence[Look], run_id: RunId) -> list[Evidence]:
+    """What the audits of a round prove."""
+    take = book.take_early if round < EARLY_ROUNDS else book.take
+    return take(round, looks, run_id)
 
 
 def look_of(entry: Entry, found: Agreement, ages: Ages) -> Look:

@@ -1,8 +1,8 @@
 """The product's audit of authors beside one case, in the time of rounds.
 
 Copies and turned signs are looked for by the product's `CopyWatch`, in the bytes of payloads. Work
-is audited by the product's lottery, budget and judge, as `lockstep.audit.work.auditing` does it,
-but on the clock of rounds: an audit takes as long as an author takes for its round. What is found
+is audited by the product's draw, budget and judge (`lockstep.audit.work.auditing`), but on the
+clock of rounds: an audit takes as long as an author takes for its round. What is found
 reaches the coordinator `DELAY_ROUNDS` later.
 """
 
@@ -13,8 +13,9 @@ from pathlib import Path
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.work.ages import Ages
-from lockstep.audit.work.judge import EARLY_ROUNDS, Book, Look, are_alike
-from lockstep.audit.work.lottery import PANEL, Budget, by_lot, panel
+from lockstep.audit.work.auditing import drawn, look_of, proven
+from lockstep.audit.work.judge import Book
+from lockstep.audit.work.lottery import Budget
 from node.demo.sign_audit import Agreement
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import Evidence
@@ -64,43 +65,26 @@ class Auditor:
         commit = self._commit(number, sent)
         read = Payloads(self._payload, self._shape)
         named = self._runner.run(self._watch.look(commit, frozenset(), read, restarts=0))
-        self._found += self._work(number, sent, frozenset(named), audit)
+        self._found += self._work(commit, frozenset(named), audit)
         return {PEERS.index(each.author): each for each in self._found}
 
     def _work(
-        self,
-        number: int,
-        sent: Sent,
-        named: frozenset[PeerId],
-        audit: Callable[[int], Agreement],
+        self, commit: Commit, named: frozenset[PeerId], audit: Callable[[int], Agreement]
     ) -> list[Evidence]:
-        self._budget.earn(float(number), len(sent))
-        self._ages.committed(number, [PEERS[author] for author in sent])
+        number, entries = commit.round, {entry.author: entry for entry in commit.entries}
+        self._budget.earn(float(number), len(entries))
+        self._ages.committed(number, entries)
         if not self._budget.allows:
             return []
-        drawn = self._drawn(number, sent, named)
+        authors = drawn(self._secret, number, entries, named, book=self._book, ages=self._ages)
         looks = []
-        for peer in drawn:
+        for peer in authors:
             author = PEERS.index(peer)
             found = audit(author)
             self.audits.append((number, author, round(found.share, 4)))
-            age, settled = self._ages.of(peer), self._ages.is_settled(peer)
-            digest = sha256(b"%d %d" % (number, author))
-            looks.append(Look(peer, digest, found.share, found.compared, age, settled))
+            looks.append(look_of(entries[peer], found, self._ages))
         self._budget.spend(float(len(looks)))
-        take = self._book.take_early if number < EARLY_ROUNDS else self._book.take
-        return take(number, looks, self._info.run_id)
-
-    def _drawn(self, number: int, sent: Sent, named: frozenset[PeerId]) -> list[PeerId]:
-        due = [PEERS[author] for author in sent if self._book.is_due(PEERS[author], number)]
-        if number < EARLY_ROUNDS:
-            return by_lot(self._secret, number, named.intersection(due))[:PANEL]
-        suspects = self._book.suspects | named
-        drawn = panel(self._secret, number, due, suspects, self._are_alike)
-        return drawn if len(drawn) > 1 else []
-
-    def _are_alike(self, one: PeerId, other: PeerId) -> bool:
-        return are_alike(self._ages.of(one), self._ages.of(other))
+        return proven(self._book, number, looks, self._info.run_id)
 
     def _commit(self, number: int, sent: Sent) -> Commit:
         entries = []

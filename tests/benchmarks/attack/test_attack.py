@@ -222,7 +222,8 @@ def test_audits_keep_to_their_part_of_the_compute(fixture: Fixture, tmp_path: Pa
     payloads = {author: each.votes for author, each in enumerate(honest_payloads(fixture))}
     rounds = range(EARLY_ROUNDS, EARLY_ROUNDS + 100)
     for number in rounds:
-        found = auditor._work(number, payloads, frozenset(), lambda author: Agreement(1000, 900))
+        commit = auditor._commit(number, payloads)
+        found = auditor._work(commit, frozenset(), lambda author: Agreement(1000, 900))
         assert not found
     auditor.close()
     assert len(auditor.audits) <= AUDIT_BUDGET * AUTHORS * len(rounds) + 4
