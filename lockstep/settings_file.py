@@ -11,11 +11,11 @@ TOML with one table per command (`lockstep --settings FILE join ...`):
     out = "/srv/corpus"
 """
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lockstep.toml_file import read_toml
 from protocol.errors import SettingsError
 
 Commands = Mapping[str, Any]
@@ -24,21 +24,7 @@ Commands = Mapping[str, Any]
 
 def read_settings(path: Path, commands: Commands) -> dict[str, Any]:
     """The file's values by command and option; `SettingsError` names the first unknown one."""
-    try:
-        blob = path.read_bytes()
-        if b"\0" in blob[:4]:
-            raise SettingsError(f"{path}: expected UTF-8, found UTF-16: save it as UTF-8")
-        values = tomllib.loads(blob.decode("utf-8-sig"))  # editors on Windows begin with a mark
-    except OSError as error:
-        raise SettingsError(
-            f"cannot read settings file {path}: {error.strerror}; name another with --settings"
-        ) from None
-    except UnicodeDecodeError:
-        raise SettingsError(
-            f"{path}: expected UTF-8, found another encoding: save it as UTF-8"
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: not valid TOML: {error}") from None
+    values = read_toml(path, "settings file", "name another with --settings")
     return _checked(values, commands, str(path))
 
 

@@ -4,13 +4,13 @@ The figures are those of real lines (`profiles.toml` names the sources); with --
 commands read another file of the same form.
 """
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from lockstep.toml_file import read_toml
 from lockstep.wan.lab.home_link import WANDER_S, HomeLink, LinkDirection
 from protocol.errors import SettingsError
 from protocol.validation import problems_text
@@ -104,18 +104,9 @@ class Catalogue(_Table):
 
 def read_profiles(path: Path = BUILTIN) -> Catalogue:
     """The catalogue in a file; `SettingsError` names every wrong field."""
+    values = read_toml(path, "link profiles", "name others with --profiles-file")
     try:
-        return Catalogue.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise SettingsError(
-            f"cannot read link profiles {path}: {error.strerror}; name others with --profiles-file"
-        ) from None
-    except UnicodeDecodeError:
-        raise SettingsError(
-            f"{path}: expected UTF-8, found another encoding: save it as UTF-8"
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: not valid TOML: {error}") from None
+        return Catalogue.model_validate(values)
     except ValidationError as error:
         raise SettingsError(f"{path}: {problems_text(error)}") from None
 
