@@ -18,7 +18,6 @@ bits per byte on the validation split at the end. Cells that PATH has already ar
 """
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from tests.benchmarks.headline.study import STEPS, TASKS, cell
 from tests.benchmarks.parity.cells import Cell
 from tests.benchmarks.parity.demo import DemoAuthors
 from tests.benchmarks.parity.task import Fixture, open_corpus
+from tests.benchmarks.records import add_record, read_records
 
 Kept = Literal["float32", "momentum", "momentum-nearest", "nudged", "float32-overlap", "working"]
 
@@ -137,8 +137,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     arguments.data.parent.mkdir(parents=True, exist_ok=True)
-    lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
-    there = {tuple(row[key] for key in KEYS) for row in map(json.loads, lines)}
+    there = {tuple(row[key] for key in KEYS) for row in read_records(arguments.out)}
     for seed in arguments.seeds:
         for kept in arguments.kept:
             if (kept, arguments.recency, seed, arguments.steps) in there:
@@ -150,8 +149,7 @@ def main() -> None:
                 **({"overlap": 1, "guess": "own"} if kept in OVERLAPPING else {}),
             )
             row = trained(kept, chosen, arguments.data)
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            add_record(arguments.out, row)
             print(row, flush=True)
 
 

@@ -39,3 +39,9 @@ def write_records(path: Path, documents: Iterable[Any]) -> None:
         blob = lzma.compress(blob, preset=lzma.PRESET_EXTREME | 9)
     with replacing_file(path, len(blob)) as temporary:
         temporary.write_bytes(blob)
+
+
+def add_record(path: Path, document: Any) -> None:
+    """Add one to the end of a file that is not compressed."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(document) + "\n")

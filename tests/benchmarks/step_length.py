@@ -17,7 +17,6 @@ the rate in any case. Cells that PATH has already are left out.
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,6 +29,7 @@ from tests.benchmarks.headline.study import STEPS, TASKS, cell
 from tests.benchmarks.parity.cells import Cell
 from tests.benchmarks.parity.demo import DemoAuthors
 from tests.benchmarks.parity.task import Fixture, open_corpus
+from tests.benchmarks.records import add_record, read_records
 
 Matrices = Mapping[str, torch.Tensor]
 Scale = Literal["now", "matrix", "model"]
@@ -102,8 +102,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     arguments.data.parent.mkdir(parents=True, exist_ok=True)
-    lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
-    there = {tuple(row[key] for key in KEYS) for row in map(json.loads, lines)}
+    there = {tuple(row[key] for key in KEYS) for row in read_records(arguments.out)}
     for seed in arguments.seeds:
         for rate in arguments.rates:
             for top_k in arguments.top_k:
@@ -112,8 +111,7 @@ def main() -> None:
                         continue
                     chosen = replace(cell("default", rate, seed), authors=authors, top_k=top_k)
                     row = trained(arguments.scale, arguments.length, chosen, arguments.data)
-                    with arguments.out.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
+                    add_record(arguments.out, row)
                     print(row, flush=True)
 
 
