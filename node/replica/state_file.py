@@ -46,7 +46,8 @@ def load_tensors(
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = json.loads((file.metadata() or {})[_METADATA_KEY])
-            return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118 (not a dict)
+            names = file.keys()  # the file is no dict
+            return {name: file.get_tensor(name) for name in names}, metadata
     except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
         raise StorageError(f"{path} is damaged: expected saved parameters: {error!r}") from error
 
