@@ -180,6 +180,7 @@ def test_with_the_extra_a_node_trains_a_run_to_its_end(
         own = ("--directory", "node", "--data", "data", "--device", "cpu", "--threads", "1")
         with full.running("join", address, *own, "--admin", "127.0.0.1:0") as node:
             assert node.wait(PATIENCE_S) == ExitCode.OK, log.read_text()
+        coordinator.send_signal(signal.SIGTERM)  # it serves a finished run until it is stopped
         assert coordinator.wait(PATIENCE_S) == ExitCode.OK, log.read_text()
     status = json.loads((full.place / "node" / "status.json").read_text())
     assert status["rounds"]["trained"] == 3
