@@ -41,7 +41,7 @@ from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from node.round.catching_up.neighbour_start import catch_up_for
 from node.round.context import RoundContext
-from node.round.turns.line import Turns, turns_of
+from node.round.state_requests.requests import PublisherAndEvaluator, publisher_and_evaluator
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
@@ -88,7 +88,7 @@ class Started:
     transports: list[Transport]
     trainer: Trainer
     hello: wire.Hello
-    turns: Turns
+    requests: PublisherAndEvaluator
 
 
 class NodeProcess:
@@ -186,7 +186,7 @@ class NodeProcess:
         addresses = await swarm.start()
         self.address = addresses[0]
         parts = settings, info, replica, corpus, client
-        turns = turns_of(*parts, status=self._status, duty=self._duty)
+        requests = publisher_and_evaluator(*parts, status=self._status, duty=self._duty)
         context = RoundContext(
             info=info,
             own=self._peer,
@@ -200,13 +200,13 @@ class NodeProcess:
             catch_up=catch_up_for(info, replica, snapshots, swarm, fetch, status=self._status),
             save=lambda position: replica.save(self._state_path, position),
             save_every=settings.save_every,
-            turns=turns,
+            state_requests=requests,
             duty=self._duty,
             restored=position,
         )
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
         trainer = Trainer(context)
-        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, turns)
+        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, requests)
 
     async def run(self) -> str:
         """Train until the run is finished or the node is told to leave; returns the reason in
@@ -248,7 +248,7 @@ class NodeProcess:
     def leave(self) -> None:
         """Finish the round, then end `run`."""
         if self._started:
-            self._started.turns.leave()
+            self._started.requests.leave()
             self._started.trainer.leave()
 
     def limit(self, *, duty_cycle: int, gpu_memory: int, upload: int, download: int) -> None:
@@ -270,7 +270,7 @@ class NodeProcess:
         self._background.clear()
         if self._started:
             self._started.corpus.close()
-            await self._started.turns.publisher.stop()
+            await self._started.requests.publisher.stop()
         if self._swarm:
             await self._swarm.stop()
             self._swarm = None
@@ -392,8 +392,8 @@ class NodeProcess:
         position, replica = parts.trainer.position, parts.replica
         await asyncio.to_thread(replica.save, self._state_path, position)
         checkpoint = self._settings.directory / "checkpoint"
-        await asyncio.to_thread(parts.turns.publisher.save, checkpoint, position.head_round)
+        await asyncio.to_thread(parts.requests.publisher.save, checkpoint, position.head_round)
         self._status.phase = "completes what it was asked for: a validation loss, a checkpoint"
-        await parts.turns.finish()
+        await parts.requests.finish()
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
         await self._client.flush(GOODBYE_S)

@@ -37,7 +37,7 @@ from protocol.wire_pb2 import Offers
 from tests.simulation.auditor import Auditor
 from tests.simulation.disk import Disk
 from tests.simulation.link import SimulatedLink
-from tests.simulation.measuring import measuring_turns
+from tests.simulation.measuring import evaluator_only
 from tests.simulation.network import Network
 from tests.simulation.session import Stub, Switchboard
 from tests.simulation.stand_in import (
@@ -364,7 +364,7 @@ class SimulatedNode:
         )
         addresses = await swarm.start()
         status = NodeStatus(self.peer, self.peer[:8])
-        turns = measuring_turns(replica, process, client.send, status)
+        state_requests = evaluator_only(replica, process, client.send, status)
         context = RoundContext(
             info=info,
             own=self.peer,
@@ -378,14 +378,14 @@ class SimulatedNode:
             catch_up=CatchUp(info, replica, snapshots, swarm, client.fetch_commits, status=status),
             save=lambda position: replica.save(self.disk, position),
             save_every=self.place.save_every,
-            turns=turns,
+            state_requests=state_requests,
             restored=position,
         )
         trainer = Trainer(context)
         self.trainer, self.decisions, self.status, self.swarm = trainer, decisions, status, swarm
         try:
             reason = await self._run(client, info, wire.Hello(addresses=addresses), swarm)
-            await turns.evaluator.finish()
+            await state_requests.evaluator.finish()
             await asyncio.to_thread(replica.save, self.disk, trainer.position)
             client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
             await client.flush(2)

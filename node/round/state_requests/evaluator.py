@@ -6,7 +6,7 @@
 
 The copy costs the memory of the parameters once; training goes on meanwhile. A pass puts the copy
 in the place of the model's own parameters and back, in the trainer's line, where nothing else uses
-the model. `node.round.turns.measurement` says how long a pass may be.
+the model. `node.round.state_requests.measurement` says how long a pass may be.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from torch import Tensor
 from node.model.evaluate import nats_at
 from node.model.training import Tokens
 from node.replica.replica import Replica
-from node.round.turns.measurement import ROUNDS_MAX, Measurement, borrowed_ms
+from node.round.state_requests.measurement import ROUNDS_MAX, Measurement, borrowed_ms
 from node.status import NodeStatus
 from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire

@@ -1,4 +1,4 @@
-"""What the trainer and its rounds see of the turns of a node."""
+"""The interface between the trainer and this node's work on requests of the coordinator."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -6,8 +6,8 @@ from typing import Protocol
 from node.control.client import CoordinatorClient
 from node.data.corpus import Corpus
 from node.replica.replica import Replica
-from node.round.turns.evaluator import Evaluator, evaluator_of
-from node.round.turns.publisher import Publisher, publisher_of
+from node.round.state_requests.evaluator import Evaluator, evaluator_of
+from node.round.state_requests.publisher import Publisher, publisher_of
 from node.settings import NodeSettings
 from node.status import NodeStatus
 from node.system.clock import own_clock_ms
@@ -16,8 +16,8 @@ from protocol import wire_pb2 as wire
 from protocol.run_info import RunInfo
 
 
-class StateTurns(Protocol):
-    """The part of a node that is asked to do something with a state."""
+class StateRequests(Protocol):
+    """The part of a node that takes such requests."""
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
         """The coordinator asks for something about the state after a round."""
@@ -35,8 +35,8 @@ class StateTurns(Protocol):
         """The passes of a round are made, each in this time; `cut`: the bell ended them."""
 
 
-class NoTurns:
-    """Is asked for nothing."""
+class NoStateRequests:
+    """The part of a node that does nothing that is asked of it."""
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
         """Nothing follows."""
@@ -54,7 +54,7 @@ class NoTurns:
         """Nothing is to be measured."""
 
 
-class Turns:
+class PublisherAndEvaluator:
     """The publisher and the evaluator of a node."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Turns:
         await self.publisher.finish()
 
 
-def turns_of(
+def publisher_and_evaluator(
     settings: NodeSettings,
     info: RunInfo,
     replica: Replica,
@@ -109,7 +109,7 @@ def turns_of(
     *,
     status: NodeStatus,
     duty: DutyKeeper,
-) -> Turns:
+) -> PublisherAndEvaluator:
     """The publisher and the evaluator of a node with these settings; `SettingsError` as
     `publisher_of`.
     """
@@ -123,4 +123,4 @@ def turns_of(
     )
     tokenizer, loss_of = corpus.tokenizer, evaluator.loss_of
     publisher = publisher_of(settings, info, replica, tokenizer, client, loss_of=loss_of)
-    return Turns(publisher, evaluator, duty)
+    return PublisherAndEvaluator(publisher, evaluator, duty)

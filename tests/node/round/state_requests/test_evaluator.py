@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from node.model.training import Tokens
-from node.round.turns import evaluator as module
-from node.round.turns.evaluator import Evaluator, Instruments
-from node.round.turns.measurement import ROUNDS_MAX
+from node.round.state_requests import evaluator as module
+from node.round.state_requests.evaluator import Evaluator, Instruments
+from node.round.state_requests.measurement import ROUNDS_MAX
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.errors import DataError

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from node.replica.digest import canonical_sha256, state_digest
-from node.round.turns import publisher as module
-from node.round.turns.publisher import Outlet, Publisher
+from node.round.state_requests import publisher as module
+from node.round.state_requests.publisher import Outlet, Publisher
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError
 from protocol.ids import RunId
