@@ -105,8 +105,8 @@ class NodeProcess:
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead, self._duty = overhead, DutyKeeper(settings.duty_cycle)
-        downlink = Downlink(settings.download_limit, own_clock_ms)
-        self._uplink = Uplink(settings.upload_limit or None, own_clock_ms, downlink)
+        self._uplink = Uplink(settings.upload_limit or None, own_clock_ms)
+        self._downlink = Downlink(settings.download_limit, own_clock_ms)
         self._peer: PeerId = peer_id(public_bytes(key))
         link = parse_link(settings.coordinator).with_token(settings.token)
         self._client = CoordinatorClient(link, key)
@@ -141,7 +141,7 @@ class NodeProcess:
         if settings.device in ("auto", "all") and (reason := unused(facts())):
             log.warning("trains on the CPU", extra={"reason": reason})
         status.phase = "opens its data"
-        corpus = await reach_corpus(settings, info, self._say, self._uplink.downlink)
+        corpus = await reach_corpus(settings, info, self._say, self._downlink)
         status.data = corpus.document
         status.phase = "builds the model"
         try:
@@ -260,7 +260,7 @@ class NodeProcess:
             self._settings = replace(self._settings, gpu_memory=gpu_memory)
         self._duty.limit(duty_cycle)
         self._uplink.limit(upload)
-        self._uplink.downlink.limit(download)
+        self._downlink.limit(download)
 
     async def stop(self) -> None:
         """Close everything that `start` and `run` have opened. Safe to call twice."""
@@ -354,7 +354,7 @@ class NodeProcess:
 
     def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:
         identity = Identity(self._key, info.run_id, secrets.randbits(64))
-        return Mesh(identity, transports, self._uplink, own_clock_ms)
+        return Mesh(identity, transports, self._uplink, own_clock_ms, downlink=self._downlink)
 
     def _make_swarm(
         self,
