@@ -20,19 +20,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from node.control import first_contact
-from node.control.addresses import address_towards, announced
 from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
 from node.control.session import keep_session
 from node.data.corpus import Corpus
 from node.gossip.payload_check import PayloadCheck
-from node.gossip.payload_log import PayloadLog
-from node.gossip.swarm import Swarm, SwarmLimits
+from node.gossip.swarm import Swarm
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.quality.reports import LinkReports
 from node.links.uplink import Uplink
 from node.own_data import reach_corpus
+from node.own_network import own_swarm, own_transports
 from node.own_replica import build_replica
 from node.owner_view import owner_view
 from node.replica.checkpoint_state import read_state
@@ -55,8 +54,6 @@ from node.system.malloc import keep_freed_memory
 from node.traffic import Statistics
 from node.trainer import Trainer
 from node.transports.base import Transport
-from node.transports.dial_guard import DialGuard
-from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
 from protocol.errors import LocalProtocolError, SettingsError
@@ -170,8 +167,9 @@ class NodeProcess:
         if settings.restart_from:
             state = await asyncio.to_thread(read_state, settings.restart_from, info)
             await asyncio.to_thread(snapshots.keep, state.round, state.parameters)
-        transports = self._make_transports()
-        mesh = self._make_mesh(info, transports)
+        transports = own_transports(settings, self._key, client)
+        identity = Identity(self._key, info.run_id, secrets.randbits(64))
+        mesh = Mesh(identity, transports, self._uplink, own_clock_ms, downlink=self._downlink)
         check = PayloadCheck(info.run_id, replica.header_of)
         witness = WitnessReports(
             self._peer,
@@ -180,8 +178,15 @@ class NodeProcess:
             client.send,
             check.author_of,
         )
-        swarm = self._swarm = self._make_swarm(
-            info, replica, snapshots, mesh, check=check, witness=witness
+        swarm = self._swarm = own_swarm(
+            settings,
+            self._key,
+            info,
+            mesh,
+            replica,
+            snapshots=snapshots,
+            check=check,
+            report_holding=witness.add,
         )
         addresses = await swarm.start()
         self.address = addresses[0]
@@ -332,60 +337,6 @@ class NodeProcess:
     @property
     def _state_path(self) -> Path:
         return self._settings.directory / "state.safetensors"
-
-    def _make_transports(self) -> list[Transport]:
-        settings, coordinator = self._settings, self._client.address
-        listen = settings.listen if settings.listen != "auto" else address_towards(coordinator)
-        relays = self._client.members.relays.values()
-        by_libp2p = [
-            address for addresses in relays for address in addresses if address.startswith("/")
-        ]
-        advertise = announced(listen, settings.advertise, coordinator)
-        return make_transports(
-            parse_kinds(settings.links),
-            self._key,
-            listen,
-            advertise,
-            by_libp2p,
-            secure=self._client.secure,
-            guard=DialGuard(coordinator, private=settings.dial_private),
-            p2pd_sha256=settings.p2pd_sha256,
-        )
-
-    def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:
-        identity = Identity(self._key, info.run_id, secrets.randbits(64))
-        return Mesh(identity, transports, self._uplink, own_clock_ms, downlink=self._downlink)
-
-    def _make_swarm(
-        self,
-        info: RunInfo,
-        replica: Replica,
-        snapshots: Snapshots,
-        mesh: Mesh,
-        *,
-        check: PayloadCheck,
-        witness: WitnessReports,
-    ) -> Swarm:
-        retention, algorithm = info.spec.retention, info.spec.algorithm
-        mixing_rounds = algorithm.mixing.log_rounds(self._settings.save_every)
-        payloads = PayloadLog(
-            self._settings.directory / "payloads",
-            min(retention.log_rounds, mixing_rounds) if algorithm.mixes else retention.log_rounds,
-            retention.log_bytes_max,
-            snapshots.held_round,
-        )
-        return Swarm(
-            self._peer,
-            info.run_id,
-            SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
-            log=payloads,
-            network=mesh,
-            check=check,
-            key=self._key,
-            report_holding=witness.add,
-            clock_ms=own_clock_ms,
-            snapshots=snapshots,
-        )
 
     async def _finish(self, parts: Started, reason: str) -> None:
         """Save state and checkpoint, then say goodbye."""
