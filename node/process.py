@@ -129,7 +129,7 @@ class NodeProcess:
         """
         settings, status = self._settings, self._status
         status.phase = f"asks {self._client.address} for the run"
-        info = await self._reach(self._client.fetch_run)
+        info = await self._reach(self._client.calls.fetch_run)
         await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
         keep_freed_memory()
         use_threads(settings.threads)
@@ -151,7 +151,7 @@ class NodeProcess:
         position = await asyncio.to_thread(replica.load, self._state_path)
         status.round = position.head_round if position else -1
         status.state_digest = replica.digest
-        await self._reach(lambda _: self._client.fetch_members())
+        await self._reach(lambda _: self._client.calls.fetch_members())
         self._started = await self._assemble(info, replica, corpus, position)
         self._started.hello.hardware = describe(*devices)
 
@@ -159,7 +159,7 @@ class NodeProcess:
         self, info: RunInfo, replica: Replica, corpus: Corpus, position: Position | None
     ) -> Started:
         """Put a node together around its replica, and listen."""
-        settings, client, fetch = self._settings, self._client, self._client.fetch_commits
+        settings, client, fetch = self._settings, self._client, self._client.calls.fetch_commits
         decisions = DecisionLog(info.run_id, info.coordinator_key, fetch)
         if position:
             decisions.resume(position)

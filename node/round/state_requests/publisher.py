@@ -305,7 +305,7 @@ def publisher_of(
     outlet = Outlet(
         settings.directory / DIRECTORY_NAME,
         client.send,
-        client.put_checkpoint,
+        client.calls.put_checkpoint,
         settings.publish,
         settings.upload_limit,
     )
