@@ -33,25 +33,20 @@ class EvaluatorOnly(NoStateRequests):
         self.evaluator = evaluator
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
-        """Hand on what is the evaluator's."""
         if message.WhichOneof("kind") == "evaluation":
             self.evaluator.asked(message.evaluation)
 
-    async def look(self, round: int) -> None:
-        """Show it the state."""
-        await self.evaluator.look(round)
+    async def show_state(self, round: int) -> None:
+        await self.evaluator.show_state(round)
 
-    async def pass_time(self, busy: Callable[[], bool]) -> None:
-        """Measure meanwhile."""
-        await self.evaluator.pass_time(busy)
+    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
+        await self.evaluator.use_idle_time(busy)
 
-    async def borrow(self, left_ms: float) -> None:
-        """Measure a little."""
-        await self.evaluator.borrow(left_ms)
+    async def borrow_time(self, left_ms: float) -> None:
+        await self.evaluator.borrow_time(left_ms)
 
-    def worked(self, pass_ms: float, *, cut: bool) -> None:
-        """Tell what a round's time was spent on."""
-        self.evaluator.worked(pass_ms, cut=cut)
+    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
+        self.evaluator.note_passes(pass_ms, cut=cut)
 
 
 def evaluator_only(

@@ -95,7 +95,7 @@ class Publisher:
         if not self._leaving and (message.write or message.second or self._outlet.url):
             self._asked = message
 
-    async def look(self, round: int) -> None:
+    async def show_state(self, round: int) -> None:
         """Say what the state is if it is the one that is asked for, and begin to send it."""
         asked = self._asked
         if asked is None or asked.round > round:

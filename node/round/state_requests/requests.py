@@ -17,21 +17,25 @@ from protocol.run_info import RunInfo
 
 
 class StateRequests(Protocol):
-    """The part of a node that takes such requests."""
+    """The part of a node that works on requests of the coordinator about a state."""
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
-        """The coordinator asks for something about the state after a round."""
+        """Take a request about the state after a round."""
 
-    async def look(self, round: int) -> None:
-        """The replica's state is the one after `round`, and stays it until this returns."""
+    async def show_state(self, round: int) -> None:
+        """Begin what is asked for of the state after `round`, which the replica has and keeps until
+        this returns.
+        """
 
-    async def pass_time(self, busy: Callable[[], bool]) -> None:
-        """The trainer has nothing to do until `busy()`; nothing else touches the model."""
+    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
+        """Measure until the trainer is `busy()` again. Nothing else touches the model meanwhile."""
 
-    async def borrow(self, left_ms: float) -> None:
-        """A round begins, whose bell rings in this time; nothing else touches the model."""
+    async def borrow_time(self, left_ms: float) -> None:
+        """Measure a little in front of the passes of a round whose bell rings in this time. Nothing
+        else touches the model meanwhile.
+        """
 
-    def worked(self, pass_ms: float, *, cut: bool) -> None:
+    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
         """The passes of a round are made, each in this time; `cut`: the bell ended them."""
 
 
@@ -39,19 +43,19 @@ class NoStateRequests:
     """The part of a node that does nothing that is asked of it."""
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
-        """Nothing follows."""
+        return
 
-    async def look(self, round: int) -> None:
-        """Nothing is asked for."""
+    async def show_state(self, round: int) -> None:
+        return
 
-    async def pass_time(self, busy: Callable[[], bool]) -> None:
-        """Nothing is to be measured."""
+    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
+        return
 
-    async def borrow(self, left_ms: float) -> None:
-        """Nothing is to be measured."""
+    async def borrow_time(self, left_ms: float) -> None:
+        return
 
-    def worked(self, pass_ms: float, *, cut: bool) -> None:
-        """Nothing is to be measured."""
+    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
+        return
 
 
 class PublisherAndEvaluator:
@@ -64,30 +68,25 @@ class PublisherAndEvaluator:
         self._duty = duty or DutyKeeper()
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
-        """Hand a request to the part that it is for."""
         if message.WhichOneof("kind") == "checkpoint":
             self.publisher.asked(message.checkpoint)
         else:
             self.evaluator.asked(message.evaluation)
 
-    async def look(self, round: int) -> None:
-        """Show the state to both."""
-        await self.publisher.look(round)
-        await self.evaluator.look(round)
+    async def show_state(self, round: int) -> None:
+        await self.publisher.show_state(round)
+        await self.evaluator.show_state(round)
 
-    async def pass_time(self, busy: Callable[[], bool]) -> None:
-        """Measure meanwhile."""
+    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
         with self._duty.counted():
-            await self.evaluator.pass_time(busy)
+            await self.evaluator.use_idle_time(busy)
 
-    async def borrow(self, left_ms: float) -> None:
-        """Measure a little, if the round has the time."""
+    async def borrow_time(self, left_ms: float) -> None:
         with self._duty.counted():
-            await self.evaluator.borrow(left_ms)
+            await self.evaluator.borrow_time(left_ms)
 
-    def worked(self, pass_ms: float, *, cut: bool) -> None:
-        """Tell what a round's time was spent on."""
-        self.evaluator.worked(pass_ms, cut=cut)
+    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
+        self.evaluator.note_passes(pass_ms, cut=cut)
 
     def leave(self) -> None:
         """This node is to leave: others do what it was asked for."""
