@@ -60,8 +60,8 @@ class OperatorDesk:
         return event
 
     async def document(self) -> dict[str, Any]:
-        """What only the operator is shown: members with their hosts, bans, tokens, the list, and
-        the end of the chain of acts, all of it on disk.
+        """The part of the status that only the operator is shown: members with their hosts, bans,
+        tokens, the list, and the end of the chain of acts, all of it on disk.
         """
         async with self._writing:
             return self._document()

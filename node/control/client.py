@@ -105,7 +105,7 @@ class CoordinatorClient:
         self._state = SessionState.NOT_CONNECTED
         self._words = SessionState.NOT_CONNECTED.value
         self.notice = ""
-        """What the coordinator said last to the user of this node."""
+        """The coordinator's last notice to the user of this node."""
         self._instance, self._search = secrets.randbits(64) or 1, Search()
         self._channel, self._reader = channel or CoordinatorChannel(link), SessionReader()
         self._outbox: Outbox | None = None

@@ -69,14 +69,14 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Share of its signs that are those of the gradient; in a copy the share of places and signs
     that are those of the source."""
     expected: Share
-    """What honest work agrees in at that time, by the audits of others; `CHANCE` where that alone
+    """The agreement of honest work at that time, by the audits of others; `CHANCE` where that alone
     is enough."""
     source: Source | None = None
     """The payload that was copied; None where nothing was."""
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an auditor has found about the payloads of one author."""
+    """An auditor's findings about the payloads of one author."""
 
     run_id: RunId
     author: PeerId
@@ -155,7 +155,7 @@ def _require_sources(evidence: Evidence) -> None:
 
 
 def words(evidence: Evidence) -> str:
-    """What was found, for people."""
+    """The findings, for people."""
     audits = evidence.audits
     mean = sum(audit.agreement for audit in audits) / len(audits)
     if evidence.finding == "copied work":

@@ -81,7 +81,7 @@ class CommittedPayloads:
 
 @dataclass(slots=True)
 class Voids:
-    """What may become void, and the rounds of what has."""
+    """The committed payloads that may still become void, and the rounds of those that have."""
 
     rounds: dict[int, CommittedPayloads] = field(default_factory=dict)
     """The newest commits, oldest first."""

@@ -57,7 +57,7 @@ class Fetcher:
         self._ahead: dict[Piece, None] = {}
         self._running: set[Piece] = set()
         self._asked: dict[Piece, Future[bytes]] = {}
-        """What is queued or running."""
+        """The pieces that are queued or running."""
         self._readers: Counter[Piece] = Counter()
         """Readers that wait for each piece."""
         self._backoff, self._retry_s = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS), 0.0

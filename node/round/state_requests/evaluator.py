@@ -42,7 +42,7 @@ FINISH_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """What an evaluator measures with. `copied`, `held_out` and `nats` block."""
+    """The tools of an evaluator. `copied`, `held_out` and `nats` block."""
 
     copied: Callable[[], Mapping[str, Tensor]]
     """A copy of the committed parameters."""

@@ -160,7 +160,7 @@ class Publisher:
             self._going = asyncio.create_task(self._go(asked, said))
 
     def _made(self, asked: wire.CheckpointAsked, *, files: bool) -> wire.CheckpointSaid:
-        """What this node says of its state; the files are written if they are wanted."""
+        """This node's report on its state; the files are written if they are wanted."""
         parameters = self._committed()
         digest, sha256 = state_digest(parameters), canonical_sha256(parameters)
         said = wire.CheckpointSaid(round=asked.round, state_digest=digest, sha256=sha256)
