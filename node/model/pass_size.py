@@ -1,4 +1,4 @@
-"""The number of samples in one pass, found by trying. Pure: whoever asks makes the trials.
+"""The number of samples in one pass, found by trying. Pure: the caller makes the trials.
 
     1 -> 2 -> 4 -> ...   as long as twice as many samples are worth it, and fit
 

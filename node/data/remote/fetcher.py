@@ -7,7 +7,7 @@
                                         (a pause that doubles)           an error for who asked
 
 A reader that waits goes before what is fetched beforehand. While the server is away nothing fails:
-`waits` says so in words, and who waits gives up at an instant of its own.
+`waits` says so in words, and a reader that waits gives up at an instant of its own.
 """
 
 import hashlib
@@ -109,7 +109,7 @@ class Fetcher:
             self._wake()
 
     def close(self) -> None:
-        """End: whoever waits gets `AwayError`. Requests under way are left to themselves."""
+        """End: readers that wait get `AwayError`. Requests under way are left to themselves."""
         with self._changed:
             self._closed = True
             for future in self._asked.values():

@@ -142,8 +142,8 @@ class Publisher:
     # ---- the state
 
     async def _take(self, asked: wire.CheckpointAsked) -> None:
-        """Whoever is drawn to write gives up an older checkpoint, which nobody waits for now; an
-        address of the volunteer's gets one after the other.
+        """Begin a checkpoint. A member that is drawn to write gives up an older one, for which
+        nobody waits now; an address of the volunteer's gets one after the other.
         """
         busy = self._going is not None and not self._going.done()
         if busy and asked.write:
