@@ -136,7 +136,7 @@ class TrafficCollector(Collector):
 
 
 class Door(Protocol):
-    """Whoever lets nodes in, with counts of those who were not."""
+    """The part that lets nodes in, with counts of those that it refused."""
 
     @property
     def copies_refused(self) -> int:

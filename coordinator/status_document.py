@@ -188,7 +188,7 @@ def validation_points(state: RunState) -> list[dict[str, Any]]:
 
 
 def _standing_word(rounds: Rounds, peer: PeerId) -> str:
-    """What the key has earned, was given or has lost; empty where all decide alike."""
+    """The standing of a key, in a word; empty where all decide alike."""
     if peer in rounds.members.standing.demoted:
         return "demoted"
     return rounds.members.standing.word(peer) if rounds.members.public else ""
@@ -224,7 +224,7 @@ def _checkpoints(state: RunState) -> dict[str, Any]:
 
 
 def _operator(state: RunState) -> dict[str, Any]:
-    """What the operator has ordered, as far as it concerns everyone."""
+    """The operator's orders, as far as they concern everyone."""
     operator = state.operator
     return {
         "paused": operator.paused is not None,

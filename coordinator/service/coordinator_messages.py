@@ -153,7 +153,7 @@ def _shares(shares: Iterable[Share]) -> list[wire.Share]:
 
 
 def _trained(recorded: RecordedCommit) -> list[wire.Trained]:
-    """What the authors of a commit say they have trained, in the order of its entries."""
+    """The work that the authors of a commit have announced, in the order of its entries."""
     return [wire.Trained(shares=_shares(shares)) for shares in recorded.trained]
 
 

@@ -201,7 +201,7 @@ def _evaluated(peer: PeerId, said: wire.Evaluated) -> Evaluated:
 
 
 def _links_measured(peer: PeerId, said: wire.LinksMeasured) -> LinksMeasured:
-    """What a member measures of its links; `RemoteProtocolError` when it is out of bounds."""
+    """A member's measurements of its links; `RemoteProtocolError` for one out of bounds."""
     if len(said.links) > LINKS_MAX:
         raise RemoteProtocolError(
             f"{peer}: expected at most {LINKS_MAX} measured links, got {len(said.links)}"

@@ -96,7 +96,7 @@ class RelayRecord:
         client = self._relay.client
         try:
             async with asyncio.timeout(COMMITS_S):
-                reply = await client.fetch_commits(after_round)
+                reply = await client.calls.fetch_commits(after_round)
         except TimeoutError:
             reason = client.offline or f"no commits within {COMMITS_S:.0f} s"
             raise UnavailableError(f"expected the log from {client.address}: {reason}") from None

@@ -212,7 +212,7 @@ class RecordOverNetwork:
         key = Ed25519PrivateKey.generate()
         client = CoordinatorClient(link, key)
         try:
-            record = cls(link, client, await client.fetch_run(CONNECT_S), key)
+            record = cls(link, client, await client.calls.fetch_run(CONNECT_S), key)
             await record._links.start(ReadOnlyPeer())
             return record
         except BaseException:
@@ -220,12 +220,12 @@ class RecordOverNetwork:
             raise
 
     async def commits(self, after_round: int) -> wire.Commits:
-        return await self._client.fetch_commits(after_round)
+        return await self._client.calls.fetch_commits(after_round)
 
     async def payload(self, round: int, entry: Entry) -> bytes:
         # Members and relays are asked in turn, the one that sent the last payload first.
         if not self._members:
-            listed = await self._client.fetch_members()
+            listed = await self._client.calls.fetch_members()
             self._members = [
                 PeerAddress(peer, addresses)
                 for peer, addresses in (*listed.members.items(), *listed.relays.items())

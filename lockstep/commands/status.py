@@ -117,7 +117,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
         "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
-        "admits": _admission_text(document.get("operator", {}).get("admission")),
+        "admits": admitted_nodes(document.get("operator", {}).get("admission")),
         "relays": len(document.get("relays", ())) or None,
         "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
     }
@@ -153,8 +153,8 @@ def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (where, where and made and by, checkpoints.get("next"))))
 
 
-def _admission_text(rule: object) -> str:
-    """The nodes that the run admits; empty when it admits everybody."""
+def admitted_nodes(rule: object) -> str:
+    """The nodes that a run with this rule of admission takes; empty when it takes everybody."""
     words = {"token": "nodes with a token of its operator", "list": "nodes on its operator's list"}
     return words.get(str(rule), "")
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import grpc
 
 from lockstep.exit_codes import StoppedError
-from node.control.client import PAUSE_MS
+from node.control.calls import PAUSE_MS
 from node.control.described_run import checked_run
 from node.system.backoff import Backoff
 from node.system.tls import CHANNEL_OPTIONS, ask_certificate, judged

@@ -1,4 +1,4 @@
-"""What the first start of a run measures on this machine: the samples in a pass, and a round. The
+"""The measurements of the first start of a run: the samples in a pass, and the time of a round. The
 owner is told whether that makes the bell before being asked, and the size of a pass is remembered.
 
     <directory of the run>/measured.json

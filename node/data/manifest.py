@@ -1,4 +1,4 @@
-"""What prepared data are: the manifest of a corpus directory.
+"""The manifest of a corpus directory, which says what its prepared data are.
 
     manifest.json      SHA-256 of every shard, and of every list of digests
     train-00000.bin    tokens                            range 0 | range 1 | ... | range n

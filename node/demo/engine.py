@@ -133,7 +133,7 @@ class Extraction:
         return self.backend.pack(self.indices, self.values, shape)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `Engine.revive` needs after a restart, by name."""
+        """The tensors that `Engine.revive` needs after a restart, by name."""
         found = {name: getattr(self, name) for name in EXTRACTED}
         return found if self.scales is None else {**found, "scales": self.scales}
 
@@ -315,7 +315,7 @@ class Engine:
         return places, torch.from_numpy(values).to(device)
 
     def _decay(self, accumulation: int) -> float:
-        """What the n-th accumulation, counted from 1, leaves of the momentum."""
+        """The factor by which the n-th accumulation, counted from 1, shrinks the momentum."""
         return self.settings.decay(accumulation)
 
     def _taken(self, extraction: Extraction) -> Tensor:

@@ -68,7 +68,7 @@ async def train_round(
             await duty.compute(replica.stand_at, None)
     if passes.samples == 0:
         return None  # the data have not come before the bell
-    context.turns.worked((context.client.now_ms() - began_ms) / max(1, made), cut=cut)
+    context.state_requests.note_passes((context.client.now_ms() - began_ms) / max(1, made), cut=cut)
     work = await duty.compute(_accumulate, context, opened.round, passes)
     status = context.status
     status.rounds_trained += 1

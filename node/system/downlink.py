@@ -1,8 +1,8 @@
 """The download of one node, shared by its links and the fetches of its data: how fast bytes are
 taken.
 
-Whoever takes bytes does so piece by piece, and takes the next one when the limit's bucket has paid
-for it. What is not taken holds its sender back:
+Bytes are taken piece by piece, the next one when the limit's bucket has paid for it. Bytes that are
+not taken hold their sender back:
 
     a peer        sends no more than its window without acknowledgements, and only what is taken is
                   acknowledged (`node.links.window`)

@@ -1,4 +1,4 @@
-"""What is said of the processors of this machine. Pure: the facts are arguments."""
+"""Words about the processors of this machine. Pure: the facts are arguments."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ MPS_REFUSAL = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What torch and the operating system tell."""
+    """The facts that torch and the operating system tell."""
 
     cuda: str = ""
     """Version of CUDA that torch is built for; empty: none."""

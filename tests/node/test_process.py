@@ -188,7 +188,7 @@ async def test_a_run_whose_model_cannot_be_trained_is_refused_before_a_node_join
 async def test_an_unreachable_coordinator_is_named_with_what_to_check() -> None:
     client = CoordinatorClient(parse_link("127.0.0.1:9"), Ed25519PrivateKey.generate())
     with pytest.raises(UnavailableError, match=r"cannot reach a coordinator at 127\.0\.0\.1:9"):
-        await client.fetch_run(timeout_s=1)
+        await client.calls.fetch_run(timeout_s=1)
     await client.close()
 
 

@@ -142,7 +142,7 @@ def _recorded(round: int, reports: DigestReports, verdicts: DigestVerdicts) -> l
 
 
 def _forgive(round: int, verdicts: DigestVerdicts) -> None:
-    """What was decided was wrong: whoever was blamed for it is not to blame."""
+    """Clear the records of members that were blamed by a decision that was wrong."""
     for record in verdicts.records.values():
         if record.round >= round:
             record.differed, record.muted, record.refused_until_ms = 0, False, 0

@@ -54,7 +54,8 @@ where none are kept, and several times that on a machine that does other work.""
 
 LOST_TOGETHER_MS = 3_000
 """Time before the coordinator's last word in which lost sessions count as lost with it: as it ends,
-it closes all of them, and its line may fail first. Who was away for longer is not waited for."""
+it closes all of them, and its line may fail first. A member that was away for longer is not waited
+for."""
 
 FORMER_KEPT = 16
 """Former members that are remembered: those with the newest states, one of which a run that has no

@@ -4,7 +4,7 @@ Each act is an event of the journal and carries the digest of the act before it:
 
     digest(n) = SHA-256(act n, time, digest(n-1))      digest(0) = SHA-256("acts of", run)
 
-So whoever kept the newest digest finds every act that was changed, taken out or put in since.
+So anybody who kept the newest digest finds every act that was changed, taken out or put in since.
 """
 
 from dataclasses import dataclass
@@ -150,7 +150,7 @@ class Disallow(_Act, frozen=True):
 
 
 class Token(_Act, frozen=True):
-    """A token that admits keys; the secret itself stays with whoever made it."""
+    """A token that admits keys; the secret itself stays with its maker."""
 
     name: Name
     digest: Annotated[bytes, Meta(min_length=32, max_length=32)]

@@ -1,4 +1,4 @@
-"""What an order of the operator does to a run. Pure.
+"""The effects of the operator's orders on a run. Pure.
 
     pause, resume      the next round waits; members stay, and an open round goes on to its end
     finish             no further round opens, but a last mean where nodes mix parameters; when the

@@ -33,7 +33,7 @@ class Notice:
 
 @dataclass(slots=True)
 class OperatorState:
-    """What holds because the operator said so."""
+    """The orders of the operator that hold now."""
 
     paused: str | None = None
     """The reason, maybe empty; None while rounds may open."""

@@ -47,7 +47,7 @@ async def session_of(
 ) -> AsyncIterator[CoordinatorClient]:
     link = parse_link(address or process.address)
     client = CoordinatorClient(link, Ed25519PrivateKey.generate())
-    info = await client.fetch_run()
+    info = await client.calls.fetch_run()
     hello = wire.Hello(addresses=["127.0.0.1:1"], name="n")
     session = asyncio.create_task(client.run(info, hello, heard))
     try:
@@ -184,10 +184,10 @@ async def test_a_client_shows_the_token_of_its_link_and_is_refused_without_one(
     for token, words in (("", "--token"), ("wrong", "not one of this run's")):
         client = CoordinatorClient(parse_link(process.address).with_token(token), key)
         with pytest.raises(RefusedError, match=words):
-            await client.run(await client.fetch_run(), hello, Heard())
+            await client.run(await client.calls.fetch_run(), hello, Heard())
         await client.close()
     client = CoordinatorClient(parse_link(process.address).with_token("s3cret"), key)
-    session = asyncio.create_task(client.run(await client.fetch_run(), hello, Heard()))
+    session = asyncio.create_task(client.run(await client.calls.fetch_run(), hello, Heard()))
     await until(lambda: client.connected)
     session.cancel()
     await asyncio.gather(session, return_exceptions=True)

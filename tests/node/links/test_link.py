@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from node.links.fetching import PROGRESS_S
 from node.links.frames import Part, encode
-from node.links.link import PROGRESS_S, WRITE_S, Link
+from node.links.link import ANSWER_S, WRITE_S, Link
 from node.links.network import BlobRange, NotHeldError, Purpose, WithdrawnError
 from node.links.protocol import Identity, LinkProtocol
 from node.links.protocol_events import Event, PeerLeft
+from node.links.serving import ACKNOWLEDGE_S
 from node.links.upload_queue import AHEAD_BYTES_MIN, RATE_ASSUMED, SOON_MS, Upload
 from node.transports.base import Accept, Pipe
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
@@ -491,7 +493,7 @@ def test_a_peer_that_acknowledges_nothing_is_dropped_and_frees_its_place() -> No
             began_ms = loop_ms()
             beating = asyncio.create_task(other.beat(40))
             await other.swallow()
-            assert PROGRESS_S * 1000 <= loop_ms() - began_ms < PROGRESS_S * 1000 + 2000
+            assert ACKNOWLEDGE_S * 1000 <= loop_ms() - began_ms < ACKNOWLEDGE_S * 1000 + 2000
             assert not member.linked
             assert member.mesh.idle
             await asyncio.wait({beating})
@@ -557,10 +559,8 @@ def test_a_peer_that_never_answers_an_offer_fails_it_and_keeps_its_link() -> Non
     async def main() -> None:
         async with scripted() as (member, other):
             link = link_of(member, PEER_OF_SCRIPTED)
-            beating = asyncio.create_task(other.beat(PROGRESS_S + 5))
-            with pytest.raises(
-                UnavailableError, match=f"did not answer an offer in {PROGRESS_S} s"
-            ):
+            beating = asyncio.create_task(other.beat(ANSWER_S + 5))
+            with pytest.raises(UnavailableError, match=f"did not answer an offer in {ANSWER_S} s"):
                 await link.offer(member.message(bytes(32)))
             assert member.linked
             beating.cancel()

@@ -73,7 +73,7 @@ class Machine:
                 corpus=SimpleNamespace(expect=lambda *_, **__: None),
                 status=NodeStatus("0" * 32, "test"),
                 decisions=SimpleNamespace(next_round=0),
-                turns=SimpleNamespace(worked=lambda *_, **__: None),
+                state_requests=SimpleNamespace(note_passes=lambda *_, **__: None),
             ),
         )
         self.trainee = SimpleNamespace(micro_batch_max=2)
