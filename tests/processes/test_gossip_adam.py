@@ -15,8 +15,8 @@ from node.model.checkpoint import load_checkpoint
 from node.model.training import named_parameters_once
 from node.replica.digest import state_digest
 from protocol.runfile import AlgorithmSpec
+from tests.processes.operating import operate
 from tests.processes.test_cluster import PATIENCE_S, came_back, kill
-from tests.processes.test_operator import operate
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
