@@ -30,8 +30,8 @@ from lockstep.service.signals import run_event_loop
 from lockstep.volunteer import measured
 from lockstep.volunteer.consent import ask_once, has_agreed, terms
 from lockstep.volunteer.control import ControlSocket
+from lockstep.volunteer.limits import Limits, limits_text
 from lockstep.volunteer.machine import DailyUsage
-from lockstep.volunteer.manners import Limits, limits_text
 from lockstep.volunteer.measured import FirstLook
 from lockstep.volunteer.needs import SEEN, judged
 from lockstep.volunteer.others.watch import OthersWatch

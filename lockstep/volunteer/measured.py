@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockstep.volunteer.bell import Verdict, counted_words, judge_bell, limit_trouble
-from lockstep.volunteer.manners import Limits
+from lockstep.volunteer.limits import Limits
 from node.settings import NodeSettings
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.errors import SettingsError

@@ -15,7 +15,7 @@ from lockstep.commands.join import SESSION, farewell
 from lockstep.exit_codes import ExitCode
 from lockstep.volunteer import measured
 from lockstep.volunteer.consent import CONSENT_NAME
-from lockstep.volunteer.manners import Limits
+from lockstep.volunteer.limits import Limits
 from lockstep.volunteer.measured import FirstLook
 from node.settings import NodeSettings
 from protocol.ids import RunId
