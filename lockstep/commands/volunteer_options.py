@@ -67,8 +67,8 @@ def join(
     settings = replace(settings, save_every=save_every, publish=publish, data_url=data_url)
     settings = replace(settings, data_cache=data_cache, restart_from=restart_from)
     settings = replace(settings, dial_private=dial_private, p2pd_sha256=p2pd_sha256)
-    others = (on_battery, QuietLimits(when_idle, other_load), duty_cycle, gpu_memory)
-    limits = Limits(parse_hours(hours), daily_transfer, *others, upload_limit, download_limit)
+    machine = (on_battery, QuietLimits(when_idle, other_load), duty_cycle, gpu_memory)
+    limits = Limits(parse_hours(hours), daily_transfer, *machine, upload_limit, download_limit)
     wishes = command.Wishes(limits, nice, memory, disk, yes, micro_batch)
     serving, known = ServeOptions(place, admin, follow_parent), directory is not None
     command.join(settings, serving, Home(place, only=known), wishes)
