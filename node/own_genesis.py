@@ -45,7 +45,7 @@ def genesis_of(spec: RunSpec, directory: Path) -> Path | None:
     """The snapshot from which the run begins, fetched into `directory` if it is not there; None for
     a run that begins from its seed.
 
-    Raises `DataError` when it cannot be had or is not what the run file says, `StorageError` for
+    Raises `DataError` when it cannot be read or is not what the run file says, `StorageError` for
     this machine's disk.
     """
     if not spec.genesis:

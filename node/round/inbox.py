@@ -35,7 +35,7 @@ class Inbox:
         self._context.swarm.set_members(members.members, members.relays)
 
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """Announce the undecided rounds again; Ready follows when the agenda comes to it."""
+        """Announce the undecided rounds again; Ready follows when the agenda says so."""
         context = self._context
         context.decisions.saw_decided(welcome.decided_round)
         self._chained(welcome.tail)

@@ -17,7 +17,7 @@ Rules
   round opens until the operator takes one off, or one corrects its word.
 - The word of one that is taken off counts no more. What it has decided stays, unless another says
   otherwise.
-- A payload that an auditor has applied can be had: it becomes void only if every member lacks it.
+- A payload that an auditor has applied is available: it becomes void only if every member lacks it.
 - A payload that an auditor holds has one copy more (`coordinator.machine.payloads.receipts`).
 """
 

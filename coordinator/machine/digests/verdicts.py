@@ -9,7 +9,7 @@
 When the vote on a digest is level (1 against 1), the replay of the log decides: all nodes that
 voted are held back and told to replay it. A replica is a pure function of the log, so a sound
 machine arrives at the same digest again, and a node that arrives at another one was wrong before.
-When all stand by their digests, a second replay would tell nothing new: the nodes stay held back,
+When all repeat their digests, a second replay would tell nothing new: the nodes stay held back,
 and the run says so, until a further node breaks the tie or one of them goes. So no node is refused
 unless it is outvoted twice or contradicts itself, and two sound machines never are.
 

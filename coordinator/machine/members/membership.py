@@ -67,7 +67,7 @@ READY_LEASES = 20
 it: five minutes with the default, in which a node fetches some gigabytes or shows progress."""
 
 UNCOPIED_MAX = 2
-"""Rounds in a row in which an announced payload was not to be had, after which no round waits for
+"""Rounds in a row in which an announced payload was not available, after which no round waits for
 the copies of its author; one may be a lost link."""
 
 

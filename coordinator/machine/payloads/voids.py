@@ -1,4 +1,4 @@
-"""Committed payloads that cannot be had, and when they are declared void.
+"""Committed payloads that no member can give, and when they are declared void.
 
     committed --a member lacks it--> lacked --all lack it, or two in three--> planned --> void
         |                              ^                                         |
@@ -75,7 +75,7 @@ class CommittedPayloads:
     applied: set[PeerId] = field(default_factory=set)
     """Voters that have applied the commit."""
     audited: bool = False
-    """An auditor has applied the commit: the payloads can be had."""
+    """An auditor has applied the commit: the payloads are available."""
     lacked: dict[Digest, Complaint] = field(default_factory=dict)
 
 

@@ -46,7 +46,7 @@ from protocol.run_info import RunInfo
 log = logging.getLogger("lockstep.node")
 
 RETRY_S = 2
-"""Pause between two attempts when neither the log nor a snapshot can be had."""
+"""Pause between two attempts when neither the log nor a snapshot is available."""
 
 
 class Search(Enum):
@@ -121,8 +121,8 @@ class CatchUp:
                 return False
 
     def follow(self, next_round: int, decided_round: int) -> None:
-        """The replica has come to `next_round`. Near the end of the log the snapshot has done its
-        service: a node that is far behind again may look for another one.
+        """The replica has reached `next_round`. Near the end of the log the snapshot is needed no
+        more: a node that is far behind again may look for another one.
         """
         near = decided_round - next_round < self._info.spec.retention.log_rounds
         if near and self._search is Search.ADOPTED:

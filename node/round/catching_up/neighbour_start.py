@@ -147,7 +147,7 @@ class NeighbourStart(CatchUp):
         return NotFound.NOT_HELD if newest else NotFound.NOT_RECORDED
 
     async def _behind(self, walked: Walked, own: PeerId) -> Jump | None:
-        """The state of a member behind a commit, if it can be had."""
+        """The state of a member behind a commit, if some member gives it."""
         base: Path | None = None
         if walked.base:
             obtained = await self._fetch.obtain(walked.base)
