@@ -67,7 +67,7 @@ _COMPRESSED: tuple[tuple[bytes, str, _Opens], ...] = (
     (b"\xfd7zXZ\0", ".xz", lzma.LZMAFile),
     (b"\x28\xb5\x2f\xfd", ".zst", _zstandard),
 )
-"""How compressed files begin, how they are called, and what opens them."""
+"""Beginnings of compressed files, with the name of each form and its opener."""
 
 
 def opener(head: bytes) -> _Opens | None:

@@ -1,17 +1,17 @@
-"""The replica of a run with local steps: a round moves the model, and what it moved is sent.
+"""The replica of a run with local steps: a round moves the model, and the movement is sent.
 
     begin        the model stands at the committed parameters
     passes       each batch moves it by one step of the node's own optimizer
-    accumulate   what it was moved goes into the residual
+    accumulate   its movement goes into the residual
     extract      signs and scales of the residual are sent
     apply        the mean of everybody's movements moves the committed parameters, exactly
 
 With overlap a round begins while the one in front of it is undecided. The model then goes on from
 where this node's own steps left it; when the commit comes, it is put to the new committed
-parameters and what it was moved since the round began. What was moved is counted from there.
+parameters plus its movement since the round began. The movement is counted from there.
 
-Residual and optimizer are local, and saved with the state; what leaves the residual and comes back
-does so as with the momentum of DeMo.
+Residual and optimizer are local, and saved with the state. A payload leaves the residual, and is
+reclaimed, as it is with the momentum of DeMo.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -34,7 +34,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, RunId, parse_digest, sha256
 
 VoidReason = Literal["nobody has it", "most lack it"]
-"""Why a payload is void: every member that was asked lacks it, or two in three do."""
+"""Reason why a payload is void: every member that was asked lacks it, or two in three do."""
 
 _DOMAIN = b"lockstep.chain.v1"
 

@@ -32,7 +32,7 @@ DIGEST_BYTES: Final = 16
 """Length of the digests in a head: enough to find an accident."""
 
 UNCHECKED: Final = bytes(DIGEST_BYTES)
-"""In place of the parameters' digest in a step that does not compare them."""
+"""Stands for the parameters' digest in a step that does not compare them."""
 
 Lines = Mapping[str, str]
 """The values of a rank by their names, in order: "lr of group 0" -> "0.001"."""
