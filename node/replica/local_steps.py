@@ -8,10 +8,10 @@
 
 With overlap a round begins while the one in front of it is undecided. The model then goes on from
 where this node's own steps left it; when the commit comes, it is put to the new committed
-parameters plus its movement since the round began. The movement is counted from there.
+parameters and what it was moved since the round began. What was moved is counted from there.
 
-Residual and optimizer are local, and saved with the state. A payload leaves the residual, and is
-reclaimed, as it is with the momentum of DeMo.
+Residual and optimizer are local, and saved with the state; what leaves the residual and comes back
+does so as with the momentum of DeMo.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,9 +1,9 @@
 """An auditor's evidence that an author did not do its work, under the auditor's signature.
 
-The evidence names payloads of the log. A party that replays the log and has the run's data finds
-how far each of them agrees with the gradient of its author's samples (`node.demo.sign_audit`), and
-compares (`lockstep verify --work`). Copies are found without data. Shares are in ten-thousandths,
-so that equal numbers are equal bytes.
+The evidence names payloads of the log. Whoever replays the log and has the run's data finds how far
+each of them agrees with the gradient of its author's samples (`node.demo.sign_audit`), and compares
+(`lockstep verify --work`). Copies are found without data. Shares are in ten-thousandths, so that
+equal numbers are equal bytes.
 
 The canonical bytes are the msgpack map of the fields in declaration order; the ed25519 signature
 covers a domain tag and their SHA-256.
@@ -69,14 +69,14 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Share of its signs that are those of the gradient; in a copy the share of places and signs
     that are those of the source."""
     expected: Share
-    """The agreement of honest work at that time, by the audits of others; `CHANCE` where that alone
+    """What honest work agrees in at that time, by the audits of others; `CHANCE` where that alone
     is enough."""
     source: Source | None = None
     """The payload that was copied; None where nothing was."""
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An auditor's findings about the payloads of one author."""
+    """What an auditor has found about the payloads of one author."""
 
     run_id: RunId
     author: PeerId
@@ -155,7 +155,7 @@ def _require_sources(evidence: Evidence) -> None:
 
 
 def words(evidence: Evidence) -> str:
-    """The findings, for people."""
+    """What was found, for people."""
     audits = evidence.audits
     mean = sum(audit.agreement for audit in audits) / len(audits)
     if evidence.finding == "copied work":
