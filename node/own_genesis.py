@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from node.model.training import build_model, named_parameters_once
+from node.model.build import build_model, named_parameters_once
 from node.replica.canonical import canonical_size
 from node.replica.snapshot import Snapshots, file_sha256
 from protocol.border.checkpoint_files import is_parameters, require_name

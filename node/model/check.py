@@ -19,14 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from node.model.build import asks_for_balance, build_model, named_parameters_once, require_positions
 from node.model.configuration import config_fields, config_notes
-from node.model.training import (
-    TrainingModel,
-    asks_for_balance,
-    build_model,
-    named_parameters_once,
-    require_positions,
-)
+from node.model.training import TrainingModel
 from node.system.device import gpu_memory_bytes
 from protocol.errors import LockstepError, SettingsError
 from protocol.runfile import RunSpec

@@ -16,8 +16,8 @@ from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from node.control.client import CoordinatorClient
 from node.data.publish import publish
+from node.model.build import named_parameters_once
 from node.model.checkpoint import load_checkpoint
-from node.model.training import named_parameters_once
 from node.process import NodeProcess
 from node.replica.digest import state_digest
 from node.settings import NodeSettings

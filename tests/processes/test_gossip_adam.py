@@ -11,8 +11,8 @@ from lockstep.cli import main
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
+from node.model.build import named_parameters_once
 from node.model.checkpoint import load_checkpoint
-from node.model.training import named_parameters_once
 from node.replica.digest import state_digest
 from protocol.runfile import AlgorithmSpec
 from tests.processes.operating import operate
