@@ -36,8 +36,8 @@ from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers, Refusal
 
 TICK_S = 0.5
-"""Pause between two looks at the clock; with `protocol.SILENCE_MS` a silent peer is noticed within
-five seconds."""
+"""Pause between two looks at the clock; with `node.links.protocol.SILENCE_MS` a silent peer is
+noticed within five seconds."""
 
 WRITE_S = 20
 """Longest time in which a pipe takes nothing."""
