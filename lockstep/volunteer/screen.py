@@ -1,6 +1,6 @@
 """The screen of a joined machine: one calm table of at most 80 columns, from a node's status.
 
-Pure but for the colours: a status document goes in, a table comes out. `lockstep me` prints the
+Pure except for the colours: a status document goes in, a table comes out. `lockstep me` prints the
 same table once.
 """
 

@@ -251,7 +251,7 @@ class Engine:
         momentum = self.momentum.view(-1, CHUNK_ENTRIES)
         places, values = self._slots(coefficients)
         kept = momentum.gather(1, places)
-        same_sign = kept.sign() == values.sign()  # never in an unused slot, but for zeros
+        same_sign = kept.sign() == values.sign()  # never in an unused slot, except for zeros
         momentum.scatter_add_(
             1, places, kept * same_sign * -1.0
         )  # an unused slot adds 0 to place 0

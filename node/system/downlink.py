@@ -9,7 +9,7 @@ not taken hold their sender back:
     a web server  is held back by TCP: its connection is not read. One range at a time is fetched
 
 So payloads, snapshots, the payloads of a catch-up and training data come no faster than the limit,
-but for a window's bytes at the beginning, and for the headers that are only estimated. Frames of
+except for a window's bytes at the beginning, and for the headers that are only estimated. Frames of
 control (heartbeats, offers, acknowledgements) never wait, for a link's pipe is always read; neither
 do they count here, nor does the session with the coordinator: less than a kilobyte a second each.
 """

@@ -19,7 +19,7 @@ class Facts:
     hip: str = ""
     """Version of ROCm's HIP that torch is built for; empty: none."""
     gpus: int = 0
-    """GPUs that torch can use as "cuda", be they of CUDA or of ROCm."""
+    """GPUs that torch can use as "cuda", of CUDA or of ROCm."""
     mps: bool = False
     """Whether torch can use a GPU of Apple."""
     nvidia: bool = False

@@ -196,7 +196,7 @@ class PullPolicy:
         return None
 
     def _may_switch(self, holder: PeerId, missing: MissingPayload, now_ms: int) -> bool:
-        """Whether a pull waits elsewhere, and `holder` is no worse a source but for its queue."""
+        """Whether a pull waits elsewhere, and `holder` is as good a source except for its queue."""
         pull, payload = self._pulls[missing.digest], missing.payload
         if pull.withdrawn or not pull.waits or not pull.may_move(now_ms):
             return False
