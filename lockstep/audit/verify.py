@@ -33,7 +33,7 @@ from lockstep.audit.restarts import (
     snapshot_of,
 )
 from lockstep.audit.voids import VoidBook
-from lockstep.audit.work.check import WorkCheck
+from lockstep.audit.work.check import WorkCheck, require_proofs
 from lockstep.audit.work.start import recomputer_for
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.service.signals import run_event_loop
@@ -127,6 +127,8 @@ async def _verify(settings: VerifySettings) -> Findings:
                 recomputer = await asyncio.to_thread(recomputer_for, record.info, settings.work)
                 audit.work = WorkCheck(evidence, recomputer)
             await audit.replay(advance)
+        findings.evidence_proven = require_proofs(evidence, record.info.spec)
+        findings.evidence_unclear = len(evidence) - findings.evidence_proven
         findings.verified = True
         return findings
     except Difference as error:

@@ -21,15 +21,16 @@ import msgspec
 
 from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.work.ages import Ages
-from lockstep.audit.work.judge import EARLY_ROUNDS, Book, Look, Row, are_alike
-from lockstep.audit.work.lottery import PANEL, Budget, by_lot, panel
+from lockstep.audit.work.judge import Book, Look, Row, are_alike
+from lockstep.audit.work.lottery import Budget, by_lot, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
 from node.demo.sign_audit import Agreement
 from node.replica.replica import Replica
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol import wire_pb2 as wire
+from protocol.audit import rule
 from protocol.codec.commits import Commit, Entry
-from protocol.codec.evidence import Evidence, words
+from protocol.codec.evidence import WHOLE, Evidence, words
 from protocol.errors import DataError, LocalProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.run_info import RunInfo
@@ -224,13 +225,13 @@ class WorkAudit:
 
 def _shown(author: PeerId, rows: Sequence[Row]) -> dict[str, Any]:
     """The audits of one author that are kept, for people."""
-    newest = rows[-1]
+    newest = rows[-1].audit
     return {
         "peer_id": author,
         "audits": len(rows),
         "round": newest.round,
-        "agreement": round(newest.agreement, 4),
-        "expected": round(newest.expected, 4),
+        "agreement": newest.agreement / WHOLE,
+        "expected": newest.expected / WHOLE,
     }
 
 
@@ -265,8 +266,8 @@ def drawn(
     more than turned signs is not told there.
     """
     due = [author for author in authors if book.is_due(author, round)]
-    if round < EARLY_ROUNDS:
-        return by_lot(secret, round, named.intersection(due))[:PANEL]
+    if round < rule.EARLY_ROUNDS:
+        return by_lot(secret, round, named.intersection(due))[: rule.PANEL]
     found = panel(
         secret,
         round,
@@ -279,7 +280,7 @@ def drawn(
 
 def proven(book: Book, round: int, looks: Sequence[Look], run_id: RunId) -> list[Evidence]:
     """What the audits of a round prove."""
-    take = book.take_early if round < EARLY_ROUNDS else book.take
+    take = book.take_early if round < rule.EARLY_ROUNDS else book.take
     return take(round, looks, run_id)
 
 

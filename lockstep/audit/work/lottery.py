@@ -15,10 +15,8 @@ compared (`lockstep.audit.work.judge`).
 import hashlib
 from collections.abc import Callable, Collection
 
+from protocol.audit.rule import PANEL
 from protocol.ids import PeerId
-
-PANEL = 4
-"""Authors of a panel, at least as many as make a median that one of them cannot move."""
 
 SUSPECTS_MAX = 2
 """Suspects in a panel: the others are what they are compared with."""

@@ -52,7 +52,8 @@ def evidence_in(document: bytes, run_id: RunId) -> list[Evidence]:
 def _evidence(demoted: Any, run_id: RunId) -> Evidence:
     audits = [_audit(audit) for audit in demoted["audits"]]
     about = {"run_id": run_id, "author": demoted["peer_id"], "finding": demoted["finding"]}
-    return msgspec.convert({**about, "audits": audits}, Evidence)
+    spread = round(WHOLE * demoted.get("spread", 0))
+    return msgspec.convert({**about, "audits": audits, "spread": spread}, Evidence)
 
 
 def _audit(shown: Any) -> dict[str, Any]:
@@ -61,8 +62,15 @@ def _audit(shown: Any) -> dict[str, Any]:
         "digest": bytes.fromhex(shown["payload"]),
         "agreement": round(WHOLE * shown["agreement"]),
         "expected": round(WHOLE * shown["expected"]),
+        "compared": shown.get("compared", 0),
+        "companions": [_companion(each) for each in shown.get("companions", ())],
     }
     if source := shown.get("source"):
         digest = bytes.fromhex(source["payload"])
         audit["source"] = {"author": source["peer_id"], "round": source["round"], "digest": digest}
     return audit
+
+
+def _companion(shown: Any) -> tuple[Any, ...]:
+    digest = bytes.fromhex(shown["payload"])
+    return shown["peer_id"], digest, round(WHOLE * shown["agreement"]), shown["compared"]

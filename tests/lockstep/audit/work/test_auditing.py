@@ -8,16 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lockstep.audit.work import auditing, judge
+from lockstep.audit.work import auditing
 from lockstep.audit.work.auditing import WorkAudit
-from lockstep.audit.work.check import WorkCheck
-from lockstep.audit.work.judge import FAR_AUDITS
+from lockstep.audit.work.check import WorkCheck, require_proofs
 from lockstep.audit.work.published import evidence_in
 from lockstep.audit.work.recompute import Recomputation, Recomputer, unaudited
 from node.data.corpus import Corpus
-from protocol.codec.evidence import Evidence
+from protocol.audit import rule
+from protocol.audit.rule import FAR_AUDITS
+from protocol.codec.evidence import CHANCE, WHOLE, Companion, Evidence
+from protocol.codec.evidence import WorkAudit as Audited
 from protocol.errors import DataError, DivergedError, RemoteProtocolError
-from protocol.ids import PeerId
+from protocol.ids import PeerId, RunId, sha256
 from tests.lockstep.audit.work.crowd import Crowd, spec_for
 from tests.support.tiny import tiny_spec
 
@@ -27,8 +29,8 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def no_early_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditing, "EARLY_ROUNDS", 0)
-    monkeypatch.setattr(judge, "SPACING_ROUNDS", 1)
+    monkeypatch.setattr(rule, "EARLY_ROUNDS", 0)
+    monkeypatch.setattr(rule, "SPACING_ROUNDS", 1)
 
 
 def audit_of(crowd: Crowd, path: Path, found: list[Evidence], share: float = 1e6) -> WorkAudit:
@@ -81,12 +83,13 @@ async def test_noise_is_found_after_three_audits_and_the_honest_are_left_alone(
         replay.apply(commit, [noisy.payloads[entry.digest] for entry in commit.entries])
     check.require_complete()
     assert check.checked == FAR_AUDITS
+    assert require_proofs(found, noisy.info.spec) == len(found)
 
 
 async def test_turned_signs_are_found_by_one_audit_of_the_first_rounds_where_only_named_are_audited(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auditing, "EARLY_ROUNDS", 32)
+    monkeypatch.setattr(rule, "EARLY_ROUNDS", 32)
     crowd, found = Crowd(corpus, authors=4, turned=(2,)), list[Evidence]()
     audit = audit_of(crowd, tmp_path / "work.json", found)
     turned, honest = crowd.authors[2], crowd.authors[0]
@@ -124,6 +127,40 @@ async def test_evidence_that_was_made_up_does_not_come_out(noisy: Crowd, corpus:
     missing = WorkCheck(evidence, Recomputer(crowd.info.spec, corpus))
     with pytest.raises(DivergedError, match="names round 0"):
         missing.require_complete()
+
+
+async def test_a_companion_whose_number_is_made_up_does_not_come_out(corpus: Corpus) -> None:
+    crowd = Crowd(corpus, authors=2)
+    commit, recorded = crowd.work()
+    accused, other = commit.entries
+    recomputer = Recomputer(crowd.info.spec, corpus)
+    recomputer.stand_at(crowd.replica.committed)
+    passes = recomputer.begin(auditing.trained(commit, recorded)[accused.author])
+    while passes.next():
+        pass
+    passes.finish()
+    found = recomputer.agreement(crowd.payloads[accused.digest])
+    panel = (Companion(other.author, other.digest, 5100, 100),)
+    true = round(WHOLE * found.share)
+    row = Audited(0, accused.digest, true, 5100, compared=found.compared, companions=panel)
+    said = Evidence(crowd.info.run_id, accused.author, "other work", (row,))
+    check = WorkCheck([said], recomputer)
+    with pytest.raises(
+        DivergedError, match=r"the payload of 00000000 of round 0 agrees in 51\.00%"
+    ):
+        await check.before(commit, recorded, frozenset(), crowd.replica, crowd.payload)
+
+
+def test_verify_refuses_evidence_that_proves_nothing_and_lets_that_of_earlier_releases_pass(
+    corpus: Corpus,
+) -> None:
+    spec, author = spec_for(corpus), PeerId("ab" * 16)
+    row = Audited(40, sha256(b"payload"), 5100, CHANCE, compared=512)
+    honest = Evidence(RunId("0" * 32), author, "other work", (row,))
+    with pytest.raises(DivergedError, match="against abababab proves nothing: expected turned"):
+        require_proofs([honest], spec)
+    old = msgspec.structs.replace(row, compared=0, expected=9000)
+    assert require_proofs([msgspec.structs.replace(honest, audits=(old,))], spec) == 0
 
 
 @pytest.mark.parametrize("document", [b"", b"{}", b"[]", b'{"audit": {"demoted": [{}]}}'])

@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from lockstep.audit.work.lottery import BALANCE_S, PANEL, SUSPECTS_MAX, Budget, panel
+from lockstep.audit.work.lottery import BALANCE_S, SUSPECTS_MAX, Budget, panel
+from protocol.audit.rule import PANEL
 from protocol.ids import PeerId
 
 AUTHORS = [PeerId(f"{number:032x}") for number in range(12)]
