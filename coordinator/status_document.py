@@ -266,6 +266,7 @@ def _demoted(peer: PeerId, demoted: Demoted) -> dict[str, Any]:
         "peer_id": peer,
         "finding": evidence.finding,
         "auditor": demoted.auditor,
+        "auditor_key": demoted.public_key.hex(),
         "reason": demoted.reason,
         "spread": evidence.spread / WHOLE,
         "audits": [_audited(audit) for audit in evidence.audits],
@@ -290,6 +291,8 @@ def _audited(audit: WorkAudit) -> dict[str, Any]:
             for each in audit.companions
         ],
     }
+    if draw := audit.draw:
+        found["draw"] = {"lot": draw.lot.hex(), "share": draw.share / WHOLE}
     if source := audit.source:
         digest = source.digest.hex()
         found["source"] = {"peer_id": source.author, "round": source.round, "payload": digest}

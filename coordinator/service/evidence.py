@@ -44,7 +44,7 @@ class EvidenceDesk:
         rounds = self._sequencer.rounds
         if self.order is None or demotion.objection(act, rounds.state, rounds.members):
             return  # said again, or the operator has judged
-        if flaw := await asyncio.to_thread(self._flaw, evidence):
+        if flaw := await asyncio.to_thread(self._flaw, evidence, signed.public_key):
             await self._reject(signed, flaw)
             raise RemoteProtocolError(flaw)
         try:
@@ -60,14 +60,18 @@ class EvidenceDesk:
         with contextlib.suppress(SettingsError):  # somebody was faster
             await self.order(act)
 
-    def _flaw(self, evidence: Evidence) -> str:
+    def _flaw(self, evidence: Evidence, public_key: bytes) -> str:
         """Why the evidence changes no standing, in a sentence; empty when it does."""
         spec = self._sequencer.rounds.spec
-        return rule.flaw(evidence) or rule.misplaced(evidence, spec) or self._unfounded(evidence)
+        found = rule.flaw(evidence) or rule.misplaced(evidence, spec)
+        return found or self._unfounded(evidence, public_key)
 
-    def _unfounded(self, evidence: Evidence) -> str:
+    def _unfounded(self, evidence: Evidence, public_key: bytes) -> str:
         for audit in evidence.audits:
-            if flaw := rule.unfounded(evidence.author, audit, self._commit(audit.round)):
+            commit = self._commit(audit.round)
+            if flaw := rule.unfounded(evidence.author, audit, commit):
+                return flaw
+            if flaw := rule.undrawn(evidence, audit, public_key, commit):
                 return flaw
             source = audit.source
             if source is None or rule.is_foreign(audit):

@@ -8,7 +8,9 @@ The auditor's word is not enough: its evidence has the numbers, and whoever read
 same thresholds. So a named auditor can take nobody's standing with numbers that prove nothing,
 be they true. Whether they are true is another question, which `lockstep verify --work` answers:
 each number is the agreement of a payload of the log. What is expected of an author is the median
-of its companions, which the evidence names, so that nobody makes it up.
+of its companions, which the evidence names, so that nobody makes it up. And an auditor does not
+choose among many audits those that happen to be low: its lots draw the rounds
+(`protocol.audit.lots`).
 
 All shares are in ten-thousandths, and what is not whole is made of square roots and divisions
 alone, so that the same evidence has the same verdict on every machine. Where the thresholds of work
@@ -21,6 +23,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Final
 
+from protocol.audit.lots import is_own
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import (
     CHANCE,
@@ -166,6 +169,25 @@ def sourceless(source: Source, commit: Commit | None) -> str:
     return "" if is_there else _uncommitted(source.round, source.author, source.digest)
 
 
+def undrawn(evidence: Evidence, audit: WorkAudit, public_key: bytes, commit: Commit | None) -> str:
+    """Why the round of an audit, which `commit` is, was not for the auditor with this raw key to
+    choose; empty where its lot has drawn it, and for what needs none: an audit of turned signs and
+    a copy are proof whoever chose them.
+    """
+    if audit.draw is None or commit is None:
+        return ""  # by its own numbers it needs none (`flaw`), or no such round is there
+    if not is_own(public_key, evidence.run_id, audit.round, audit.draw.lot):
+        return f"expected the auditor's own lot of round {audit.round}, got another signature"
+    authors = len(commit.entries)
+    if not audit.draw.is_drawn(authors, panel=PANEL):
+        chance = audit.draw.chance(authors, panel=PANEL)
+        return (
+            f"expected rounds that the auditor's lots draw, one in {WHOLE / max(1, chance):.0f} of "
+            f"{authors} authors, got round {audit.round}, which they do not"
+        )
+    return ""
+
+
 def _uncommitted(round: int, author: PeerId, digest: Digest) -> str:
     return (
         f"expected evidence about committed payloads, got one of {short(author)} in round {round} "
@@ -246,6 +268,8 @@ def _beside_flaw(audits: Sequence[WorkAudit]) -> str:
                 f"expected the companions and the number of signs of each audit, got none {where}: "
                 "update the auditor"
             )
+        if audit.draw is None:
+            return f"expected the lot of each audit, got none {where}: update the auditor"
         if not all(each.compared for each in audit.companions):
             return f"expected companions of whom signs were compared, got one of none {where}"
         if audit.expected != (median := expectation(audit.companions)):

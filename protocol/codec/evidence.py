@@ -15,6 +15,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta
 
+from protocol.audit.lots import Draw
 from protocol.codec.messagepack import converted, packed, unpacked
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes, verify
@@ -27,13 +28,16 @@ COMPANIONS_MAX = 3
 """Companions of one audited payload: those of a panel of four."""
 
 EVIDENCE_BYTES_MAX = 16 * 1024
-"""Bytes of the longest evidence: `AUDITS_MAX` audits of some 400 bytes, with three companions."""
+"""Bytes of the longest evidence: `AUDITS_MAX` audits of some 480 bytes, with three companions."""
 
 WHOLE = 10_000
 """The share of all."""
 
 CHANCE = WHOLE // 2
 """The share of signs in which chance agrees."""
+
+USUAL_DRAW = 200
+"""Part of a run's compute for which auditors draw rounds, by default; the words name another."""
 
 ROUNDS_NAMED = 5
 """Rounds that the words name; the others are counted."""
@@ -92,6 +96,8 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Signs that were compared; 0 in a copy, and in evidence of before this was said."""
     companions: Annotated[tuple[Companion, ...], Meta(max_length=COMPANIONS_MAX)] = ()
     """The audits from which `expected` follows, none where that is `CHANCE`."""
+    draw: Draw | None = None
+    """By which lot the round was audited; None where that proves itself: turned signs, copies."""
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -103,7 +109,7 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     audits: Annotated[tuple[WorkAudit, ...], Meta(min_length=1, max_length=AUDITS_MAX)]
     """By round, ascending."""
     spread: Share = 0
-    """Of less work the standard deviation of honest ratios in this run; else 0."""
+    """The standard deviation of honest ratios in this run, where less work was found; else 0."""
 
 
 class SignedEvidence(msgspec.Struct, frozen=True):
@@ -200,11 +206,13 @@ def words(evidence: Evidence) -> str:
             f"; {_rounds(evidence)}"
         )
     others = _percent(min(expected))
+    drawn = max(audit.draw.share if audit.draw else USUAL_DRAW for audit in audits)
     if _percent(max(expected)) != others:
         others += f" to {_percent(max(expected))}"
+    often = "" if drawn == USUAL_DRAW else f", drawn for {_percent(drawn)} % of all compute"
     return (
         f"work audit: agreed in {_percent(mean)} % of signs where honest work agrees in {others} %"
-        f"; {_rounds(evidence)}"
+        f"{often}; {_rounds(evidence)}"
     )
 
 

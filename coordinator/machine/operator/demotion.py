@@ -52,7 +52,8 @@ def take(act: Demote, state: RunState, members: Membership, run_id: RunId) -> No
     auditor, evidence = opened(act)
     if evidence.run_id != run_id:
         return
-    members.standing.demote(evidence.author, Demoted(auditor, words(evidence), act.body))
+    demoted = Demoted(auditor, words(evidence), act.body, act.public_key)
+    members.standing.demote(evidence.author, demoted)
 
 
 def rejection_objection(act: Reject, state: RunState) -> str:

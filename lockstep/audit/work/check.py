@@ -19,22 +19,10 @@ from protocol.codec.commits import Commit
 from protocol.codec.evidence import WHOLE, Evidence, WorkAudit
 from protocol.errors import DivergedError
 from protocol.ids import Digest, PeerId, short
-from protocol.runfile import RunSpec
 from protocol.shuffle import Share
 
 TOLERANCE = 100
 """Ten-thousandths by which two machines may differ."""
-
-
-def require_proofs(evidence: Sequence[Evidence], spec: RunSpec) -> int:
-    """The number of those that prove what they find, by the published rule; those of earlier
-    releases do not say enough. `DivergedError` for one that proves nothing.
-    """
-    judged = [each for each in evidence if not rule.is_of_old_form(each)]
-    for each in judged:
-        if flaw := rule.flaw(each) or rule.misplaced(each, spec):
-            raise DivergedError(f"evidence against {short(each.author)} proves nothing: {flaw}")
-    return len(judged)
 
 
 class WorkCheck:

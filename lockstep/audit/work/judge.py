@@ -42,6 +42,7 @@ from dataclasses import dataclass
 import msgspec
 
 from protocol.audit import rule
+from protocol.audit.lots import Draw
 from protocol.audit.rule import FAR_AMONG, LESS_AUDITS, PANEL, SPREAD, TELLING
 from protocol.codec.evidence import (
     AUDITS_MAX,
@@ -126,13 +127,13 @@ class Book(msgspec.Struct):
         self.early |= {look.author: round for look in looks}
         return self._kept(round, [opposition(look, round, run_id) for look in looks])
 
-    def take(self, round: int, looks: Sequence[Look], run_id: RunId) -> list[Evidence]:
-        """The audits of one panel; returns what they prove."""
+    def take(self, round: int, looks: Sequence[Look], run_id: RunId, draw: Draw) -> list[Evidence]:
+        """The audits of one panel, whose round `draw` has drawn; returns what they prove."""
         for look in looks:
             companions = companions_of(look, looks)
             if not companions:
                 continue
-            audit = audit_of(round, look, companions)
+            audit = audit_of(round, look, companions, draw)
             if audit.expected < TELLING:
                 self.untold += 1
                 continue
@@ -209,7 +210,9 @@ class Book(msgspec.Struct):
         return found
 
 
-def audit_of(round_: int, look: Look, companions: Sequence[Companion] = ()) -> WorkAudit:
+def audit_of(
+    round_: int, look: Look, companions: Sequence[Companion] = (), draw: Draw | None = None
+) -> WorkAudit:
     """The audit of one payload beside those of its companions; beside chance without any."""
     expected = rule.expectation(companions) if companions else CHANCE
     agreement = round(WHOLE * look.agreement)
@@ -220,6 +223,7 @@ def audit_of(round_: int, look: Look, companions: Sequence[Companion] = ()) -> W
         expected,
         compared=look.compared,
         companions=tuple(companions),
+        draw=draw,
     )
 
 

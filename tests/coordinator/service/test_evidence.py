@@ -16,13 +16,32 @@ from coordinator.machine.operator import acts
 from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
 from coordinator.traffic import Traffic
-from lockstep.audit.work.published import evidence_in
+from lockstep.audit.work.published import Accusation, evidence_in
 from lockstep.commands.run.audit import verdicts
 from protocol import wire_pb2 as wire
+from protocol.audit import lots, rule
+from protocol.audit.lots import draw
 from protocol.audit.rule import OPPOSED_COMPARED
-from protocol.codec.evidence import CHANCE, Evidence, Source, WorkAudit, sign_evidence
+from protocol.codec.evidence import (
+    CHANCE,
+    WHOLE,
+    Companion,
+    Evidence,
+    Source,
+    WorkAudit,
+    sign_evidence,
+)
+from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256
-from tests.coordinator.client import ScriptedNode, node_of, quiet_spec, running, train, until_after
+from tests.coordinator.client import (
+    ScriptedNode,
+    node_key,
+    node_of,
+    quiet_spec,
+    running,
+    train,
+    until_after,
+)
 from tests.coordinator.machine.driver import payload_digest
 from tests.coordinator.service.test_auditors import relaying
 
@@ -143,7 +162,8 @@ async def test_a_source_of_copied_work_must_be_committed_too(known: bool, tmp_pa
             return
         await until_after(lambda: demoted(process) == [two.peer], auditor.ping)
         document = msgspec.json.encode(process.status())
-        assert evidence_in(document, auditor.run_id) == [evidence], "anybody reads it there"
+        found = [each.evidence for each in evidence_in(document, auditor.run_id)]
+        assert found == [evidence], "anybody reads it there"
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -183,6 +203,50 @@ async def test_a_named_auditor_that_lies_with_true_numbers_takes_no_standing_and
         assert b"lockstep_coordinator_audit_alarm 1.0" in metrics
     async with running(tmp_path, SPEC) as process:
         assert process.status()["audit"]["rejected"] == document["rejected"]
+
+
+@pytest.mark.parametrize(
+    ("share", "signer", "refusal"),
+    [
+        (WHOLE, 3, ""),
+        (1, 3, "expected rounds that the auditor's lots draw"),
+        (WHOLE, 4, "expected the auditor's own lot of round"),
+    ],
+)
+async def test_evidence_beside_others_counts_where_the_auditors_own_lots_have_drawn_its_rounds(
+    share: int, signer: int, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rule, "EARLY_ROUNDS", 0)
+    monkeypatch.setattr(rule, "SPACING_ROUNDS", 1)
+    monkeypatch.setattr(lots, "CHANCE_MAX", WHOLE)
+    async with a_round(tmp_path) as (process, one, two, auditor):
+        await train([one, two], 2)
+        await until_after(lambda: process.rounds.state.head_round >= 2, one.ping)
+        key = node_key(signer)
+
+        def audit(round: int) -> WorkAudit:
+            companion = Companion(one.peer, payload_digest(one.peer, round), 9000, 100)
+            return WorkAudit(
+                round,
+                payload_digest(two.peer, round),
+                5000,
+                9000,
+                compared=100,
+                companions=(companion,),
+                draw=draw(key, auditor.run_id, round, share),
+            )
+
+        audits = tuple(map(audit, range(3)))
+        evidence = Evidence(auditor.run_id, two.peer, "other work", audits)
+        await accuse(auditor, two.peer, audits[0].digest, evidence=evidence)
+        if refusal:
+            assert refusal in (await auditor.hear("refused")).refused.reason
+            assert not demoted(process)
+            return
+        await until_after(lambda: demoted(process) == [two.peer], auditor.ping)
+        document = msgspec.json.encode(process.status())
+        found = evidence_in(document, auditor.run_id)
+        assert found == [Accusation(evidence, public_bytes(auditor.key))]
 
 
 async def test_an_auditor_speaks_with_its_own_signature_alone(tmp_path: Path) -> None:

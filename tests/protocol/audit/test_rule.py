@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocol.audit import rule
+from protocol.audit.lots import Draw, draw
 from protocol.audit.rule import (
     AMONG_ROUNDS,
     COPIES,
@@ -24,12 +26,14 @@ from protocol.audit.rule import (
 )
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import CHANCE, WHOLE, Companion, Evidence, Source, WorkAudit
+from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from tests.support.tiny import tiny_spec
 
 RUN = RunId("ab" * 16)
 AUTHOR, *OTHERS = [PeerId(f"{number:032x}") for number in range(4)]
 EXPECTED, COMPARED = 9000, 4736
+DRAW = Draw(bytes(64), 200)
 FAR = 6999
 """Just less than half of what is expected above chance."""
 
@@ -52,7 +56,9 @@ def audit(
     panel = companions(round, *others)
     expected = rule.expectation(panel)
     digest = digest_of(AUTHOR, round)
-    return WorkAudit(round, digest, agreement, expected, compared=COMPARED, companions=panel)
+    return WorkAudit(
+        round, digest, agreement, expected, compared=COMPARED, companions=panel, draw=DRAW
+    )
 
 
 def other_work(*agreements: int) -> Evidence:
@@ -122,6 +128,7 @@ PROVEN = other_work(FAR, FAR, FAR)
         (other_work(*[FAR] * 5), "got 5"),
         (changed(PROVEN, 1, expected=9900), "the median of the companions, 90 %"),
         (changed(PROVEN, 1, companions=()), "expected the companions and the number of signs"),
+        (changed(PROVEN, 1, draw=None), "expected the lot of each audit, got none in round 40"),
         (changed(PROVEN, 0, compared=0), "expected the companions and the number of signs"),
         (changed(PROVEN, 0, round=EARLY_ROUNDS - 1), "expected audits from round 32 on"),
         (changed(PROVEN, 0, round=PROVEN.audits[1].round - 7), "8 rounds apart or more"),
@@ -198,6 +205,22 @@ def test_more_signs_than_a_payload_holds_are_refused() -> None:
     row = PROVEN.audits[0]
     small = commit(row.round, AUTHOR, *OTHERS, payload_bytes=COMPARED // 8 - 1)
     assert "no more signs than a payload of 591 bytes holds" in rule.unfounded(AUTHOR, row, small)
+
+
+def test_an_audit_of_a_round_that_its_auditors_lot_has_not_drawn_is_refused() -> None:
+    """So it cannot choose, among many audits of an honest author, those that are low by chance."""
+    key = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
+    drawn, missed = 0, 0
+    for number in range(200):
+        row = audit(number, FAR)
+        row = msgspec.structs.replace(row, draw=draw(key, RUN, row.round, 200))
+        found = rule.undrawn(PROVEN, row, public_bytes(key), commit(row.round, AUTHOR, *OTHERS))
+        drawn, missed = drawn + (not found), missed + ("one in 25 of 4 authors" in found)
+    assert drawn + missed == 200
+    assert 0 < drawn < 25, "8 on average"
+    other = Ed25519PrivateKey.from_private_bytes(b"b" * 32)
+    log = commit(row.round, AUTHOR, *OTHERS)
+    assert "the auditor's own lot" in rule.undrawn(PROVEN, row, public_bytes(other), log)
 
 
 def test_a_source_must_be_committed_in_its_own_round() -> None:

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.audit.lots import Draw
 from protocol.codec.evidence import (
     AUDITS_MAX,
     COMPANIONS_MAX,
@@ -34,11 +35,11 @@ def evidence(*rounds: int, agreement: int = 5100) -> Evidence:
     return Evidence(RUN, AUTHOR, "other work", audits)
 
 
-def beside(*authors: PeerId, agreement: int = 9000) -> Evidence:
+def beside(*authors: PeerId, agreement: int = 9000, draw: Draw | None = None) -> Evidence:
     """Evidence of one audit with these companions."""
     panel = tuple(Companion(each, sha256(each.encode()), agreement, 4736) for each in authors)
     (row,) = evidence(1).audits
-    row = msgspec.structs.replace(row, compared=4736, companions=panel)
+    row = msgspec.structs.replace(row, compared=4736, companions=panel, draw=draw)
     return Evidence(RUN, AUTHOR, "less work", (row,), 500)
 
 
@@ -80,7 +81,13 @@ def test_the_longest_evidence_about_work_fits_its_bound() -> None:
         for place in range(COMPANIONS_MAX)
     )
     rows = tuple(
-        msgspec.structs.replace(row, expected=10_000, compared=2**40 - 1, companions=panel)
+        msgspec.structs.replace(
+            row,
+            expected=10_000,
+            compared=2**40 - 1,
+            companions=panel,
+            draw=Draw(bytes(64), 10_000),
+        )
         for row in evidence(*rounds).audits
     )
     signed = sign_evidence(Evidence(RUN, AUTHOR, "less work", rows, 10_000), KEY)
@@ -102,8 +109,15 @@ def test_evidence_of_an_earlier_release_is_read_as_it_was_signed() -> None:
     assert open_evidence(resigned(body))[1] == evidence(7)
 
 
-def test_companions_and_spread_come_back() -> None:
-    said = beside(OTHER, PeerId("12" * 16))
+def test_an_auditor_that_draws_oftener_than_usual_is_said_to() -> None:
+    assert "drawn" not in words(beside(OTHER, draw=Draw(bytes(64), 200)))
+    assert "agrees in 80 %, drawn for 40 % of all compute; round 1" in words(
+        beside(OTHER, draw=Draw(bytes(64), 4000))
+    )
+
+
+def test_companions_spread_and_draw_come_back() -> None:
+    said = beside(OTHER, PeerId("12" * 16), draw=Draw(bytes(64), 200))
     assert open_evidence(sign_evidence(said, KEY))[1] == said
 
 
@@ -124,6 +138,8 @@ def test_changed_bytes_are_not_the_auditors() -> None:
         (packed(evidence(1, agreement=10_001)), "<= 10000"),
         (packed(evidence(1, agreement=-1)), ">= 0"),
         (packed(beside(OTHER, OTHER)), "each author once in the panel of round 1"),
+        (packed(beside(OTHER, draw=Draw(bytes(63), 200))), "length >= 64"),
+        (packed(beside(OTHER, draw=Draw(bytes(64), 0))), ">= 1"),
         (packed(beside(AUTHOR)), "each author once in the panel of round 1"),
         (packed(beside(*(PeerId(f"{n:032x}") for n in range(COMPANIONS_MAX + 1)))), "length <= 3"),
         (packed(beside(OTHER, agreement=10_001)), "<= 10000"),
