@@ -143,7 +143,7 @@ class AuditorProcess:
         settings, directory = self._settings, self._settings.relay.directory
         node = NodeSettings(settings.relay.coordinator, directory, settings.data)
         authors, self._unaudited = await asyncio.to_thread(
-            begin, parts.info, node, settings.work_share, self._accuse
+            begin, parts.info, node, settings.work_share, self._accuse, self._key
         )
         if self._unaudited:
             log.warning("no audit of work", extra={"reason": self._unaudited})

@@ -11,6 +11,7 @@
                        auditor any more
     vouch              the key decides, in a run that is open to the public
     demote             an auditor's evidence: the key has no standing any more
+    reject             evidence that proves nothing: it counts against the auditor
     appoint, dismiss   the key's word on states is final, or counts no more
     announce           every node is told
     admit, allow,
@@ -76,6 +77,9 @@ def take(
                 return _reschedule(act, state, *run)
             if isinstance(act, acts.Demote):
                 demotion.take(act, state, members, run[0])
+                return []
+            if isinstance(act, acts.Reject):
+                demotion.reject(act, state)
                 return []
             return _obey(act, given_s, state, members, now_ms=now_ms)
         case _:
@@ -144,6 +148,8 @@ def objection(act: Act, state: RunState, members: Membership) -> str:
             return f"expected a banned key or host, found no ban of {target}"
         case acts.Demote():
             return demotion.objection(act, state, members)
+        case acts.Reject():
+            return demotion.rejection_objection(act, state)
         case acts.Vouch(peer) if (
             peer in members.standing.vouched and peer not in members.standing.demoted
         ):
@@ -203,7 +209,7 @@ def _obey(
         case acts.Appoint(peer):
             auditing.appoint(acts.key_of(peer), state.verdicts)
         case acts.Dismiss(peer):
-            return auditing.dismiss(acts.key_of(peer), state.verdicts, members, now_ms)
+            return _dismissed(acts.key_of(peer), state, members, now_ms)
         case acts.Announce(text):
             operator.notices = [*operator.notices, Notice(given_s, text)][-NOTICES_KEPT:]
             return [Notify(text)]
@@ -218,7 +224,7 @@ def _obey(
             admission.tokens[name] = UsedToken(act)
         case acts.Revoke(name):
             admission.tokens.pop(name, None)
-        case acts.Extend() | acts.Rate() | acts.Demote():
+        case acts.Extend() | acts.Rate() | acts.Demote() | acts.Reject():
             pass  # `take` has taken them
         case _:
             assert_never(act)
@@ -261,8 +267,13 @@ def _banned(target: str, state: RunState, members: Membership, now_ms: int) -> l
         return []
     peer = acts.key_of(target)
     members.standing.vouched.discard(peer)
-    effects = auditing.dismiss(peer, state.verdicts, members, now_ms)
+    effects = _dismissed(peer, state, members, now_ms)
     return effects + _removed(peer, state.operator.banned(target), members)
+
+
+def _dismissed(auditor: PeerId, state: RunState, members: Membership, now_ms: int) -> list[Effect]:
+    state.operator.rejected.pop(auditor, None)
+    return auditing.dismiss(auditor, state.verdicts, members, now_ms)
 
 
 def _removed(peer: PeerId, reason: str, members: Membership) -> list[Effect]:
