@@ -1,0 +1,280 @@
+"""The cells of the study of local steps, block by block, and what each block was expected to show.
+
+The ground is the headline's: its first text, the network of two layers, the same tokens, genesis,
+data order and schedule; every choice and every figure is of the validation split. A block yields
+its cells in order, and may yield the next ones by what the first ones came to: `waiting` is the
+cell to train next. Rates are swept a factor of two apart, beyond an end that is best, and once
+more between the best rate and the better one beside it.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from protocol.errors import SettingsError
+from tests.benchmarks.headline.study import AUTHORS, LONG_STEPS, SEEDS, STEPS, TASKS, cell
+from tests.benchmarks.parity.cells import Cell, Task
+from tests.benchmarks.parity.sweeps import overlapping
+
+Arrival = Literal["at once", "half a round late", "a round late", "not taken in"]
+"""The time of a commit, seen from the next round's steps: before them, after the first half of
+them, or after them. "not taken in": after them, and then the author's model is not put to it, which
+is a fault that nodes had."""
+
+RATE = 0.024
+"""The best rate of local steps in 450 steps, on the headline's page."""
+
+DEFAULT_RATE = 0.008
+"""The same of the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One cell. `SettingsError` for one that cannot be trained."""
+
+    method: Literal["local_steps", "default"]
+    rate: float
+    steps: int = LONG_STEPS
+    seed: int = SEEDS[0]
+    authors: int = AUTHORS
+    hidden: int = 64
+    """Width of the network."""
+
+    local_steps: int = 5
+    """H, the steps of a round on the mean over authors."""
+
+    top_k: int = 192
+    speeds: tuple[int, ...] = ()
+    """h_i, the steps of each author in every round; none: H of each."""
+
+    arrival: Arrival = "at once"
+    overlap_from: int = 0
+    """With another arrival than at once: the first step for whose round it holds."""
+
+    weights: Literal["samples", "equal"] = "samples"
+    """What an author weighs in a commit: its samples, as in a run, or as much as every other."""
+
+    def __post_init__(self) -> None:
+        for author_steps in self.speeds:
+            if author_steps < 1:
+                raise SettingsError(f"expected speeds of at least 1, got {self.speeds}")
+        if self.speeds and (
+            len(self.speeds) != self.authors
+            or sum(self.speeds) != self.local_steps * self.authors
+            or self.steps % self.local_steps
+        ):
+            raise SettingsError(
+                f"expected {self.authors} speeds of {self.local_steps} steps on the mean, which "
+                f"divide {self.steps} steps, got {self.speeds}"
+            )
+        if self.method == "default" and self.arrival not in ("at once", "a round late"):
+            raise SettingsError(f"expected the default at once or a round late, got {self.arrival}")
+
+    @property
+    def cell(self) -> Cell:
+        """The cell of the parity study with these settings, as far as it has them."""
+        found = replace(
+            cell(self.method, self.rate, self.seed, self.steps),
+            authors=self.authors,
+            top_k=self.top_k,
+            local_steps=self.local_steps,
+        )
+        late = self.method == "default" and self.arrival != "at once"
+        return overlapping(found, self.overlap_from) if late else found
+
+    @property
+    def task(self) -> Task:
+        """Network and text, with three points on the curve."""
+        return replace(TASKS["library"], hidden=self.hidden, point_steps=self.steps // 3)
+
+    def speeds_of(self, steps: int) -> tuple[int, ...]:
+        """h_i of a round of this many steps on the mean: the last round may be shorter."""
+        return self.speeds or (steps,) * self.authors
+
+
+Found = Mapping[Trial, float]
+"""Bits per byte of the cells that are trained; infinite for one that blew up."""
+
+LOCAL = Trial("local_steps", RATE)
+DEFAULT = Trial("default", DEFAULT_RATE, local_steps=1, top_k=32)
+
+UNLIKE = ((8, 6, 4, 2), (14, 2, 2, 2))
+MORE_UNLIKE = (20, 12, 6, 2)
+
+HORIZONS = {2: 60, 5: 192, 10: 480, 20: 1400}
+"""k by H, for equal bytes of a step: places cost less each when there are more of them, so k grows
+faster than H."""
+
+AUTHOR_COUNTS = (1, 4, 16)
+WIDTHS = (64, 128, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A question of the study."""
+
+    expected: str
+    """Written before the first cell of the block was trained."""
+
+    trials: Callable[[Found], Iterator[Trial]]
+    """The cells, as far as those that are there say which."""
+
+
+def waiting(found: Found, names: tuple[str, ...] = ()) -> Trial | None:
+    """The next cell to train, of these blocks or of all."""
+    for name, block in BLOCKS.items():
+        if not names or name in names:
+            for trial in block.trials(found):
+                if trial not in found:
+                    return trial
+    return None
+
+
+def sweep(
+    found: Found, base: Trial, rates: tuple[float, ...], *, fine: bool = False
+) -> Iterator[Trial]:
+    """One seed at rates a factor of two apart; with `fine` once more between the best two."""
+    while True:
+        trials = [replace(base, rate=rate) for rate in rates]
+        yield from trials
+        if any(trial not in found for trial in trials):
+            return
+        best = min(rates, key=lambda rate: found[replace(base, rate=rate)])
+        if rates[0] < best < rates[-1]:
+            break
+        rates = (best / 2, *rates) if best == rates[0] else (*rates, best * 2)
+    if fine:
+        place = rates.index(best)
+        beside = rates[place - 1], rates[place + 1]
+        near = min(beside, key=lambda rate: found[replace(base, rate=rate)])
+        yield replace(base, rate=between(best, near))
+
+
+def best_rate(found: Found, base: Trial) -> float:
+    """The best of the rates at which a cell was trained; `ValueError` if it was at none."""
+    return min((bits, trial.rate) for trial, bits in found.items() if _but_rate(trial, base))[1]
+
+
+def optimum(found: Found, base: Trial) -> float | None:
+    """The rate at the bottom of a parabola in the logarithm of the rate through the best rate and
+    the two beside it; None if the best is at an end.
+    """
+    tried = sorted((trial.rate, bits) for trial, bits in found.items() if _but_rate(trial, base))
+    rates, ends = [math.log(rate) for rate, _ in tried], [bits for _, bits in tried]
+    place = ends.index(min(ends))
+    if not 0 < place < len(ends) - 1 or not all(map(math.isfinite, ends[place - 1 : place + 2])):
+        return None
+    (left, middle, right), (low, least, high) = (
+        each[place - 1 : place + 2] for each in (rates, ends)
+    )
+    rise, fall = (high - least) * (middle - left), (low - least) * (right - middle)
+    bent = rise * (middle - left) - fall * (right - middle)
+    return math.exp(middle - bent / (rise + fall) / 2)
+
+
+def between(rate: float, other: float) -> float:
+    """The geometric mean, to two digits."""
+    return float(f"{math.sqrt(rate * other):.2g}")
+
+
+def _but_rate(trial: Trial, base: Trial) -> bool:
+    return replace(trial, rate=base.rate) == base
+
+
+def _seeds(found: Found, base: Trial) -> Iterator[Trial]:
+    """Every seed at the best rate of the first one, if that is trained."""
+    if any(_but_rate(trial, base) for trial in found):
+        yield from (replace(base, rate=best_rate(found, base), seed=seed) for seed in SEEDS)
+
+
+# ---- the blocks
+
+
+def _speeds(found: Found) -> Iterator[Trial]:
+    for seed in SEEDS:
+        yield from (replace(LOCAL, seed=seed, speeds=speeds) for speeds in ((), *UNLIKE))
+    yield replace(LOCAL, speeds=UNLIKE[1], weights="equal")
+    yield replace(LOCAL, speeds=UNLIKE[1], rate=RATE / 2)
+
+
+def _overlap(found: Found) -> Iterator[Trial]:
+    late = replace(LOCAL, arrival="a round late")
+    for seed in SEEDS:
+        yield from (replace(each, seed=seed) for each in (LOCAL, late, DEFAULT))
+        yield replace(DEFAULT, arrival="a round late", seed=seed)
+    yield replace(late, arrival="not taken in")
+    yield replace(late, arrival="half a round late")
+    yield replace(late, rate=RATE / 2)
+    for each in (late, replace(DEFAULT, arrival="a round late")):
+        yield replace(each, overlap_from=LONG_STEPS // 3)
+
+
+def _horizons(found: Found) -> Iterator[Trial]:
+    bases = [replace(LOCAL, local_steps=steps, top_k=k) for steps, k in HORIZONS.items()]
+    for base in bases:
+        yield from sweep(found, base, (RATE / 2, RATE, RATE * 2))
+    for base in bases:
+        yield from _seeds(found, base)
+
+
+def _wide_speeds(found: Found) -> Iterator[Trial]:
+    base = replace(LOCAL, local_steps=10, top_k=HORIZONS[10])
+    if any(_but_rate(trial, base) for trial in found):
+        rate = best_rate(found, base)
+        yield from (replace(base, rate=rate, speeds=MORE_UNLIKE, seed=seed) for seed in SEEDS)
+
+
+def _authors(found: Found) -> Iterator[Trial]:
+    short = replace(LOCAL, steps=STEPS)
+    for authors in AUTHOR_COUNTS:
+        yield from sweep(found, replace(short, authors=authors), (0.024, 0.048, 0.096), fine=True)
+
+
+def _widths(found: Found) -> Iterator[Trial]:
+    for width in WIDTHS:
+        for base, rates in (
+            (LOCAL, (0.024, 0.048, 0.096)),
+            (DEFAULT, (0.008, 0.016, 0.032)),
+        ):
+            starts = rates if width == WIDTHS[0] else tuple(rate / 2 for rate in rates)
+            yield from sweep(found, replace(base, steps=STEPS, hidden=width), starts, fine=True)
+
+
+BLOCKS = {
+    "speeds": Block(
+        "8, 6, 4, 2 within 0.03 of 5 each; 14, 2, 2, 2 behind by 0.04 to 0.15: weighed by samples, "
+        "the mean movement is 6 and 10.4 steps long where 5 each make 5, and more of it is one "
+        "author's. Weighed equally it is 5 again, and 0.00 to 0.06 better",
+        _speeds,
+    ),
+    "overlap": Block(
+        "local steps a round (5 steps) late behind by 0.03 to 0.15, half of that when half a round "
+        "late; the default a round (1 step) late behind by 0.05 to 0.15, by the published cells of "
+        "600 steps. From a third of the steps on both lose less than half as much. Never taken in: "
+        "behind by more than 0.5",
+        _overlap,
+    ),
+    "horizons": Block(
+        "H = 2 within 0.05 of H = 5, to either side; H = 10 behind it by 0.00 to 0.06 and H = 20 "
+        "by 0.05 to 0.20; the best of rates a factor of two apart is 0.024 for all but H = 20, "
+        "where it is 0.012",
+        _horizons,
+    ),
+    "wide speeds": Block(
+        "20, 12, 6, 2 behind 10 each by 0.02 to 0.08: the mean movement is 14.6 steps long",
+        _wide_speeds,
+    ),
+    "authors": Block(
+        "local steps: the best rate is near 0.024 for R = 1, 0.045 for R = 4 and 0.07 for R = 16, "
+        "as the mean of more and noisier movements is shorter: not within a factor of 1.5",
+        _authors,
+    ),
+    "widths": Block(
+        "both: the best rate falls by 1.4 when the width doubles, as a step with entries of one "
+        "size is longer in its largest direction by the root of the width: not within a factor of "
+        "1.5 over 64 to 256, and rate ~ 1 / sqrt(width) makes it so",
+        _widths,
+    ),
+}
+"""The blocks in order of importance."""
