@@ -43,7 +43,9 @@ def expected() -> str:
 def speeds() -> str:
     """Unlike speeds beside equal ones, from the same samples."""
     lines = []
-    for trial in _of_seed_0("speeds", "wide speeds"):
+    for trial in _of_seed_0("speeds", "more", "weights", "wide speeds"):
+        if trial.arrival != "at once" or trial.method == "default":
+            continue
         equal = replace(trial, speeds=(), weights="samples")
         told = trial.speeds or (trial.local_steps,) * trial.authors
         lines.append(
@@ -63,7 +65,9 @@ def speeds() -> str:
 def overlap() -> str:
     """Late commits beside commits at once."""
     lines = []
-    for trial in _of_seed_0("overlap"):
+    for trial in _of_seed_0("overlap", "more"):
+        if trial.speeds:
+            continue
         name = "local steps" if trial.method == "local_steps" else "the default"
         lines.append(
             (
@@ -80,6 +84,8 @@ def horizons() -> str:
     lines = []
     for steps, top_k in HORIZONS.items():
         base = replace(LOCAL, local_steps=steps, top_k=top_k)
+        if not _tried(base):
+            continue
         best = replace(base, rate=best_rate(found(), base))
         lines.append(
             (
