@@ -228,6 +228,13 @@ def _weights(found: Found) -> Iterator[Trial]:
     yield from (replace(LOCAL, speeds=UNLIKE[0], weights="equal", seed=seed) for seed in SEEDS)
 
 
+def _unlike_rates(found: Found) -> Iterator[Trial]:
+    half = replace(LOCAL, speeds=UNLIKE[1], rate=RATE / 2)
+    yield replace(half, weights="equal")
+    yield from (replace(half, seed=seed) for seed in SEEDS)
+    yield replace(LOCAL, speeds=UNLIKE[0], rate=RATE / 2)
+
+
 def _authors(found: Found) -> Iterator[Trial]:
     short = replace(LOCAL, steps=STEPS)
     for authors in AUTHOR_COUNTS:
@@ -300,5 +307,11 @@ BLOCKS = {
         _wide_speeds,
     ),
     "widest": Block("width 256: as the widths", _widest),
+    "half the rate": Block(
+        "written when seed 0 of 14, 2, 2, 2 by samples at 0.012 was known, 0.107 ahead of 5 each: "
+        "the other seeds ahead by 0.05 to 0.12; weighed equally it is behind that by 0.00 to 0.08, "
+        "as its step is half as long; 8, 6, 4, 2 by samples within 0.03 of its end at 0.024",
+        _unlike_rates,
+    ),
 }
 """The blocks in order of importance."""

@@ -43,7 +43,7 @@ def expected() -> str:
 def speeds() -> str:
     """Unlike speeds beside equal ones, from the same samples."""
     lines = []
-    for trial in _of_seed_0("speeds", "more", "weights", "wide speeds"):
+    for trial in _of_seed_0("speeds", "more", "weights", "half the rate", "wide speeds"):
         if trial.arrival != "at once" or trial.method == "default":
             continue
         equal = replace(trial, speeds=(), weights="samples")
