@@ -8,7 +8,8 @@
 
 With overlap a round begins while the one in front of it is undecided. The model then goes on from
 where this node's own steps left it; when the commit comes, it is put to the new committed
-parameters and what it was moved since the round began. What was moved is counted from there.
+parameters and what it was moved since the round began. What was moved is counted from there. A
+commit that comes after the last pass of a round is taken in when the next one begins.
 
 Residual and optimizer are local, and saved with the state; what leaves the residual and comes back
 does so as with the momentum of DeMo.
@@ -54,7 +55,9 @@ class LocalStepsReplica(Replica):
         self, batches: Iterable[Tokens], pending: Pending | None, rate_bits: tuple[int, int]
     ) -> LocalSteps:
         goes_on = self._is_ahead and pending is not None and pending.extraction is not None
-        if not goes_on:
+        if goes_on:
+            self.stand_at(pending)
+        else:
             self._stand_at(self.committed)
         if self._spec.rounds.overlap:
             at = self._working_tensors() if goes_on else self.committed
@@ -65,16 +68,18 @@ class LocalStepsReplica(Replica):
         return self._passes
 
     def stand_at(self, pending: Pending | None) -> None:
-        """Between two passes, when the round in front was settled: go on from the new committed
-        parameters with what was moved since the round began.
+        """When the round in front was settled, between two passes or after the last: go on from the
+        new committed parameters with what was moved since the newest round began.
         """
         self.trainee.moved()
         if self._start is self.committed:
             return  # nothing is settled within a round
         with torch.no_grad():
             for name, working in self._working_tensors().items():
-                working.sub_(self._start[name]).add_(self.committed[name])
-                self._start[name].copy_(self.committed[name])
+                start, committed = self._start[name], self.committed[name]
+                if not torch.equal(start, committed):  # else rounding alone would move it
+                    working.sub_(start).add_(committed)
+                    start.copy_(committed)
 
     def accumulate(self) -> None:
         """Add what the steps just made have moved to the residual. The gradients' memory takes it.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.benchmarks.pages import attack, headline, parity, tables, wan
+from tests.benchmarks.pages import attack, headline, local_steps, parity, tables, wan
 from tests.benchmarks.pages.blocks import Blocks, rendered
 from tests.benchmarks.parity.sweeps import SWEEPS
 
@@ -23,6 +23,13 @@ PAGES: dict[str, Blocks] = {
         "results": headline.results,
         "differences": headline.differences,
         "looks": headline.looks,
+    },
+    "local-steps.md": {
+        "expected": local_steps.expected,
+        "speeds": local_steps.speeds,
+        "overlap": local_steps.overlap,
+        "horizons": local_steps.horizons,
+        "rates": local_steps.rates,
     },
     "attack.md": {
         "quarter": attack.quarter,

@@ -181,3 +181,23 @@ def test_with_overlap_the_model_goes_on_from_its_own_steps_and_then_from_the_com
     assert any(not torch.equal(node.committed[name], genesis[name]) for name in genesis)
     node.begin([], None, RATE_BITS)
     assert all(torch.equal(node.committed[n], parameter) for n, parameter in working.items())
+
+
+def test_with_overlap_a_commit_that_comes_after_the_passes_is_taken_in_by_the_next_round(
+    corpus: Corpus,
+) -> None:
+    node, other = replica(overlap=1), replica(overlap=1)
+    entries = [
+        sent(each, 0, author, work(each, corpus, part))
+        for part, (each, author) in enumerate(zip((node, other), AUTHORS, strict=False))
+    ]
+    pending = entries[0][2]
+    begun = {name: each.detach().clone() for name, each in node.trainee.parameters.items()}
+    *_, next_pending = sent(node, 1, AUTHORS[0], work(node, corpus, 2, pending))
+    working = {name: each.detach() for name, each in node.trainee.parameters.items()}
+    moved = {name: working[name] - begun[name] for name in working}
+    decided = commit(0, *(entry for entry, *_ in entries))
+    node.apply(decided, [payload for _, payload, _ in entries])
+    node.begin([], next_pending, RATE_BITS)
+    for name, parameter in working.items():
+        torch.testing.assert_close(parameter, node.committed[name] + moved[name])

@@ -1,0 +1,1 @@
+"""The study of local steps: unlike speeds, overlap, H and k, and the best rate."""
