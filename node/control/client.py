@@ -33,6 +33,7 @@ from node.control.channel import (
     end_outbox,
 )
 from node.control.described_run import checked_run
+from node.control.hello import prove, refusal
 from node.control.members import MemberList
 from node.system.backoff import Backoff, Search
 from node.system.clock import own_clock_ms
@@ -44,14 +45,11 @@ from protocol.clock import ClockOffset
 from protocol.errors import (
     DivergedError,
     LockstepError,
-    RefusedError,
     RemoteProtocolError,
     SettingsError,
     UnavailableError,
 )
-from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
-from protocol.limits import PROTOCOL_VERSION
 from protocol.run_info import RunInfo
 
 log = logging.getLogger("lockstep.node")
@@ -345,11 +343,7 @@ class CoordinatorClient:
         clean_reason(message)
         match message.WhichOneof("kind"):
             case "refused":
-                wrong = message.refused.wrong_results
-                reason = f"the coordinator refused this node: {message.refused.reason}"
-                if message.refused.retry:
-                    raise UnavailableError(reason)
-                raise DivergedError(reason) if wrong else RefusedError(reason)
+                raise refusal(message.refused)
             case "evicted" if message.evicted.wrong_results:
                 reason = message.evicted.reason
                 raise DivergedError(f"the coordinator removed this node: {reason}")
@@ -381,15 +375,8 @@ class CoordinatorClient:
             await asyncio.sleep(pause_s)
 
     def _signed(self, hello: wire.Hello, run_id: RunId, nonce: bytes) -> wire.Hello:
-        if len(nonce) != NONCE_BYTES:
-            raise RemoteProtocolError(
-                f"{self.address}: expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}"
-            )
-        signed = wire.Hello()
-        signed.CopyFrom(hello)
-        signed.protocol_version, signed.run_id = PROTOCOL_VERSION, run_id
-        signed.public_key, signed.instance = public_bytes(self._key), self._instance
-        signed.signature = sign_hello(self._key, run_id, nonce)
+        signed = prove(hello, self._key, run_id, nonce)
+        signed.instance = self._instance
         signed.token = self._link.token_over(secure=self.secure)
         return signed
 
