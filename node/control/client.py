@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -71,6 +72,12 @@ PART_S = 120
 
 DECLINE_S = 5
 """Longest wait of a node that will not join for its reason to be heard."""
+
+_NUMBER = re.compile(r"[0-9]+")
+"""What differs in a reason from one look to the next: "it may come back in 18 s"."""
+
+_BROKEN_OFF = "Internal error from Core"
+"""Words of gRPC for a stream that ended while this end sent something."""
 
 _CHECK = "check the address, that the coordinator runs, and the network of this machine"
 
@@ -270,6 +277,7 @@ class CoordinatorClient:
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
                 details = clean(error.details() or "")
+                details = "the session broke off" if details == _BROKEN_OFF else details
                 self._lose(f"lost the coordinator at {self.address} ({details})")
             except TimeoutError:
                 why = "it fell silent" if self.connected else "nobody answers there"
@@ -286,7 +294,7 @@ class CoordinatorClient:
     def _lose(self, reason: str) -> None:
         words = f"{reason}; {SessionState.LOST.value}"
         self.sessions_lost += self.connected
-        if words != self._words:  # else one more look in vain
+        if _NUMBER.sub("", words) != _NUMBER.sub("", self._words):  # else one more look in vain
             log.warning("session lost", extra={"reason": reason})
         self._state, self._words = SessionState.LOST, words
         self._channel.renew()
@@ -344,9 +352,12 @@ class CoordinatorClient:
         match message.WhichOneof("kind"):
             case "refused":
                 raise refusal(message.refused)
-            case "evicted" if message.evicted.wrong_results:
-                reason = message.evicted.reason
-                raise DivergedError(f"the coordinator removed this node: {reason}")
+            case "evicted":
+                reason = f"the coordinator removed this node: {message.evicted.reason}"
+                if message.evicted.wrong_results:
+                    raise DivergedError(reason)
+                listener.received(message)
+                raise UnavailableError(reason)
             case "heartbeat":
                 beat = message.heartbeat
                 times_ms = beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms()
