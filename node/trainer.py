@@ -61,6 +61,7 @@ class Trainer:
         newest = max((pending.round for pending in self._pending.saved), default=-1)
         spec = context.info.spec
         self._agenda = Agenda(spec.rounds, newest, settles_first=spec.algorithm.mixes)
+        self._newest_earlier, self._has_trained = newest, False
         self._deadline, self._changed = Deadline(), asyncio.Event()
         self.inbox = Inbox(context, self._pending, self._tell)
         parts = context.client, context.swarm, context.decisions
@@ -176,8 +177,9 @@ class Trainer:
         context.status.standing.opened(opened)
         context.swarm.open(opened.round, near(opened))
         self._recovery.end()
-        if not context.status.rounds_trained:  # the file may be from a process that ended well
+        if not self._has_trained:  # the file may be from a process that ended well
             self._unsaved_rounds = context.save_every  # so save soon
+        self._has_trained = True
         await context.state_requests.borrow_time(opened.bell_ms - context.client.now_ms())
         started_ms = context.client.now_ms()
         before = self._pending.of(opened.round - 1)
@@ -258,6 +260,8 @@ class Trainer:
         """The round is decided: count this node's payload, or reclaim it."""
         context, pending = self._context, self._pending.settle(round)
         if pending and pending.extraction:
+            if round <= self._newest_earlier:  # it was trained before this process began
+                context.status.rounds_trained += 1
             if pending.digest in kept:
                 context.status.rounds_counted += 1
                 context.status.standing.counted(round)

@@ -52,7 +52,8 @@ def proven(message: wire.NodeMessage, nonce: bytes, host: str, run_id: RunId) ->
         )
     if hello.run_id != run_id:
         raise RemoteProtocolError(
-            f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}"
+            f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}: another run "
+            "is at this address now; ask its operator for the link"
         )
     peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
     return joined(peer, hello, host)

@@ -22,13 +22,16 @@ from lockstep.console import (
 from lockstep.service.contact import connect, open_channel, translated
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.border.join_link import parse_link
-from protocol.border.text import clean_document
+from protocol.border.text import clean_document, one_line
 from protocol.errors import RemoteProtocolError
 from protocol.ids import short
 
 TIMEOUT_S = 5.0
 """Longest wait for a coordinator. It answers in milliseconds; a far one over a bad link takes a
 second or two."""
+
+NAME_SHOWN = 40
+"""Characters of a run's id that an error shows; one is 32."""
 
 COMMITS_SHOWN = 5
 """Number of the newest commits in the table."""
@@ -59,7 +62,8 @@ def ask(coordinator: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """Asks a coordinator, named by a link or HOST:PORT, for its status document.
 
     Raises `UnavailableError` without an answer, `VersionError` when another server answers,
-    `RemoteProtocolError` when the answer is no JSON object.
+    `RemoteProtocolError` when the answer is no JSON object, `SettingsError` for another run than
+    the link names.
     """
     link = parse_link(coordinator)
     address = link.address
@@ -81,6 +85,7 @@ def ask(coordinator: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         raise RemoteProtocolError(
             f"coordinator {address}: expected an object, got {type(document).__name__}"
         )
+    link.require_run(one_line(str(document.get("run_id")), NAME_SHOWN))
     return document
 
 

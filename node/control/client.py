@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -32,6 +33,7 @@ from node.control.channel import (
     clean_reason,
     end_outbox,
 )
+from node.control.hello import prove, refusal
 from node.control.members import MemberList
 from node.system.backoff import Search
 from node.system.clock import own_clock_ms
@@ -42,13 +44,10 @@ from protocol.border.text import clean, one_line
 from protocol.clock import ClockOffset
 from protocol.errors import (
     DivergedError,
-    RefusedError,
     RemoteProtocolError,
     UnavailableError,
 )
-from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
-from protocol.limits import PROTOCOL_VERSION
 from protocol.run_info import RunInfo
 
 log = logging.getLogger("lockstep.node")
@@ -64,6 +63,12 @@ NOTICE_MAX = 1024
 
 DECLINE_S = 5
 """Longest wait of a node that will not join for its reason to be heard."""
+
+_NUMBER = re.compile(r"[0-9]+")
+"""What differs in a reason from one look to the next: "it may come back in 18 s"."""
+
+_BROKEN_OFF = "Internal error from Core"
+"""Words of gRPC for a stream that ended while this end sent something."""
 
 
 class SessionState(Enum):
@@ -186,6 +191,7 @@ class CoordinatorClient:
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
                 details = clean(error.details() or "")
+                details = "the session broke off" if details == _BROKEN_OFF else details
                 self._lose(f"lost the coordinator at {self.address} ({details})")
             except TimeoutError:
                 why = "it fell silent" if self.connected else "nobody answers there"
@@ -222,7 +228,7 @@ class CoordinatorClient:
     def _lose(self, reason: str) -> None:
         words = f"{reason}; {SessionState.LOST.value}"
         self.sessions_lost += self.connected
-        if words != self._words:  # else one more look in vain
+        if _NUMBER.sub("", words) != _NUMBER.sub("", self._words):  # else one more look in vain
             log.warning("session lost", extra={"reason": reason})
         self._state, self._words = SessionState.LOST, words
         self._channel.renew()
@@ -279,14 +285,13 @@ class CoordinatorClient:
         clean_reason(message)
         match message.WhichOneof("kind"):
             case "refused":
-                wrong = message.refused.wrong_results
-                reason = f"the coordinator refused this node: {message.refused.reason}"
-                if message.refused.retry:
-                    raise UnavailableError(reason)
-                raise DivergedError(reason) if wrong else RefusedError(reason)
-            case "evicted" if message.evicted.wrong_results:
-                reason = message.evicted.reason
-                raise DivergedError(f"the coordinator removed this node: {reason}")
+                raise refusal(message.refused)
+            case "evicted":
+                reason = f"the coordinator removed this node: {message.evicted.reason}"
+                if message.evicted.wrong_results:
+                    raise DivergedError(reason)
+                listener.received(message)
+                raise UnavailableError(reason)
             case "heartbeat":
                 beat = message.heartbeat
                 times_ms = beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms()
@@ -315,14 +320,7 @@ class CoordinatorClient:
             await asyncio.sleep(pause_s)
 
     def _signed(self, hello: wire.Hello, run_id: RunId, nonce: bytes) -> wire.Hello:
-        if len(nonce) != NONCE_BYTES:
-            raise RemoteProtocolError(
-                f"{self.address}: expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}"
-            )
-        signed = wire.Hello()
-        signed.CopyFrom(hello)
-        signed.protocol_version, signed.run_id = PROTOCOL_VERSION, run_id
-        signed.public_key, signed.instance = public_bytes(self._key), self._instance
-        signed.signature = sign_hello(self._key, run_id, nonce)
+        signed = prove(hello, self._key, run_id, nonce)
+        signed.instance = self._instance
         signed.token = self._link.token_over(secure=self.secure)
         return signed

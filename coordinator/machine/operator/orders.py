@@ -101,6 +101,15 @@ def token_flaw(event: TokenShown, state: RunState, members: Membership) -> str:
 
 def refusal(peer: PeerId, state: RunState, members: Membership, now_ms: int) -> Refuse | None:
     """How a node that says hello is turned away; None when it is not."""
+    if refused := kept_out(peer, state, now_ms):
+        return refused
+    if members.get(peer) is None and (reason := not_admitted(peer, state, members)):
+        return Refuse(peer, reason)
+    return None
+
+
+def kept_out(peer: PeerId, state: RunState, now_ms: int) -> Refuse | None:
+    """How a key is turned away that had been here: by a verdict, a ban or an eviction."""
     if reason := state.verdicts.refusal(peer, now_ms):
         return Refuse(peer, reason, True)
     operator = state.operator
@@ -109,8 +118,6 @@ def refusal(peer: PeerId, state: RunState, members: Membership, now_ms: int) -> 
     away = operator.away.get(peer)
     if away and now_ms < away.until_ms:
         return Refuse(peer, _away_words(away, now_ms), retry=True)
-    if members.get(peer) is None and (reason := not_admitted(peer, state, members)):
-        return Refuse(peer, reason)
     return None
 
 

@@ -91,6 +91,32 @@ async def test_a_session_that_is_lost_is_opened_again_and_the_reason_is_told(
         assert heard.calls.count("welcome") == 2
 
 
+async def test_an_evicted_node_says_why_and_that_it_waits(process: CoordinatorProcess) -> None:
+    heard = Heard()
+    async with session_of(process, heard) as client:
+        await until(lambda: client.connected)
+        (member,) = process.status()["members"]
+        await process.desk.order(acts.Evict(member["peer_id"], "too hot"))
+        await until(lambda: "removed this node: the operator" in client.words)
+        assert "too hot; it may come back in" in client.words
+        await until(lambda: "refused this node: the operator removed this node" in client.words)
+    assert "evicted" in heard.calls
+
+
+def test_a_reason_that_differs_by_a_number_alone_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = CoordinatorClient(parse_link("127.0.0.1:1"), Ed25519PrivateKey.generate())
+    for seconds in (20, 18, 9):
+        client._lose(f"removed; it may come back in {seconds} s")
+    client._lose("the run is full")
+    assert [vars(record)["reason"] for record in caplog.records] == [
+        "removed; it may come back in 20 s",
+        "the run is full",
+    ]
+    assert client.words == "the run is full; reconnecting"
+
+
 @asynccontextmanager
 async def tunnel(address: str) -> AsyncIterator[tuple[str, Event]]:
     """A forwarder in front of an address, and whether its other end is there: without it the

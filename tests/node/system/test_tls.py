@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import grpc
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.machine.operator.acts import Token
@@ -162,6 +163,17 @@ async def test_both_ways_of_asking_show_the_same_certificate(tmp_path: Path) -> 
         assert shown == await asyncio.to_thread(ask_certificate, process.address, 5)
         assert shown
         assert shown.key == public_bytes(COORDINATOR_KEY)
+
+
+async def test_a_certificate_is_valid_whatever_the_clock_of_either_end_shows(
+    tmp_path: Path,
+) -> None:
+    async with secure_coordinator(tmp_path) as process:
+        shown = await fetch_certificate(process.address, 5)
+    assert shown
+    found = x509.load_pem_x509_certificate(shown.pem)
+    assert found.not_valid_before_utc.timestamp() == 0, "a small computer begins in 1970"
+    assert found.not_valid_after_utc.year == 9999
 
 
 async def test_nobody_at_the_address_is_told_with_the_cause() -> None:
