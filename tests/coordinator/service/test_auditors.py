@@ -39,6 +39,7 @@ async def test_the_word_of_a_named_auditor_decides_against_all_members(tmp_path:
             "auditors": [{"peer_id": auditor.peer, "round": None, "connected": False}],
             "alarm": "",
             "demoted": [],
+            "rejected": [],
         }
         await relaying(auditor)
         await one.join()
