@@ -2,7 +2,7 @@
 be at work, or stopped.
 
 A row that was changed does not have its digest; one that was taken out or put in breaks the link of
-the next. Acts that were cut off the end are found by whoever kept a later digest.
+the next. Acts that were cut off the end are found by anybody who kept a later digest.
 """
 
 import sqlite3

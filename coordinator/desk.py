@@ -1,8 +1,8 @@
 """Takes the operator's orders, one after the other, and tells how the run stands.
 
 An order is judged, becomes an event that is linked to the one before it, and is answered once it is
-on disk; an auditor's evidence too. Whom a ban of a host concerns is known here alone: the machine
-knows no hosts.
+on disk; an auditor's evidence too. Only the desk knows which members a ban of a host concerns: the
+machine knows no hosts.
 """
 
 import asyncio
@@ -60,8 +60,8 @@ class OperatorDesk:
         return event
 
     async def document(self) -> dict[str, Any]:
-        """What only the operator is shown: members with their hosts, bans, tokens, the list, and
-        the end of the chain of acts, all of it on disk.
+        """The part of the status that only the operator is shown: members with their hosts, bans,
+        tokens, the list, and the end of the chain of acts, all of it on disk.
         """
         async with self._writing:
             return self._document()

@@ -1,8 +1,8 @@
 """How long a round should take by the planner's functions, beside how long rounds take.
 
 The members' measured speeds and rates go into the same functions as those of `lockstep plan`. Rates
-were measured from announcement to receipt, so round trips are in them. What is not predicted: the
-arithmetic beside the passes, and how much compute varies. So a round takes longer than predicted,
+were measured from announcement to receipt, so round trips are in them. The forecast leaves out the
+arithmetic beside the passes and the variation of compute. So a round takes longer than predicted,
 and where it takes much longer a reason is named.
 """
 

@@ -84,7 +84,7 @@ class RoundTimes:
 
 @dataclass(slots=True)
 class Credit:
-    """What one key has given to the run."""
+    """The contribution of one key to the run."""
 
     rounds: int = 0
     samples: int = 0

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from coordinator.history import SECONDS_BOUNDS, RoundTimes
-from coordinator.machine.digests.auditing import alarm
+from coordinator.machine.operator.demotion import alarm
 from coordinator.machine.rounds import Rounds
 from coordinator.status_document import phase, standing, state_lost
 from coordinator.traffic import Traffic
@@ -47,8 +47,11 @@ class RoundsCollector(Collector):
         yield _counter("rounds_disputed", text, tally.rounds_disputed)
         text = "Auditors whose word on states is final."
         yield _gauge("auditors", text, len(state.verdicts.auditors))
-        text = "1 while auditors differ, or members differ and no auditor has said which is right."
-        yield _gauge("audit_alarm", text, bool(alarm(state.verdicts)))
+        text = (
+            "1 while auditors differ, members differ and no auditor has said which is right, or an "
+            "auditor accuses with evidence that proves nothing."
+        )
+        yield _gauge("audit_alarm", text, bool(alarm(state)))
         text = "Keys without standing by an auditor's evidence."
         yield _gauge("demoted", text, len(state.members.standing.demoted))
         text = "Newest decided round; -1 before the first."
@@ -136,7 +139,7 @@ class TrafficCollector(Collector):
 
 
 class Door(Protocol):
-    """Whoever lets nodes in, with counts of those who were not."""
+    """The part that lets nodes in, with counts of those that it refused."""
 
     @property
     def copies_refused(self) -> int:

@@ -19,9 +19,9 @@ from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
 from coordinator.history import History
 from coordinator.journal import JOURNAL_NAME, Journal
-from coordinator.machine.digests import auditing
 from coordinator.machine.events import CommitRound
 from coordinator.machine.members.standing import SALT_BYTES
+from coordinator.machine.operator import demotion
 from coordinator.machine.operator.acts import Admit, Salted, Vouched
 from coordinator.machine.rounds import Rounds
 from coordinator.restart_request import RestartRequest
@@ -168,7 +168,7 @@ class CoordinatorProcess:
             if (now_lost := self._state_lost()) and not lost:
                 log.error("state lost", extra={"run": self.run_id, "reason": now_lost})
             lost = now_lost
-            if (alarm := auditing.alarm(self.rounds.state.verdicts)) and alarm != alarmed:
+            if (alarm := demotion.alarm(self.rounds.state)) and alarm != alarmed:
                 log.error("audit alarm", extra={"run": self.run_id, "reason": alarm})
             alarmed = alarm
             await restart.pursue(lost)

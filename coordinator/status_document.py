@@ -6,13 +6,13 @@ from typing import Any
 from coordinator.forecast import forecast
 from coordinator.journal import RecordedCommit
 from coordinator.machine.checkpoints import publishing
-from coordinator.machine.digests.auditing import alarm
 from coordinator.machine.digests.votes import DigestTally
 from coordinator.machine.evaluation import measuring
 from coordinator.machine.head_state import held_by_nobody
 from coordinator.machine.members.member import Member
 from coordinator.machine.members.standing import Demoted
 from coordinator.machine.opening import muted_reason
+from coordinator.machine.operator.demotion import alarm
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from protocol.codec.commits import Commit
@@ -188,7 +188,7 @@ def validation_points(state: RunState) -> list[dict[str, Any]]:
 
 
 def _standing_word(rounds: Rounds, peer: PeerId) -> str:
-    """What the key has earned, was given or has lost; empty where all decide alike."""
+    """The standing of a key, in a word; empty where all decide alike."""
     if peer in rounds.members.standing.demoted:
         return "demoted"
     return rounds.members.standing.word(peer) if rounds.members.public else ""
@@ -224,7 +224,7 @@ def _checkpoints(state: RunState) -> dict[str, Any]:
 
 
 def _operator(state: RunState) -> dict[str, Any]:
-    """What the operator has ordered, as far as it concerns everyone."""
+    """The operator's orders, as far as they concern everyone."""
     operator = state.operator
     return {
         "paused": operator.paused is not None,
@@ -246,7 +246,11 @@ def _audit(state: RunState) -> dict[str, Any]:
             {"peer_id": auditor, "round": _newest_word(auditor, verdicts.tally)}
             for auditor in sorted(verdicts.auditors)
         ],
-        "alarm": alarm(verdicts),
+        "alarm": alarm(state),
+        "rejected": [
+            {"auditor": auditor, "count": len(each.digests), "reason": each.reason}
+            for auditor, each in state.operator.rejected.items()
+        ],
         "demoted": [_demoted(peer, each) for peer, each in _newest(state.members.standing.demoted)],
     }
 
@@ -262,7 +266,9 @@ def _demoted(peer: PeerId, demoted: Demoted) -> dict[str, Any]:
         "peer_id": peer,
         "finding": evidence.finding,
         "auditor": demoted.auditor,
+        "auditor_key": demoted.public_key.hex(),
         "reason": demoted.reason,
+        "spread": evidence.spread / WHOLE,
         "audits": [_audited(audit) for audit in evidence.audits],
     }
 
@@ -274,7 +280,19 @@ def _audited(audit: WorkAudit) -> dict[str, Any]:
         "payload": audit.digest.hex(),
         "agreement": audit.agreement / WHOLE,
         "expected": audit.expected / WHOLE,
+        "compared": audit.compared,
+        "companions": [
+            {
+                "peer_id": each.author,
+                "payload": each.digest.hex(),
+                "agreement": each.agreement / WHOLE,
+                "compared": each.compared,
+            }
+            for each in audit.companions
+        ],
     }
+    if draw := audit.draw:
+        found["draw"] = {"lot": draw.lot.hex(), "share": draw.share / WHOLE}
     if source := audit.source:
         digest = source.digest.hex()
         found["source"] = {"peer_id": source.author, "round": source.round, "payload": digest}

@@ -1,12 +1,12 @@
 """The options that limit when, and how much of, a volunteer's machine works: of `lockstep join`,
-and of `lockstep limit` while a node runs. Their bounds are those of `lockstep.volunteer.manners`.
+and of `lockstep limit` while a node runs. Their bounds are those of `lockstep.volunteer.limits`.
 """
 
 from typing import Annotated
 
 import typer
 
-from lockstep.volunteer.manners import BOUNDS
+from lockstep.volunteer.limits import BOUNDS
 
 Nice = Annotated[
     int,

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from node.model.training import build_model, named_parameters_once
+from node.model.build import build_model, named_parameters_once
 from node.replica.canonical import canonical_size
 from node.replica.snapshot import Snapshots, file_sha256
 from protocol.border.checkpoint_files import is_parameters, require_name
@@ -45,7 +45,7 @@ def genesis_of(spec: RunSpec, directory: Path) -> Path | None:
     """The snapshot from which the run begins, fetched into `directory` if it is not there; None for
     a run that begins from its seed.
 
-    Raises `DataError` when it cannot be had or is not what the run file says, `StorageError` for
+    Raises `DataError` when it cannot be read or is not what the run file says, `StorageError` for
     this machine's disk.
     """
     if not spec.genesis:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 
 from node.data.corpus import Corpus
+from node.model.build import require_fits
 from node.model.check import check_model
-from node.model.training import require_fits
 from node.own_genesis import genesis_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica

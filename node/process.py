@@ -20,19 +20,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from node.control import first_contact
-from node.control.addresses import address_towards, announced
 from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
 from node.control.session import keep_session
 from node.data.corpus import Corpus
 from node.gossip.payload_check import PayloadCheck
-from node.gossip.payload_log import PayloadLog
-from node.gossip.swarm import Swarm, SwarmLimits
+from node.gossip.swarm import Swarm
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.quality.reports import LinkReports
 from node.links.uplink import Uplink
 from node.own_data import reach_corpus
+from node.own_network import own_swarm, own_transports
 from node.own_replica import build_replica
 from node.owner_view import owner_view
 from node.replica.checkpoint_state import read_state
@@ -41,7 +40,7 @@ from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from node.round.catching_up.neighbour_start import catch_up_for
 from node.round.context import RoundContext
-from node.round.turns.line import Turns, turns_of
+from node.round.state_requests.requests import PublisherAndEvaluator, publisher_and_evaluator
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
@@ -55,8 +54,6 @@ from node.system.malloc import keep_freed_memory
 from node.traffic import Statistics
 from node.trainer import Trainer
 from node.transports.base import Transport
-from node.transports.dial_guard import DialGuard
-from node.transports.factory import make_transports, parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
 from protocol.errors import LocalProtocolError, SettingsError
@@ -88,7 +85,7 @@ class Started:
     transports: list[Transport]
     trainer: Trainer
     hello: wire.Hello
-    turns: Turns
+    requests: PublisherAndEvaluator
 
 
 class NodeProcess:
@@ -105,8 +102,8 @@ class NodeProcess:
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
         self._overhead, self._duty = overhead, DutyKeeper(settings.duty_cycle)
-        downlink = Downlink(settings.download_limit, own_clock_ms)
-        self._uplink = Uplink(settings.upload_limit or None, own_clock_ms, downlink)
+        self._uplink = Uplink(settings.upload_limit or None, own_clock_ms)
+        self._downlink = Downlink(settings.download_limit, own_clock_ms)
         self._peer: PeerId = peer_id(public_bytes(key))
         link = parse_link(settings.coordinator).with_token(settings.token)
         self._client = CoordinatorClient(link, key)
@@ -132,7 +129,7 @@ class NodeProcess:
         """
         settings, status = self._settings, self._status
         status.phase = f"asks {self._client.address} for the run"
-        info = await self._reach(self._client.fetch_run)
+        info = await self._reach(self._client.calls.fetch_run)
         await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
         keep_freed_memory()
         use_threads(settings.threads)
@@ -141,7 +138,7 @@ class NodeProcess:
         if settings.device in ("auto", "all") and (reason := unused(facts())):
             log.warning("trains on the CPU", extra={"reason": reason})
         status.phase = "opens its data"
-        corpus = await reach_corpus(settings, info, self._say, self._uplink.downlink)
+        corpus = await reach_corpus(settings, info, self._say, self._downlink)
         status.data = corpus.document
         status.phase = "builds the model"
         try:
@@ -154,7 +151,7 @@ class NodeProcess:
         position = await asyncio.to_thread(replica.load, self._state_path)
         status.round = position.head_round if position else -1
         status.state_digest = replica.digest
-        await self._reach(lambda _: self._client.fetch_members())
+        await self._reach(lambda _: self._client.calls.fetch_members())
         self._started = await self._assemble(info, replica, corpus, position)
         self._started.hello.hardware = describe(*devices)
 
@@ -162,7 +159,7 @@ class NodeProcess:
         self, info: RunInfo, replica: Replica, corpus: Corpus, position: Position | None
     ) -> Started:
         """Put a node together around its replica, and listen."""
-        settings, client, fetch = self._settings, self._client, self._client.fetch_commits
+        settings, client, fetch = self._settings, self._client, self._client.calls.fetch_commits
         decisions = DecisionLog(info.run_id, info.coordinator_key, fetch)
         if position:
             decisions.resume(position)
@@ -170,8 +167,9 @@ class NodeProcess:
         if settings.restart_from:
             state = await asyncio.to_thread(read_state, settings.restart_from, info)
             await asyncio.to_thread(snapshots.keep, state.round, state.parameters)
-        transports = self._make_transports()
-        mesh = self._make_mesh(info, transports)
+        transports = own_transports(settings, self._key, client)
+        identity = Identity(self._key, info.run_id, secrets.randbits(64))
+        mesh = Mesh(identity, transports, self._uplink, own_clock_ms, downlink=self._downlink)
         check = PayloadCheck(info.run_id, replica.header_of)
         witness = WitnessReports(
             self._peer,
@@ -180,13 +178,20 @@ class NodeProcess:
             client.send,
             check.author_of,
         )
-        swarm = self._swarm = self._make_swarm(
-            info, replica, snapshots, mesh, check=check, witness=witness
+        swarm = self._swarm = own_swarm(
+            settings,
+            self._key,
+            info,
+            mesh,
+            replica,
+            snapshots=snapshots,
+            check=check,
+            report_holding=witness.add,
         )
         addresses = await swarm.start()
         self.address = addresses[0]
         parts = settings, info, replica, corpus, client
-        turns = turns_of(*parts, status=self._status, duty=self._duty)
+        requests = publisher_and_evaluator(*parts, status=self._status, duty=self._duty)
         context = RoundContext(
             info=info,
             own=self._peer,
@@ -200,13 +205,13 @@ class NodeProcess:
             catch_up=catch_up_for(info, replica, snapshots, swarm, fetch, status=self._status),
             save=lambda position: replica.save(self._state_path, position),
             save_every=settings.save_every,
-            turns=turns,
+            state_requests=requests,
             duty=self._duty,
             restored=position,
         )
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
         trainer = Trainer(context)
-        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, turns)
+        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, requests)
 
     async def run(self) -> str:
         """Train until the run is finished or the node is told to leave; returns the reason in
@@ -248,7 +253,7 @@ class NodeProcess:
     def leave(self) -> None:
         """Finish the round, then end `run`."""
         if self._started:
-            self._started.turns.leave()
+            self._started.requests.leave()
             self._started.trainer.leave()
 
     def limit(self, *, duty_cycle: int, gpu_memory: int, upload: int, download: int) -> None:
@@ -260,7 +265,7 @@ class NodeProcess:
             self._settings = replace(self._settings, gpu_memory=gpu_memory)
         self._duty.limit(duty_cycle)
         self._uplink.limit(upload)
-        self._uplink.downlink.limit(download)
+        self._downlink.limit(download)
 
     async def stop(self) -> None:
         """Close everything that `start` and `run` have opened. Safe to call twice."""
@@ -270,7 +275,7 @@ class NodeProcess:
         self._background.clear()
         if self._started:
             self._started.corpus.close()
-            await self._started.turns.publisher.stop()
+            await self._started.requests.publisher.stop()
         if self._swarm:
             await self._swarm.stop()
             self._swarm = None
@@ -333,67 +338,13 @@ class NodeProcess:
     def _state_path(self) -> Path:
         return self._settings.directory / "state.safetensors"
 
-    def _make_transports(self) -> list[Transport]:
-        settings, coordinator = self._settings, self._client.address
-        listen = settings.listen if settings.listen != "auto" else address_towards(coordinator)
-        relays = self._client.members.relays.values()
-        by_libp2p = [
-            address for addresses in relays for address in addresses if address.startswith("/")
-        ]
-        advertise = announced(listen, settings.advertise, coordinator)
-        return make_transports(
-            parse_kinds(settings.links),
-            self._key,
-            listen,
-            advertise,
-            by_libp2p,
-            secure=self._client.secure,
-            guard=DialGuard(coordinator, private=settings.dial_private),
-            p2pd_sha256=settings.p2pd_sha256,
-        )
-
-    def _make_mesh(self, info: RunInfo, transports: list[Transport]) -> Mesh:
-        identity = Identity(self._key, info.run_id, secrets.randbits(64))
-        return Mesh(identity, transports, self._uplink, own_clock_ms)
-
-    def _make_swarm(
-        self,
-        info: RunInfo,
-        replica: Replica,
-        snapshots: Snapshots,
-        mesh: Mesh,
-        *,
-        check: PayloadCheck,
-        witness: WitnessReports,
-    ) -> Swarm:
-        retention, algorithm = info.spec.retention, info.spec.algorithm
-        mixing_rounds = algorithm.mixing.log_rounds(self._settings.save_every)
-        payloads = PayloadLog(
-            self._settings.directory / "payloads",
-            min(retention.log_rounds, mixing_rounds) if algorithm.mixes else retention.log_rounds,
-            retention.log_bytes_max,
-            snapshots.held_round,
-        )
-        return Swarm(
-            self._peer,
-            info.run_id,
-            SwarmLimits(replica.payload_bytes_max, info.spec.membership.neighbours),
-            log=payloads,
-            network=mesh,
-            check=check,
-            key=self._key,
-            report_holding=witness.add,
-            clock_ms=own_clock_ms,
-            snapshots=snapshots,
-        )
-
     async def _finish(self, parts: Started, reason: str) -> None:
         """Save state and checkpoint, then say goodbye."""
         position, replica = parts.trainer.position, parts.replica
         await asyncio.to_thread(replica.save, self._state_path, position)
         checkpoint = self._settings.directory / "checkpoint"
-        await asyncio.to_thread(parts.turns.publisher.save, checkpoint, position.head_round)
+        await asyncio.to_thread(parts.requests.publisher.save, checkpoint, position.head_round)
         self._status.phase = "completes what it was asked for: a validation loss, a checkpoint"
-        await parts.turns.finish()
+        await parts.requests.finish()
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
         await self._client.flush(GOODBYE_S)

@@ -1,4 +1,4 @@
-"""What a round costs this machine, measured before it joins: the samples in a pass, and its time.
+"""The cost of a round on this machine, measured before it joins: the samples in a pass, its time.
 
 A replica is built as a node builds it, makes passes over random tokens, takes their gradients into
 the momentum and extracts a payload, and is thrown away. Nothing is written and nothing is sent.
@@ -54,9 +54,9 @@ class Rehearsal:
 def rehearse(
     settings: NodeSettings, info: RunInfo, memory_bytes: int = 0, *, finds: bool
 ) -> Rehearsal:
-    """What a round takes here, with passes of the size that is quickest if it `finds` that, else
-    with that of the settings. `memory_bytes` is what the run may take, 0: what is free. Blocks for
-    some seconds.
+    """The time of a round here, with passes of the size that is quickest if it `finds` that, else
+    with that of the settings. `memory_bytes` is the memory that the run may take, 0: all that is
+    free. Blocks for some seconds.
 
     Raises `SettingsError` when the run cannot be trained here.
     """

@@ -3,7 +3,7 @@ the metrics read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -14,6 +14,24 @@ from prometheus_client.registry import Collector
 from node.standing import Standing
 from protocol import wire_pb2 as wire
 from protocol.traffic import MonotonicCounters
+
+
+@dataclass(slots=True)
+class PassTimes:
+    """The largest passes over samples that a node has made, and the quickest of them. Other
+    programs only ever slow a pass.
+    """
+
+    samples: int = 0
+    quickest_s: float = 0.0
+    made: int = 0
+
+    def note(self, samples: int, seconds: float) -> None:
+        """A pass was made. The last one of a share may be smaller, and does not count."""
+        if samples > self.samples:
+            self.samples, self.quickest_s, self.made = samples, seconds, 0
+        if samples == self.samples:
+            self.quickest_s, self.made = min(self.quickest_s, seconds), self.made + 1
 
 
 @dataclass(slots=True)
@@ -42,6 +60,7 @@ class NodeStatus:
     samples_late: int = 0
     """Samples that were trained before the round in front of theirs was applied."""
     tokens: int = 0
+    passes: PassTimes = field(default_factory=PassTimes)
     resyncs: int = 0
     payload_bytes: int = 0
     payload_values: int = 0
@@ -85,6 +104,7 @@ class NodeStatus:
             "samples": self.samples,
             "samples_late": self.samples_late,
             "tokens": self.tokens,
+            "passes": asdict(self.passes),
             "resyncs": self.resyncs,
             "payload": {
                 "bytes": self.payload_bytes,

@@ -61,6 +61,7 @@ class Trainer:
         newest = max((pending.round for pending in self._pending.saved), default=-1)
         spec = context.info.spec
         self._agenda = Agenda(spec.rounds, newest, settles_first=spec.algorithm.mixes)
+        self._newest_earlier, self._has_trained = newest, False
         self._deadline, self._changed = Deadline(), asyncio.Event()
         self.inbox = Inbox(context, self._pending, self._tell)
         parts = context.client, context.swarm, context.decisions
@@ -79,7 +80,7 @@ class Trainer:
         await self._save_when_due()  # on disk before anybody hears of it
         await self._publish(pending, payload)  # to the neighbours, announced to the coordinator
         while self._agenda.must_settle(self.log_position):
-            await self._context.turns.pass_time(self._context.decisions.behind)
+            await self._context.state_requests.use_idle_time(self._context.decisions.behind)
             await self._settle_next()  # applied: the same bits on every node; or reclaimed
         self._tell(events.Settled())
 
@@ -100,7 +101,7 @@ class Trainer:
     async def _follow_agenda(self) -> str:
         while True:
             self._changed.clear()
-            await self._context.turns.look(self._context.decisions.head_round)
+            await self._context.state_requests.show_state(self._context.decisions.head_round)
             step = self._agenda.next(self.log_position)
             self._context.status.phase = step.reason
             match step:
@@ -118,7 +119,7 @@ class Trainer:
                 case events.SaveState():
                     await asyncio.to_thread(self._context.save, self.position)
                 case events.Wait():
-                    await self._context.turns.pass_time(self._changed.is_set)
+                    await self._context.state_requests.use_idle_time(self._changed.is_set)
                     await self._changed.wait()
                 case events.End():
                     return step.reason
@@ -176,9 +177,10 @@ class Trainer:
         context.status.standing.opened(opened)
         context.swarm.open(opened.round, near(opened))
         self._recovery.end()
-        if not context.status.rounds_trained:  # the file may be from a process that ended well
+        if not self._has_trained:  # the file may be from a process that ended well
             self._unsaved_rounds = context.save_every  # so save soon
-        await context.turns.borrow(opened.bell_ms - context.client.now_ms())
+        self._has_trained = True
+        await context.state_requests.borrow_time(opened.bell_ms - context.client.now_ms())
         started_ms = context.client.now_ms()
         before = self._pending.of(opened.round - 1)
         work = await train_round(context, opened, before, self._settle_early)
@@ -251,13 +253,15 @@ class Trainer:
         context.status.round, context.status.state_digest = commit.round, digest
         snapshot = await asyncio.to_thread(context.catch_up.write, commit)
         self._report(decision, digest, snapshot)
-        await context.turns.look(commit.round)
+        await context.state_requests.show_state(commit.round)
         self._apply_ms = context.client.now_ms() - started_ms
 
     def _settle(self, round: int, kept: Collection[Digest]) -> None:
         """The round is decided: count this node's payload, or reclaim it."""
         context, pending = self._context, self._pending.settle(round)
         if pending and pending.extraction:
+            if round <= self._newest_earlier:  # it was trained before this process began
+                context.status.rounds_trained += 1
             if pending.digest in kept:
                 context.status.rounds_counted += 1
                 context.status.standing.counted(round)

@@ -1,5 +1,5 @@
-"""What all parties of a run must agree on: messages, encodings, arithmetic. No IO, no clock, no
-torch.
+"""The rules that all parties of a run must agree on: messages, encodings, arithmetic. No IO, no
+clock, no torch.
 """
 
 LOCKSTEP = True

@@ -8,7 +8,7 @@ from protocol.runfile import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """What a node knows of a run before it joins."""
+    """The facts of a run that a node knows before it joins."""
 
     spec: RunSpec
     run_id: RunId

@@ -1,4 +1,4 @@
-"""What pydantic found wrong, in words for a person: field, what was expected, what was found."""
+"""pydantic's findings in words for a person: the field, the expected value, the one found."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ PATTERN_WORDS = {
     NAME: "1 to 63 letters, digits, '.', '_' and '-', a letter or digit first, no spaces",
     SHA256: "64 hexadecimal characters in lower case, or none",
 }
-"""What patterns of a run file say, for people."""
+"""The patterns of a run file, in words."""
 
 FOUND_CHARACTERS = 120
 """Characters of a wrong value that an error shows: its reader has the file."""
@@ -42,7 +42,7 @@ def _in_words(problem: Mapping[str, Any], unknown_field: str) -> str:
 
 
 def _expected(problem: Mapping[str, Any]) -> str:
-    """What should be there, without pydantic's beginnings of a sentence."""
+    """The expected value, without pydantic's beginnings of a sentence."""
     words: str = problem["msg"]
     if problem["type"] == "string_pattern_mismatch":
         pattern = problem["ctx"]["pattern"]

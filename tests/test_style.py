@@ -23,6 +23,9 @@ SWALLOW_A_CANCELLATION = {"asyncio.wait_for"}
 RIDDLE = re.compile(r"^(Of|Whom|Whose|Who) |\bso (many|often|lately)\b(?! that)")
 """Prose without a noun: a docstring that begins with "Of", "so many" in place of a number."""
 
+MODULE = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?!\.v1|\.json)(?:\.[A-Za-z_0-9]+)+)`")
+"""A name of a module in a docstring, or of something in it; neither the service nor a file."""
+
 Node = TypeVar("Node", bound=ast.AST)
 
 
@@ -85,6 +88,29 @@ def test_docstrings_have_nouns() -> None:
     ]
     assert texts
     assert not [f"{module}: {text[:60]}" for module, text in texts if RIDDLE.search(text)]
+
+
+def test_docstrings_name_modules_that_exist() -> None:
+    named = {
+        (module, name)
+        for module, node in nodes(ast.Expr)
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for name in re.findall(MODULE, node.value.value)
+    }
+    assert named
+    assert not [each for each in sorted(named) if not exists(each[1])]
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a package, a module, or begins with a module."""
+    *folder, last = name.split(".")
+    if (ROOT.joinpath(*folder, last) / "__init__.py").exists():
+        return True
+    parts = [*folder, last]
+    return any(
+        ROOT.joinpath(*parts[:depth]).with_suffix(".py").exists()
+        for depth in range(2, len(parts) + 1)
+    )
 
 
 def test_nothing_runs_foreign_bytes_as_code() -> None:

@@ -6,10 +6,10 @@ Rules
 - Nobody waits for a member at its strike limit; in a run that is open to the public nobody waits
   for a key without standing. But while the quorum is not reached without them, all live members are
   waited for until `publish_by`: a skipped round helps nobody.
-- Nobody waits for the copies of an author whose payloads could not be had lately, once the quorum
-  is reached.
-- A payload that was announced, and that too few members could get in all the time that there was,
-  costs its author a strike.
+- Once the quorum is reached, nobody waits for the copies of an author whose last payloads were not
+  available.
+- An announced payload that too few members could fetch in the whole round costs its author a
+  strike.
 - A member that was not waited for proves itself punctual by what it announces until `publish_by`.
 - In a run that is open to the public the quorum is one of members with standing, and there is at
   most one payload of a fresh key for two of theirs, but at least one.

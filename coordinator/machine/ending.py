@@ -1,4 +1,4 @@
-"""The end of a run: who is waited for after its last step, and for how long."""
+"""The end of a run: the members that are waited for after its last step, and the longest wait."""
 
 from coordinator.machine import opening
 from coordinator.machine.checkpoints import publishing

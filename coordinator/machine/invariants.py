@@ -9,7 +9,8 @@ from collections.abc import Collection
 from typing import Any
 
 from coordinator.machine.digests.auditing import AUDITORS_MAX
-from coordinator.machine.digests.verdicts import DIFFERENCES_MAX, RECORDS_MAX, DigestVerdicts
+from coordinator.machine.digests.records import DIFFERENCES_MAX, RECORDS_MAX
+from coordinator.machine.digests.verdicts import DigestVerdicts
 from coordinator.machine.digests.votes import ROUNDS_KEPT, DigestReports, DigestTally
 from coordinator.machine.members.member import MembershipState
 from coordinator.machine.payloads.receipts import Receipts

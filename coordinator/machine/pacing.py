@@ -5,13 +5,14 @@ is in integers: the same input gives the same slot and the same shares.
                                  needed: end of its compute       needed: announcement until
                                  until its announcement           enough others hold the payload
 
-The slot of the next round is the time that three in four members kept to in the last one, and half
-as much again. It covers at least the quorum: a slot in which the quorum cannot be met would skip
-every round. So one slow member does not slow the others, and a run waits for many slow ones: a
-member that has not announced, or whose payload is not copied, when a round ends needed at least the
-time until then, and the slot grows from round to round until such members fit or the run file's
-bound is reached. The slot grows at once and shrinks by a quarter of the way, because a missed
-deadline costs more than one that was not needed: a round closes as soon as everything is there.
+The slot of the next round is one and a half times the time in which three in four members were
+ready in the last one. It covers at least the quorum: a slot in which the quorum cannot be met would
+skip every round. So one slow member does not slow the others, and a run waits for many slow ones. A
+member that has not announced when a round ends, or whose payload is not copied then, counts as one
+that needed the time until then. So the slot grows from round to round until such members fit or the
+run file's bound is reached. The slot grows at once and shrinks by a quarter of the way, because a
+missed deadline costs more than one that was not needed: a round closes as soon as everything is
+there.
 """
 
 from collections.abc import Mapping, Sequence

@@ -76,7 +76,7 @@ class RunState:
     undecided: list[UndecidedRound] = field(default_factory=list)
     """Rounds that were opened after `decided_round`, oldest first."""
     closed_early: list[ClosedEarly] = field(default_factory=list)
-    """Rounds whose `publish_by` had not come at the newest decision, oldest first."""
+    """Rounds whose `publish_by` was still to come at the newest decision, oldest first."""
     members: MembershipState = field(default_factory=MembershipState)
     verdicts: DigestVerdicts = field(default_factory=DigestVerdicts)
     voids: Voids = field(default_factory=Voids)

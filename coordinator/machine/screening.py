@@ -84,7 +84,7 @@ def screened(event: Event, state: RunState, members: Membership) -> Event:
 
 
 def is_transient(event: Event, effects: Sequence[Effect]) -> bool:
-    """Whether an event left the state as it was, but for leases: a heartbeat, or a node that was
+    """Whether an event left the state as it was, except for leases: a heartbeat, or a node that was
     refused at the door.
     """
     if isinstance(event, Heartbeat):

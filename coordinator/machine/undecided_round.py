@@ -265,7 +265,7 @@ def unused_part(shares: tuple[Share, ...], samples: int) -> list[Share]:
 
 
 def entry_of(payload: Announced, algorithm: AlgorithmSpec) -> Entry:
-    """What a commit says of a payload that counts."""
+    """The entry of a commit for a payload that counts."""
     return Entry(
         payload.peer,
         Digest(payload.digest),

@@ -1,4 +1,5 @@
-"""The answer to a node at the door: bans of keys, tokens, the list.
+"""The answer to a node at the door: bans of keys, tokens, the list; and to one that only asks,
+before it loads what a node is made of.
 
 The rules are in the machine (`coordinator.machine.operator.admission`); this asks it at a hello,
 for nodes and relays alike.
@@ -7,7 +8,8 @@ for nodes and relays alike.
 import time
 from collections.abc import Callable
 
-from coordinator.machine.members.membership import Membership
+from coordinator.machine import ending
+from coordinator.machine.events import FinishRun, Refuse
 from coordinator.machine.operator import orders
 from coordinator.machine.operator.acts import TokenShown
 from coordinator.sequencer import Sequencer
@@ -27,24 +29,38 @@ class Admittance:
         """Why a node with a proven key is turned away for good; empty when it is not. A token that
         it shows is used. A node that the machine may still refuse is no concern of this.
         """
-        rounds = self._sequencer.rounds
-        state, members = rounds.state, rounds.members
-        if reason := state.operator.banned(peer):
+        if reason := self._objection(peer, token, relay=relay):
             return reason
-        if not token:
-            return (
-                orders.not_admitted(peer, state, members) if _is_new(peer, members, relay) else ""
-            )
-        if len(token.encode()) > TOKEN_BYTES_MAX:
-            return f"expected a token of at most {TOKEN_BYTES_MAX} bytes, got a longer one"
-        shown = TokenShown(peer, sha256(token.encode()), self._clock_s())
-        flaw = orders.token_flaw(shown, state, members)
-        if not flaw:
-            await self._sequencer.submit(shown)
-        if _is_new(peer, members, relay) and orders.not_admitted(peer, state, members):
-            return flaw or orders.not_admitted(peer, state, members)
+        if token and not self._flaw(peer, token):
+            await self._sequencer.submit(self._shown(peer, token))
+            return self._objection(peer, "", relay=relay)  # used up while this waited
         return ""
 
+    def answer(self, peer: PeerId, token: str, *, relay: bool) -> Refuse | FinishRun | None:
+        """Why it would be of no use that a node with a proven key joins now; None where nothing is
+        known against it. A place in a full run is not looked for. Changes nothing.
+        """
+        state = self._sequencer.rounds.state
+        if reason := self._objection(peer, token, relay=relay):
+            return Refuse(peer, reason)
+        if refused := orders.kept_out(peer, state, self._sequencer.now_ms()):
+            return refused
+        return ending.farewell(state) if state.end.finished else None
 
-def _is_new(peer: PeerId, members: Membership, relay: bool) -> bool:
-    return relay or members.get(peer) is None
+    def _objection(self, peer: PeerId, token: str, *, relay: bool) -> str:
+        state, members = self._sequencer.rounds.state, self._sequencer.rounds.members
+        if reason := state.operator.banned(peer):
+            return reason
+        if len(token.encode()) > TOKEN_BYTES_MAX:
+            return f"expected a token of at most {TOKEN_BYTES_MAX} bytes, got a longer one"
+        is_new = relay or members.get(peer) is None
+        if not is_new or not (refusal := orders.not_admitted(peer, state, members)):
+            return ""
+        return self._flaw(peer, token) if token else refusal
+
+    def _flaw(self, peer: PeerId, token: str) -> str:
+        rounds = self._sequencer.rounds
+        return orders.token_flaw(self._shown(peer, token), rounds.state, rounds.members)
+
+    def _shown(self, peer: PeerId, token: str) -> TokenShown:
+        return TokenShown(peer, sha256(token.encode()), self._clock_s())

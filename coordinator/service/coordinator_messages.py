@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.evaluation.events import AskEvaluation
-from coordinator.machine.events import Assignment, OpenRound
+from coordinator.machine.events import Assignment, FinishRun, OpenRound, Refuse
 from coordinator.machine.run_state import RunState
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import SignedEntry
@@ -33,6 +33,20 @@ def heartbeat_reply(
         reason=standing[1],
     )
     return wire.CoordinatorMessage(heartbeat=reply)
+
+
+def refused_message(refuse: Refuse) -> wire.CoordinatorMessage:
+    """The word to a node that may not join."""
+    refused = wire.Refused(
+        reason=refuse.reason, wrong_results=refuse.wrong_results, retry=refuse.retry
+    )
+    return wire.CoordinatorMessage(refused=refused)
+
+
+def finished_message(finish: FinishRun, head_round: int) -> wire.CoordinatorMessage:
+    """The word to nodes of a run that has ended."""
+    finished = wire.RunFinished(head_round=head_round, reason=finish.reason)
+    return wire.CoordinatorMessage(finished=finished)
 
 
 def add_course(reply: wire.CoordinatorMessage, state: RunState, spec: RunSpec) -> None:
@@ -153,7 +167,7 @@ def _shares(shares: Iterable[Share]) -> list[wire.Share]:
 
 
 def _trained(recorded: RecordedCommit) -> list[wire.Trained]:
-    """What the authors of a commit say they have trained, in the order of its entries."""
+    """The work that the authors of a commit have announced, in the order of its entries."""
     return [wire.Trained(shares=_shares(shares)) for shares in recorded.trained]
 
 

@@ -74,9 +74,8 @@ class Delivery:
                 if session := self.node_sessions.get(peer):
                     log.info("member joined", extra=self._where(peer=peer, where=session.place))
                     self._welcome(session)
-            case events.Refuse(peer, reason, wrong_results, retry):
-                refused = wire.Refused(reason=reason, wrong_results=wrong_results, retry=retry)
-                self.node_sessions.close(peer, Message(refused=refused))
+            case events.Refuse(peer):
+                self.node_sessions.close(peer, coordinator_messages.refused_message(effect))
             case events.Evict(peer, reason, wrong_results):
                 log.info("member evicted", extra=self._where(peer=peer, reason=reason))
                 evicted = wire.Evicted(reason=reason, wrong_results=wrong_results)
@@ -105,9 +104,9 @@ class Delivery:
                 )
                 resync = wire.Resync(round=round, reason=reason, number=number)
                 self.node_sessions.send(peer, Message(resync=resync))
-            case events.FinishRun(reason):
-                head = self._sequencer.rounds.state.head_round
-                self.broadcast(Message(finished=wire.RunFinished(head_round=head, reason=reason)))
+            case events.FinishRun():
+                head_round = self._sequencer.rounds.state.head_round
+                self.broadcast(coordinator_messages.finished_message(effect, head_round))
             case events.Notify(text):
                 self.broadcast(Message(notice=wire.Notice(text=text)))
             case AskCheckpoint():

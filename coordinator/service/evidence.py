@@ -1,19 +1,23 @@
-"""Takes an auditor's evidence: it becomes an act of the run's chain, if the log has what it
-names.
+"""Takes an auditor's evidence: it becomes an act of the run's chain.
+
+proves something by the published rule, and the log has what it names --> demote
+does not -----------------------------------------------------------> reject: an alarm
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from coordinator.journal import Journal
 from coordinator.machine.operator import demotion
-from coordinator.machine.operator.acts import Act, Demote, Ordered
+from coordinator.machine.operator.acts import REASON_MAX, Act, Demote, Ordered, Reject
 from coordinator.sequencer import Sequencer
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import open_commit
+from protocol.audit import rule
+from protocol.codec.commits import Commit, open_commit
 from protocol.codec.evidence import Evidence, SignedEvidence, open_evidence
 from protocol.errors import RemoteProtocolError, SettingsError
-from protocol.ids import Digest, PeerId
+from protocol.ids import PeerId
 
 
 class EvidenceDesk:
@@ -40,31 +44,45 @@ class EvidenceDesk:
         rounds = self._sequencer.rounds
         if self.order is None or demotion.objection(act, rounds.state, rounds.members):
             return  # said again, or the operator has judged
-        if flaw := await asyncio.to_thread(self._flaw, evidence):
+        if flaw := await asyncio.to_thread(self._flaw, evidence, signed.public_key):
+            await self._reject(signed, flaw)
             raise RemoteProtocolError(flaw)
         try:
             await self.order(act)
         except SettingsError:
             return  # somebody was faster
 
-    def _flaw(self, evidence: Evidence) -> str:
-        """The first payload that the evidence names and no commit has; empty when all are there."""
+    async def _reject(self, signed: SignedEvidence, reason: str) -> None:
+        act = Reject(signed.body, signed.public_key, signed.signature, reason[:REASON_MAX])
+        rounds = self._sequencer.rounds
+        if self.order is None or demotion.rejection_objection(act, rounds.state):
+            return  # said again, or often enough
+        with contextlib.suppress(SettingsError):  # somebody was faster
+            await self.order(act)
+
+    def _flaw(self, evidence: Evidence, public_key: bytes) -> str:
+        """Why the evidence changes no standing, in a sentence; empty when it does."""
+        spec = self._sequencer.rounds.spec
+        found = rule.flaw(evidence) or rule.misplaced(evidence, spec)
+        return found or self._unfounded(evidence, public_key)
+
+    def _unfounded(self, evidence: Evidence, public_key: bytes) -> str:
         for audit in evidence.audits:
-            named = [(audit.round, evidence.author, audit.digest)]
+            commit = self._commit(audit.round)
+            if flaw := rule.unfounded(evidence.author, audit, commit):
+                return flaw
+            if flaw := rule.undrawn(evidence, audit, public_key, commit):
+                return flaw
             source = audit.source
-            if source and source.digest != audit.digest:
-                named.append((source.round, source.author, source.digest))
-            for round, author, digest in named:
-                if not self._is_committed(round, author, digest):
-                    return (
-                        f"expected evidence about committed payloads, got one of round {round} "
-                        f"that no commit names: {digest.hex()[:16]}"
-                    )
+            if source is None or rule.is_foreign(audit):
+                continue
+            if flaw := rule.sourceless(source, self._commit(source.round)):
+                return flaw
         return ""
 
-    def _is_committed(self, round: int, author: PeerId, digest: Digest) -> bool:
+    def _commit(self, round: int) -> Commit | None:
+        """The commit of a round; None where it was skipped."""
         for row in self._journal.commits(round - 1, 1):
             commit = open_commit(row.signed, self._key)
-            entries = ((entry.author, entry.digest) for entry in commit.entries)
-            return commit.round == round and (author, digest) in entries
-        return False
+            return commit if commit.round == round else None
+        return None

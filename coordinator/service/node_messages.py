@@ -52,7 +52,8 @@ def proven(message: wire.NodeMessage, nonce: bytes, host: str, run_id: RunId) ->
         )
     if hello.run_id != run_id:
         raise RemoteProtocolError(
-            f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}"
+            f"expected a node of run {run_id}, got one of run {hello.run_id[:40]!r}: another run "
+            "is at this address now; ask its operator for the link"
         )
     peer = verify_hello(hello.public_key, hello.signature, run_id, nonce)
     return joined(peer, hello, host)
@@ -201,7 +202,7 @@ def _evaluated(peer: PeerId, said: wire.Evaluated) -> Evaluated:
 
 
 def _links_measured(peer: PeerId, said: wire.LinksMeasured) -> LinksMeasured:
-    """What a member measures of its links; `RemoteProtocolError` when it is out of bounds."""
+    """A member's measurements of its links; `RemoteProtocolError` for one out of bounds."""
     if len(said.links) > LINKS_MAX:
         raise RemoteProtocolError(
             f"{peer}: expected at most {LINKS_MAX} measured links, got {len(said.links)}"

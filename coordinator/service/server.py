@@ -141,6 +141,16 @@ class CoordinatorService(Calls):
             log.warning("run file refused", extra=self._where(peer=joined.peer, reason=reason))
             yield Message(refused=wire.Refused(reason="noted"))
             return
+        if hello.hello.only_asks:
+            if refusal := self._door.refuses_call(host):
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
+            match self._admittance.answer(joined.peer, hello.hello.token, relay=hello.hello.relay):
+                case events.Refuse() as refuse:
+                    yield coordinator_messages.refused_message(refuse)
+                case events.FinishRun() as finish:
+                    head_round = self._sequencer.rounds.state.head_round
+                    yield coordinator_messages.finished_message(finish, head_round)
+            return
         known = joined.peer in self._sequencer.rounds.members.roster
         if refusal := self._door.refuses_join(joined.peer, host, known=known):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)

@@ -48,7 +48,7 @@ KEPT_HEARTBEATS = 3
 Less than the silence after which a newcomer gives up."""
 
 LOOKS_PER_HEARTBEAT = 5
-"""How often a newcomer's session looks whether the holder of its key is alive."""
+"""Looks in each heartbeat at whether the holder of a newcomer's key is alive."""
 
 TOLD_EVERY_MS = 60_000
 """Pause between two notices to a node whose key another process tries to use."""

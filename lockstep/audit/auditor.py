@@ -96,7 +96,7 @@ class RelayRecord:
         client = self._relay.client
         try:
             async with asyncio.timeout(COMMITS_S):
-                reply = await client.fetch_commits(after_round)
+                reply = await client.calls.fetch_commits(after_round)
         except TimeoutError:
             reason = client.offline or f"no commits within {COMMITS_S:.0f} s"
             raise UnavailableError(f"expected the log from {client.address}: {reason}") from None
@@ -143,7 +143,7 @@ class AuditorProcess:
         settings, directory = self._settings, self._settings.relay.directory
         node = NodeSettings(settings.relay.coordinator, directory, settings.data)
         authors, self._unaudited = await asyncio.to_thread(
-            begin, parts.info, node, settings.work_share, self._accuse
+            begin, parts.info, node, settings.work_share, self._accuse, self._key
         )
         if self._unaudited:
             log.warning("no audit of work", extra={"reason": self._unaudited})

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from lockstep.audit.differences import Difference
+from node.model.build import named_parameters_once
 from node.model.checkpoint import load_checkpoint
-from node.model.training import named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
 from node.replica.replica import Replica
 from protocol.errors import DataError, DivergedError

@@ -25,7 +25,7 @@ from coordinator.act_log import read_acts
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.operator.acts import Demote
 from coordinator.service.coordinator_messages import commits_reply
-from lockstep.audit.work.published import shown_evidence
+from lockstep.audit.work.published import Accusation, shown_evidence
 from lockstep.exit_codes import UsageError
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from node.control.client import CoordinatorClient
@@ -41,7 +41,7 @@ from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink
 from protocol.codec.commits import Entry
-from protocol.codec.evidence import Evidence, read_evidence
+from protocol.codec.evidence import read_evidence
 from protocol.errors import (
     DivergedError,
     RemoteProtocolError,
@@ -113,10 +113,11 @@ class RecordInFiles:
     async def payload(self, round: int, entry: Entry) -> bytes:
         return await asyncio.to_thread(self._read, round, entry)
 
-    async def evidence(self) -> list[Evidence]:
+    async def evidence(self) -> list[Accusation]:
         """The evidence by which authors have lost their standing."""
-        acts = (await asyncio.to_thread(read_acts, self._path)).acts
-        return [read_evidence(each.act.body) for each in acts if isinstance(each.act, Demote)]
+        log = await asyncio.to_thread(read_acts, self._path)
+        acts = [each.act for each in log.acts if isinstance(each.act, Demote)]
+        return [Accusation(read_evidence(act.body), act.public_key) for act in acts]
 
     async def close(self) -> None:
         self._journal.close()
@@ -212,7 +213,7 @@ class RecordOverNetwork:
         key = Ed25519PrivateKey.generate()
         client = CoordinatorClient(link, key)
         try:
-            record = cls(link, client, await client.fetch_run(CONNECT_S), key)
+            record = cls(link, client, await client.calls.fetch_run(CONNECT_S), key)
             await record._links.start(ReadOnlyPeer())
             return record
         except BaseException:
@@ -220,12 +221,12 @@ class RecordOverNetwork:
             raise
 
     async def commits(self, after_round: int) -> wire.Commits:
-        return await self._client.fetch_commits(after_round)
+        return await self._client.calls.fetch_commits(after_round)
 
     async def payload(self, round: int, entry: Entry) -> bytes:
         # Members and relays are asked in turn, the one that sent the last payload first.
         if not self._members:
-            listed = await self._client.fetch_members()
+            listed = await self._client.calls.fetch_members()
             self._members = [
                 PeerAddress(peer, addresses)
                 for peer, addresses in (*listed.members.items(), *listed.relays.items())
@@ -255,7 +256,7 @@ class RecordOverNetwork:
             "relay that is an archive has this one; begin later with --from SNAPSHOT"
         )
 
-    async def evidence(self) -> list[Evidence]:
+    async def evidence(self) -> list[Accusation]:
         """The evidence by which authors have lost their standing, as far as it is shown."""
         return await asyncio.to_thread(shown_evidence, self._link, self.info.run_id, CONNECT_S)
 

@@ -34,6 +34,7 @@ from lockstep.audit.restarts import (
 )
 from lockstep.audit.voids import VoidBook
 from lockstep.audit.work.check import WorkCheck
+from lockstep.audit.work.proofs import ProofCheck
 from lockstep.audit.work.start import recomputer_for
 from lockstep.console import Advance, output, progress, write_json
 from lockstep.service.signals import run_event_loop
@@ -121,7 +122,9 @@ async def _verify(settings: VerifySettings) -> Findings:
             audit = Audit(record, findings, published, snapshot)
             if local:
                 audit.snapshots = snapshot_directories(Path(settings.target), settings.payloads)
-            evidence = await record.evidence()
+            accusations = await record.evidence()
+            evidence = [each.evidence for each in accusations]
+            audit.proofs = ProofCheck(accusations, record.info.spec)
             audit.copies = CopyCheck(evidence)
             if settings.work:
                 recomputer = await asyncio.to_thread(recomputer_for, record.info, settings.work)
@@ -161,6 +164,8 @@ class Audit:
         self._begins_at_restart = False
         self.snapshots: tuple[Path, ...] = ()
         """Directories in which the snapshots of restarts are looked for."""
+        self.proofs: ProofCheck | None = None
+        """Evidence that is judged by the published rule."""
         self.work: WorkCheck | None = None
         """Evidence that is computed again on the way."""
         self.copies: CopyCheck | None = None
@@ -175,6 +180,8 @@ class Audit:
         async for commit, recorded, voids in self._chain():
             if self._awaited is None:
                 payload = self._record.payload
+                if self.proofs:
+                    self.proofs.before(commit)
                 if self.copies:
                     read = Payloads(payload, replica.shape)
                     await self.copies.before(commit, voids, read)
@@ -192,6 +199,9 @@ class Audit:
             raise DivergedError(
                 f"{self._snapshot}: no commit records a snapshot with SHA-256 {self._awaited.hex()}"
             )
+        if self.proofs:
+            findings.evidence_proven = self.proofs.proven()
+            findings.evidence_unclear = self.proofs.unclear
         if self.copies:
             findings.copies_checked = self.copies.checked
             findings.copies_unchecked = self.copies.unchecked

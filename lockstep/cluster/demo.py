@@ -190,7 +190,7 @@ def mark_directory(directory: Path) -> None:
 
 
 def clear_directory(directory: Path) -> None:
-    """Empties the directory of an earlier demo, but for its corpus; `UsageError` for a directory
+    """Empties the directory of an earlier demo, except for its corpus; `UsageError` for a directory
     with anything else.
     """
     mark_directory(directory)

@@ -21,8 +21,9 @@ from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import Show, total_bytes
 from lockstep.cluster.local import Cluster
 from node.data.corpus import Corpus
+from node.model.build import build_model
 from node.model.evaluate import evaluate_checkpoint
-from node.model.training import TrainingModel, build_model
+from node.model.training import TrainingModel
 from node.replica.genesis import fill
 from protocol.errors import LocalProtocolError
 from protocol.runfile import RunSpec

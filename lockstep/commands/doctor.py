@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep import DISTRIBUTION, __version__
-from lockstep.commands.status import ask
+from lockstep.commands.status import admitted_nodes, ask
 from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, output, write_json
 from lockstep.exit_codes import ExitCode, exit_code
 from lockstep.own_packages import NODE_EXTRA
@@ -194,14 +194,12 @@ def _examine_run(coordinator: str) -> tuple[Finding, dict[str, Any]]:
 
 def examine_admission(status: Mapping[str, Any]) -> Iterator[Finding]:
     """What a node needs to be let in, where the run does not admit everybody."""
-    match status.get("operator", {}).get("admission"):
-        case "token":
-            words, remedy = "with a token of the operator", "a first join with --token TOKEN"
-        case "list":
-            words, remedy = "by the operator's list", "a join that names the id to be allowed"
-        case _:
-            return
-    yield Finding("admission", "note", f"{words}, unless this key is admitted already", remedy)
+    rule = status.get("operator", {}).get("admission")
+    if nodes := admitted_nodes(rule):
+        by_token = "a first join with --token TOKEN"
+        remedy = by_token if rule == "token" else "a join that names the id to be allowed"
+        words = f"only {nodes}, unless this key is admitted already"
+        yield Finding("admission", "note", words, remedy)
 
 
 def _examine_work(

@@ -20,9 +20,9 @@ from lockstep import __version__
 from lockstep.commands.status import ask
 from lockstep.console import bytes_text, messages, own_command
 from lockstep.own_packages import NODE_EXTRA
-from lockstep.service.contact import first_word
+from lockstep.service.contact import first_word, knock
 from lockstep.service.directory import Owner, claimed
-from lockstep.service.home import Home, Remembered, take_over
+from lockstep.service.home import STATE_NAME, Home, Remembered, take_over
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
@@ -30,8 +30,8 @@ from lockstep.service.signals import run_event_loop
 from lockstep.volunteer import measured
 from lockstep.volunteer.consent import ask_once, has_agreed, terms
 from lockstep.volunteer.control import ControlSocket
+from lockstep.volunteer.limits import Limits, limits_text
 from lockstep.volunteer.machine import DailyUsage
-from lockstep.volunteer.manners import Limits, limits_text
 from lockstep.volunteer.measured import FirstLook
 from lockstep.volunteer.needs import SEEN, judged
 from lockstep.volunteer.others.watch import OthersWatch
@@ -40,7 +40,7 @@ from lockstep.volunteer.screen import traffic_bytes
 from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
-from protocol.border.join_link import parse_link
+from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document
 from protocol.errors import DataError, LockstepError
 from protocol.handshake import public_bytes
@@ -88,7 +88,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     starts as any program does, and is nice from the moment at which it has imported everything.
 
     What can be judged is judged before torch is imported: arguments, then whether the coordinator
-    answers, then whether the directory is free.
+    answers, then whether the directory is free, then whether the run takes this node.
     """
     wait_asleep(wishes.nice)
     size = wishes.micro_batch or settings.micro_batch
@@ -108,19 +108,22 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     settings = replace(settings, directory=place, name=name)
     options = replace(options, directory=place)
     asks = not (home.only or options.follow_parent)
-    settings, seen = _measured(settings, info, wishes, shown=asks)
-    if asks and not _agreed(settings, info, wishes, seen):
-        messages.print("nothing was started; the same command asks again", soft_wrap=True)
-        return
     with claimed(place, Owner("node", info.run_id, info.spec.name)):
-        home.remember(Remembered(name))
-        if wishes.micro_batch is None and seen and seen.rehearsal:
-            found = seen.rehearsal.micro_batch
-            measured.remember(place, info.run_id, settings, wishes.memory_bytes, found)
-        remember(place, link.address)
         if home.lost_key:
             log.warning(LOST_KEY, extra={"key": home.path / KEY_NAME})
         key = load_or_create_key(home.path)
+        if over := _at_the_door(link.with_token(settings.token), info, key, place):
+            messages.print(over, soft_wrap=True)
+            return
+        settings, seen = _measured(settings, info, wishes, shown=asks)
+        if asks and not _agreed(settings, info, wishes, seen):
+            messages.print("nothing was started; the same command asks again", soft_wrap=True)
+            return
+        home.remember(Remembered(name))
+        if wishes.micro_batch is None and seen and seen.rehearsal:
+            parts = place, info.run_id, settings, wishes.memory_bytes
+            measured.remember(*parts, seen.rehearsal)
+        remember(place, link.address)
         log.info(
             "joining",
             extra={
@@ -134,9 +137,24 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         judge = partial(measured.judged_limits, info.spec)
         joining = _join(settings, options, key, limited, niceness=wishes.nice, judge=judge)
         reason, status = run_event_loop(joining)
+        if wishes.micro_batch is None:
+            measured.reconsider(place, info.run_id, status)
         for line in farewell(status, place):
             messages.print(line, soft_wrap=True)
         messages.print(AGAIN if reason == ASKED_TO_LEAVE else reason, soft_wrap=True)
+
+
+def _at_the_door(link: JoinLink, info: RunInfo, key: Ed25519PrivateKey, place: Path) -> str:
+    """Why it would be of no use that this node joins, as the coordinator says before torch is
+    loaded; empty where it may come, or has to wait. `RefusedError` where it may not come.
+    """
+    told = knock(link, info, key)
+    match told.WhichOneof("kind"):
+        case "refused":
+            log.info("has to wait at the door", extra={"reason": told.refused.reason})
+        case "finished" if not (place / STATE_NAME).exists():
+            return f"there is nothing to do: {told.finished.reason}"
+    return ""
 
 
 def _measured(

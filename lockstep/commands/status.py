@@ -22,13 +22,16 @@ from lockstep.console import (
 from lockstep.service.contact import connect, open_channel, translated
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.border.join_link import parse_link
-from protocol.border.text import clean_document
+from protocol.border.text import clean_document, one_line
 from protocol.errors import RemoteProtocolError
 from protocol.ids import short
 
 TIMEOUT_S = 5.0
 """Longest wait for a coordinator. It answers in milliseconds; a far one over a bad link takes a
 second or two."""
+
+NAME_SHOWN = 40
+"""Characters of a run's id that an error shows; one is 32."""
 
 COMMITS_SHOWN = 5
 """Number of the newest commits in the table."""
@@ -59,7 +62,8 @@ def ask(coordinator: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """Asks a coordinator, named by a link or HOST:PORT, for its status document.
 
     Raises `UnavailableError` without an answer, `VersionError` when another server answers,
-    `RemoteProtocolError` when the answer is no JSON object.
+    `RemoteProtocolError` when the answer is no JSON object, `SettingsError` for another run than
+    the link names.
     """
     link = parse_link(coordinator)
     address = link.address
@@ -81,6 +85,7 @@ def ask(coordinator: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         raise RemoteProtocolError(
             f"coordinator {address}: expected an object, got {type(document).__name__}"
         )
+    link.require_run(one_line(str(document.get("run_id")), NAME_SHOWN))
     return document
 
 
@@ -117,7 +122,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
         "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
-        "admits": _admission_text(document.get("operator", {}).get("admission")),
+        "admits": admitted_nodes(document.get("operator", {}).get("admission")),
         "relays": len(document.get("relays", ())) or None,
         "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
     }
@@ -153,8 +158,8 @@ def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (where, where and made and by, checkpoints.get("next"))))
 
 
-def _admission_text(rule: object) -> str:
-    """The nodes that the run admits; empty when it admits everybody."""
+def admitted_nodes(rule: object) -> str:
+    """The nodes that a run with this rule of admission takes; empty when it takes everybody."""
     words = {"token": "nodes with a token of its operator", "list": "nodes on its operator's list"}
     return words.get(str(rule), "")
 

@@ -8,7 +8,7 @@ import typer
 
 from lockstep import limit_options as limits_of
 from lockstep import options
-from lockstep.volunteer.manners import Limits, parse_hours
+from lockstep.volunteer.limits import Limits, parse_hours
 from lockstep.volunteer.others.quiet import QuietLimits
 
 
@@ -67,8 +67,8 @@ def join(
     settings = replace(settings, save_every=save_every, publish=publish, data_url=data_url)
     settings = replace(settings, data_cache=data_cache, restart_from=restart_from)
     settings = replace(settings, dial_private=dial_private, p2pd_sha256=p2pd_sha256)
-    manners = (on_battery, QuietLimits(when_idle, other_load), duty_cycle, gpu_memory)
-    limits = Limits(parse_hours(hours), daily_transfer, *manners, upload_limit, download_limit)
+    machine = (on_battery, QuietLimits(when_idle, other_load), duty_cycle, gpu_memory)
+    limits = Limits(parse_hours(hours), daily_transfer, *machine, upload_limit, download_limit)
     wishes = command.Wishes(limits, nice, memory, disk, yes, micro_batch)
     serving, known = ServeOptions(place, admin, follow_parent), directory is not None
     command.join(settings, serving, Home(place, only=known), wishes)
@@ -118,7 +118,7 @@ def pause(
 ) -> None:
     """Let this machine's node finish its round and rest; it comes back by itself."""
     from lockstep.commands.wish import tell
-    from lockstep.volunteer.manners import parse_duration
+    from lockstep.volunteer.limits import parse_duration
 
     tell("pause", home, directory, parse_duration(duration) if duration else None)
 

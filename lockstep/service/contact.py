@@ -8,6 +8,7 @@ answers.
 
 import logging
 import os
+import queue
 import select
 import socket
 import sys
@@ -15,17 +16,20 @@ import time
 from collections.abc import Callable
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.exit_codes import StoppedError
-from node.control.client import PAUSE_MS
+from node.control.calls import PAUSE_MS
+from node.control.channel import clean_reason
 from node.control.described_run import checked_run
+from node.control.hello import prove, refusal
 from node.system.backoff import Backoff
-from node.system.tls import CHANNEL_OPTIONS, ask_certificate, judged
+from node.system.tls import CHANNEL_OPTIONS, Shown, ask_certificate, judged
 from protocol import wire_pb2 as wire
 from protocol.addresses import DEFAULT_PORT, split_address
 from protocol.border.join_link import JoinLink
 from protocol.channel import CLIENT_OPTIONS
-from protocol.errors import UnavailableError, VersionError
+from protocol.errors import RemoteProtocolError, UnavailableError, VersionError
 from protocol.run_info import RunInfo
 from protocol.wire_pb2_grpc import CoordinatorStub
 
@@ -88,12 +92,48 @@ def open_channel(link: JoinLink, timeout_s: float) -> grpc.Channel:
     Raises `UnavailableError` when nobody answers, `RemoteProtocolError` when it has no TLS where
     it is needed, or another key than the link names.
     """
-    shown = judged(link, ask_certificate(link.address, timeout_s))
+    return _open(link, judged(link, ask_certificate(link.address, timeout_s)))
+
+
+def _open(link: JoinLink, shown: Shown | None) -> grpc.Channel:
     if shown is None:
         return grpc.insecure_channel(link.address, options=CLIENT_OPTIONS)
     return grpc.secure_channel(
         link.address, shown.credentials, options=(*CLIENT_OPTIONS, *CHANNEL_OPTIONS)
     )
+
+
+def knock(link: JoinLink, info: RunInfo, key: Ed25519PrivateKey) -> wire.CoordinatorMessage:
+    """What the coordinator would say first to a node with this key, which does not join yet: that
+    the run has `finished`, that it has to wait (`refused`), or an empty message where it may come,
+    or where there is no answer now: the node asks again when it joins.
+
+    Raises `RefusedError` or `DivergedError` when it may not come.
+    """
+    outbox: queue.SimpleQueue[wire.NodeMessage | None] = queue.SimpleQueue()
+    message: wire.CoordinatorMessage
+    try:
+        shown = judged(link, ask_certificate(link.address, ANSWER_S))
+        with _open(link, shown) as channel:
+            call = CoordinatorStub(channel).Session(iter(outbox.get, None), timeout=ANSWER_S)
+            for message in call:
+                clean_reason(message)
+                match message.WhichOneof("kind"):
+                    case "challenge":
+                        hello = wire.Hello(only_asks=True)
+                        hello.token = link.token_over(secure=shown is not None)
+                        signed = prove(hello, key, info.run_id, message.challenge.nonce)
+                        outbox.put(wire.NodeMessage(hello=signed))
+                    case "refused" if not message.refused.retry:
+                        raise refusal(message.refused)
+                    case _:
+                        call.cancel()
+                        return message
+    except (UnavailableError, RemoteProtocolError, grpc.RpcError) as error:
+        log.debug("no answer at the door", extra={"reason": str(error)})
+    finally:
+        outbox.put(None)  # else gRPC's thread waits for another message
+    return wire.CoordinatorMessage()
 
 
 def ask_run(link: JoinLink) -> RunInfo:

@@ -21,7 +21,7 @@ class Verdict:
     holds: bool
     words: str
     remedy: str = ""
-    """What to do; empty where nothing has to be done."""
+    """Advice; empty where nothing has to be done."""
 
 
 def judge_bell(

@@ -1,4 +1,4 @@
-"""What a volunteer's machine tells of itself: battery, and the bytes of this day."""
+"""Facts of a volunteer's machine: its battery, and the bytes of this day."""
 
 from pathlib import Path
 

@@ -1,9 +1,11 @@
-"""What the first start of a run measures on this machine: the samples in a pass, and a round. The
+"""The measurements of the first start of a run: the samples in a pass, and the time of a round. The
 owner is told whether that makes the bell before being asked, and the size of a pass is remembered.
 
     <directory of the run>/measured.json
 
-It is measured again where the device, the threads or the memory that it may take are others.
+It is measured again where the device, the threads or the memory that it may take are others, and
+after a start in which passes turned out quite another time than they had taken when it was found:
+the machine was busy then, or is another one.
 """
 
 import logging
@@ -12,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lockstep.volunteer.bell import Verdict, counted_words, judge_bell, limit_trouble
-from lockstep.volunteer.manners import Limits
+from lockstep.volunteer.limits import Limits
 from node.settings import NodeSettings
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.errors import SettingsError
@@ -30,17 +34,27 @@ log = logging.getLogger("lockstep.join")
 MEASURED_NAME = "measured.json"
 """Name of the file in the directory of a run."""
 
+QUITE_ANOTHER = 2.0
+"""Ratio of two times of the same pass from which on they were not of the same machine, or not as
+free: sizes are tried by factors of two."""
+
+PASSES_MIN = 16
+"""Passes of which the quickest is believed: the first ones compile."""
+
 
 class Measured(RunNote):
     """The size of a pass that is quickest on this machine, and where that was found."""
 
     micro_batch: int = 0
-    """Samples in a pass on each device; 0: never measured."""
+    """Samples in a pass on each device; 0: it is to be measured."""
     device: str = ""
     threads: int = 0
     gpu_memory: int = 100
     memory_bytes: int = 0
     """Memory that the run may take; 0: the machine's."""
+    samples: int = 0
+    """Samples in a pass on all devices together."""
+    pass_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +88,48 @@ def remembered(place: Path, run_id: RunId, settings: NodeSettings, memory_bytes:
     note = read_note(
         place / MEASURED_NAME, Measured(run_id), log, "measures again: its file is damaged"
     )
-    same = note == _note(run_id, settings, memory_bytes, note.micro_batch)
+    wanted = _note(run_id, settings, memory_bytes)
+    same = wanted == msgspec.structs.replace(note, micro_batch=0, samples=0, pass_s=0.0)
     return note.micro_batch if same and note.micro_batch >= 1 else 0
 
 
 def remember(
-    place: Path, run_id: RunId, settings: NodeSettings, memory_bytes: int, micro_batch: int
+    place: Path, run_id: RunId, settings: NodeSettings, memory_bytes: int, found: "Rehearsal"
 ) -> None:
     """Keeps the size of a pass for the next start."""
-    write_note(place / MEASURED_NAME, _note(run_id, settings, memory_bytes, micro_batch))
+    note = _note(run_id, settings, memory_bytes)
+    note.micro_batch, note.samples, note.pass_s = found.micro_batch, found.samples, found.pass_s
+    write_note(place / MEASURED_NAME, note)
+
+
+def reconsider(place: Path, run_id: RunId, status: Mapping[str, Any]) -> None:
+    """Has the next start measure the size of a pass again, if the passes of a node that has ended,
+    by its status, took quite another time than the remembered size had.
+    """
+    note = read_note(
+        place / MEASURED_NAME, Measured(run_id), log, "measures again: its file is damaged"
+    )
+    made = status.get("passes", {})
+    if note.micro_batch < 1 or made.get("samples") != note.samples:
+        return
+    if reason := turned_out_otherwise(note.pass_s, made["quickest_s"], made["made"]):
+        note.micro_batch = 0
+        write_note(place / MEASURED_NAME, note)
+        log.info("the next start measures the size of a pass again", extra={"reason": reason})
+
+
+def turned_out_otherwise(measured_s: float, quickest_s: float, made: int) -> str:
+    """Why a size that was found by a pass of `measured_s` may be wrong, where the quickest of
+    `made` passes took `quickest_s`, in words; empty where it need not be. Pure.
+    """
+    ratio = max(measured_s, quickest_s) / max(min(measured_s, quickest_s), 1e-6)
+    if made < PASSES_MIN or ratio < QUITE_ANOTHER or not measured_s:
+        return ""
+    word = "a busy machine, then" if quickest_s < measured_s else "a busy machine, now"
+    return (
+        f"a pass took {measured_s:.2g} s when it was measured, the quickest of {made:,} since took "
+        f"{quickest_s:.2g} s: {word}"
+    )
 
 
 def pass_words(found: "Rehearsal") -> str:
@@ -136,7 +183,6 @@ def _rates(settings: NodeSettings) -> Limits:
     return Limits(upload_limit=settings.upload_limit, download_limit=settings.download_limit)
 
 
-def _note(run_id: RunId, settings: NodeSettings, memory_bytes: int, micro_batch: int) -> Measured:
-    return Measured(
-        run_id, micro_batch, settings.device, settings.threads, settings.gpu_memory, memory_bytes
-    )
+def _note(run_id: RunId, settings: NodeSettings, memory_bytes: int) -> Measured:
+    """The settings for which a size holds, without one."""
+    return Measured(run_id, 0, settings.device, settings.threads, settings.gpu_memory, memory_bytes)

@@ -1,4 +1,4 @@
-"""What a run will take on this machine, judged before anything that its run file says is obeyed.
+"""The needs of a run on this machine, judged before anything that its run file says is obeyed.
 
 The numbers come from the run file by arithmetic. For a type of model whose sizes are not written
 down here, torch counts parameters that have no memory.
@@ -15,11 +15,11 @@ from protocol.planner.payload_bytes import mean_bytes, payload_bytes
 from protocol.runfile import RunSpec
 
 SEEN = "everyone who reaches the coordinator can see this node's name, hardware and IP address"
-"""What a volunteer gives away by joining."""
+"""The facts that a volunteer gives away by joining."""
 
 
 def judged(spec: RunSpec, memory_bytes: int, disk_bytes: int, place: Path) -> list[str]:
-    """What the run takes, in words. `memory_bytes` and `disk_bytes` are the owner's limits, 0 for
+    """The needs of the run, in words. `memory_bytes` and `disk_bytes` are the owner's limits, 0 for
     none; the run's directory will be at `place`.
 
     Raises `SettingsError` for a run that needs more than the limits.
@@ -44,7 +44,7 @@ def judged(spec: RunSpec, memory_bytes: int, disk_bytes: int, place: Path) -> li
 
 
 def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str) -> str:
-    """What a node sends and receives in this many rounds, which are a `period`, in words."""
+    """The bytes that a node sends and receives in these rounds, which are a `period`, in words."""
     mixing = spec.algorithm.mixing
     sent = bytes_text(rounds * payload_bytes(spec.algorithm, size))
     if not spec.algorithm.mixes:

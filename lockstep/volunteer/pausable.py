@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry
 
 from lockstep.exit_codes import StoppedError
 from lockstep.volunteer.control import Wish
+from lockstep.volunteer.limits import Limits, changed, hold, limits_text
 from lockstep.volunteer.machine import DailyUsage, on_battery
-from lockstep.volunteer.manners import Limits, changed, hold, limits_text
 from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.screen import traffic_bytes
 from protocol.errors import SettingsError

@@ -1,6 +1,6 @@
 """The screen of a joined machine: one calm table of at most 80 columns, from a node's status.
 
-Pure but for the colours: a status document goes in, a table comes out. `lockstep me` prints the
+Pure except for the colours: a status document goes in, a table comes out. `lockstep me` prints the
 same table once.
 """
 
@@ -110,7 +110,7 @@ def _own(status: Mapping[str, Any]) -> str:
 
 
 def _now(status: Mapping[str, Any]) -> str:
-    """What it does or waits for, unless the state says so already; the time to the bell."""
+    """The node's work or wait, unless the state says so already, and the time to the bell."""
     phase = str(status.get("waiting_for") or status.get("phase", ""))
     bell = status.get("bell_in_seconds")
     if bell is not None:
@@ -119,8 +119,8 @@ def _now(status: Mapping[str, Any]) -> str:
 
 
 def _note(status: Mapping[str, Any]) -> str:
-    """What befell the node, as that it fell silent and was removed, unless the state says so. The
-    coordinator's reason for the pace is not the owner's business.
+    """The last event of note, as that the node was removed for silence, unless the state says so.
+    The coordinator's reason for the pace is not the owner's business.
     """
     note = str(status.get("note") or "")
     return "" if note.startswith(PACE) or note in state_words(status) else note

@@ -1,5 +1,4 @@
-"""The coordinator client: one session, opened again and again for as long as the node lives, and
-unary calls.
+"""The coordinator client: one session, opened again and again for as long as the node lives.
 
     not connected --Welcome--> connected --closed, silent, broken--> lost
                                    ^                                  |
@@ -15,15 +14,17 @@ import asyncio
 import contextlib
 import logging
 import random
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.control.calls import CoordinatorCalls
 from node.control.channel import (
     CALL_S,
     CoordinatorChannel,
@@ -32,9 +33,9 @@ from node.control.channel import (
     clean_reason,
     end_outbox,
 )
-from node.control.described_run import checked_run
+from node.control.hello import prove, refusal
 from node.control.members import MemberList
-from node.system.backoff import Backoff, Search
+from node.system.backoff import Search
 from node.system.clock import own_clock_ms
 from node.traffic import Traffic
 from protocol import wire_pb2 as wire
@@ -43,21 +44,13 @@ from protocol.border.text import clean, one_line
 from protocol.clock import ClockOffset
 from protocol.errors import (
     DivergedError,
-    LockstepError,
-    RefusedError,
     RemoteProtocolError,
-    SettingsError,
     UnavailableError,
 )
-from protocol.handshake import NONCE_BYTES, public_bytes, sign_hello
 from protocol.ids import RunId
-from protocol.limits import PROTOCOL_VERSION
 from protocol.run_info import RunInfo
 
 log = logging.getLogger("lockstep.node")
-
-PAUSE_MS = (500, 5_000)
-"""First and longest pause between two calls that fail one after the other."""
 
 SILENCE_HEARTBEATS = 4
 """Heartbeats without any message from the coordinator after which a session counts as dead."""
@@ -68,13 +61,14 @@ OUTBOX_MESSAGES_MAX = 1024
 NOTICE_MAX = 1024
 """Characters of a notice of the coordinator, or of a reason for it, that are kept."""
 
-PART_S = 120
-"""Longest wait for one part of a checkpoint to be taken: 17 kbit/s, or a slow disk."""
-
 DECLINE_S = 5
 """Longest wait of a node that will not join for its reason to be heard."""
 
-_CHECK = "check the address, that the coordinator runs, and the network of this machine"
+_NUMBER = re.compile(r"[0-9]+")
+"""What differs in a reason from one look to the next: "it may come back in 18 s"."""
+
+_BROKEN_OFF = "Internal error from Core"
+"""Words of gRPC for a stream that ended while this end sent something."""
 
 
 class SessionState(Enum):
@@ -99,11 +93,14 @@ class Listener(Protocol):
 
 
 class CoordinatorClient:
-    """Session and unary calls to the coordinator that a link names."""
+    """The session with the coordinator that a link names, and its other calls. `channel`: None for
+    one of its own.
+    """
 
-    def __init__(self, link: JoinLink, key: Ed25519PrivateKey) -> None:
+    def __init__(
+        self, link: JoinLink, key: Ed25519PrivateKey, channel: CoordinatorChannel | None = None
+    ) -> None:
         self._link = link
-        self.address = link.address
         self.clock = ClockOffset()
         self.members = MemberList()
         """The members as the coordinator last named them: the only list of this node."""
@@ -113,10 +110,23 @@ class CoordinatorClient:
         self._state = SessionState.NOT_CONNECTED
         self._words = SessionState.NOT_CONNECTED.value
         self.notice = ""
-        """What the coordinator said last to the user of this node."""
+        """The coordinator's last notice to the user of this node."""
         self._instance, self._search = secrets.randbits(64) or 1, Search()
-        self._channel, self._reader = CoordinatorChannel(link), SessionReader()
+        self._channel, self._reader = channel or CoordinatorChannel(link), SessionReader()
         self._outbox: Outbox | None = None
+        self.calls = CoordinatorCalls(
+            link,
+            self._channel,
+            traffic=self.traffic,
+            members=self.members,
+            decline=self.decline,
+        )
+        """The calls that need no session."""
+
+    @property
+    def address(self) -> str:
+        """The coordinator's address."""
+        return self._link.address
 
     @property
     def state(self) -> SessionState:
@@ -146,97 +156,6 @@ class CoordinatorClient:
     def secure(self) -> bool:
         """Whether the channel has TLS; the run's links then have it too."""
         return self._channel.vouching is not None
-
-    async def _stub(self, timeout_s: float = CALL_S) -> Any:
-        try:
-            return await self._channel.stub(timeout_s)
-        except UnavailableError as error:
-            raise UnavailableError(f"{error}; {_CHECK}") from None
-
-    # ---- unary calls
-
-    async def fetch_run(self, timeout_s: float = 30) -> RunInfo:
-        """The run, checked: its id must be the hash of the bytes that were received.
-
-        Raises `UnavailableError` when the coordinator does not answer in time, `VersionError`,
-        `SettingsError`.
-        """
-        try:
-            stub = await self._stub(timeout_s)
-            run = await stub.GetRun(wire.GetRunRequest(), timeout=timeout_s, wait_for_ready=True)
-        except grpc.aio.AioRpcError as error:
-            raise self._unavailable(error) from None
-        self.traffic.catch_up_down += run.ByteSize()
-        try:
-            info = checked_run(run, self.address)
-        except SettingsError as error:
-            await self.decline(RunId(run.run_id), str(error))
-            raise
-        self._link.check(info, self._channel.vouching)
-        return info
-
-    async def fetch_commits(self, after_round: int) -> wire.Commits:
-        """Commits after a round; asks until the coordinator answers."""
-        pauses = Backoff(*PAUSE_MS)
-        while True:
-            try:
-                request = wire.GetCommitsRequest(after_round=after_round)
-                self.traffic.control_up += request.ByteSize()
-                stub = await self._stub()
-                commits: wire.Commits = await stub.GetCommits(request, timeout=CALL_S)
-                self.traffic.catch_up_down += commits.ByteSize()
-                return commits
-            except grpc.aio.AioRpcError as error:
-                failure: LockstepError = self._unavailable(error)
-            except (UnavailableError, RemoteProtocolError) as error:
-                failure = error
-            reason = str(failure)
-            log.warning("commits not fetched", extra={"round": after_round, "reason": reason})
-            await asyncio.sleep(pauses.next() / 1000 * random.uniform(0.5, 1.5))
-
-    async def decline(self, run_id: RunId, reason: str) -> None:
-        """Tell the coordinator why this node cannot train its run file; it need not hear it."""
-        outbox: Outbox = asyncio.Queue()
-        stub = await self._stub()
-        call = stub.Session(self._drain(outbox))
-        try:
-            async with asyncio.timeout(DECLINE_S):
-                message = await anext(SessionReader().messages(call, DECLINE_S))
-                hello = wire.Hello(cannot_train=reason[:NOTICE_MAX])
-                signed = self._signed(hello, run_id, message.challenge.nonce)
-                outbox.put_nowait(wire.NodeMessage(hello=signed))
-                await call.read()  # so that it is heard
-        except StopAsyncIteration:
-            pass  # the coordinator hears nobody now
-        except (grpc.aio.AioRpcError, TimeoutError, RemoteProtocolError) as error:
-            log.info("refusal of the run file not told", extra={"reason": str(error)})
-        finally:
-            call.cancel()
-            end_outbox(outbox)
-
-    async def fetch_members(self) -> MemberList:
-        """The run's members and relays, without a session.
-
-        Raises `UnavailableError` when the coordinator does not answer in time.
-        """
-        try:
-            stub = await self._stub()
-            members = await stub.GetMembers(wire.GetMembersRequest(), timeout=CALL_S)
-        except grpc.aio.AioRpcError as error:
-            raise self._unavailable(error) from None
-        self.traffic.control_down += members.ByteSize()
-        self.members.update(members)
-        return self.members
-
-    async def put_checkpoint(self, part: wire.CheckpointPart) -> wire.CheckpointReply:
-        """Send a part of a checkpoint; `UnavailableError` when it was not taken in time."""
-        try:
-            stub = await self._stub()
-            self.traffic.catch_up_up += part.ByteSize()
-            reply: wire.CheckpointReply = await stub.PutCheckpoint(part, timeout=PART_S)
-            return reply
-        except grpc.aio.AioRpcError as error:
-            raise self._unavailable(error) from None
 
     # ---- the session
 
@@ -272,6 +191,7 @@ class CoordinatorClient:
                 self._lose(f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
                 details = clean(error.details() or "")
+                details = "the session broke off" if details == _BROKEN_OFF else details
                 self._lose(f"lost the coordinator at {self.address} ({details})")
             except TimeoutError:
                 why = "it fell silent" if self.connected else "nobody answers there"
@@ -285,10 +205,30 @@ class CoordinatorClient:
             pause_ms = self._search.missed(own_clock_ms(), self.members.member_count)
             await asyncio.sleep(pause_ms / 1000 * random.uniform(0.5, 1.5))
 
+    async def decline(self, run_id: RunId, reason: str) -> None:
+        """Tell the coordinator why this node cannot train its run file; it need not hear it."""
+        outbox: Outbox = asyncio.Queue()
+        stub = await self.calls.stub()
+        call = stub.Session(self._drain(outbox))
+        try:
+            async with asyncio.timeout(DECLINE_S):
+                message = await anext(SessionReader().messages(call, DECLINE_S))
+                hello = wire.Hello(cannot_train=reason[:NOTICE_MAX])
+                signed = self._signed(hello, run_id, message.challenge.nonce)
+                outbox.put_nowait(wire.NodeMessage(hello=signed))
+                await call.read()  # so that it is heard
+        except StopAsyncIteration:
+            pass  # the coordinator hears nobody now
+        except (grpc.aio.AioRpcError, TimeoutError, RemoteProtocolError) as error:
+            log.info("refusal of the run file not told", extra={"reason": str(error)})
+        finally:
+            call.cancel()
+            end_outbox(outbox)
+
     def _lose(self, reason: str) -> None:
         words = f"{reason}; {SessionState.LOST.value}"
         self.sessions_lost += self.connected
-        if words != self._words:  # else one more look in vain
+        if _NUMBER.sub("", words) != _NUMBER.sub("", self._words):  # else one more look in vain
             log.warning("session lost", extra={"reason": reason})
         self._state, self._words = SessionState.LOST, words
         self._channel.renew()
@@ -305,7 +245,7 @@ class CoordinatorClient:
         self, info: RunInfo, hello: wire.Hello, listener: Listener, limit_s: float
     ) -> None:
         outbox: Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
-        stub = await self._stub(limit_s)
+        stub = await self.calls.stub(limit_s)
         self._link.check(info, self._channel.vouching)
         call = stub.Session(self._drain(outbox))
         heartbeat_ms = info.spec.membership.heartbeat_ms
@@ -345,14 +285,13 @@ class CoordinatorClient:
         clean_reason(message)
         match message.WhichOneof("kind"):
             case "refused":
-                wrong = message.refused.wrong_results
-                reason = f"the coordinator refused this node: {message.refused.reason}"
-                if message.refused.retry:
-                    raise UnavailableError(reason)
-                raise DivergedError(reason) if wrong else RefusedError(reason)
-            case "evicted" if message.evicted.wrong_results:
-                reason = message.evicted.reason
-                raise DivergedError(f"the coordinator removed this node: {reason}")
+                raise refusal(message.refused)
+            case "evicted":
+                reason = f"the coordinator removed this node: {message.evicted.reason}"
+                if message.evicted.wrong_results:
+                    raise DivergedError(reason)
+                listener.received(message)
+                raise UnavailableError(reason)
             case "heartbeat":
                 beat = message.heartbeat
                 times_ms = beat.sent_ms, beat.received_ms, beat.replied_ms, own_clock_ms()
@@ -381,20 +320,7 @@ class CoordinatorClient:
             await asyncio.sleep(pause_s)
 
     def _signed(self, hello: wire.Hello, run_id: RunId, nonce: bytes) -> wire.Hello:
-        if len(nonce) != NONCE_BYTES:
-            raise RemoteProtocolError(
-                f"{self.address}: expected a nonce of {NONCE_BYTES} bytes, got {len(nonce)}"
-            )
-        signed = wire.Hello()
-        signed.CopyFrom(hello)
-        signed.protocol_version, signed.run_id = PROTOCOL_VERSION, run_id
-        signed.public_key, signed.instance = public_bytes(self._key), self._instance
-        signed.signature = sign_hello(self._key, run_id, nonce)
+        signed = prove(hello, self._key, run_id, nonce)
+        signed.instance = self._instance
         signed.token = self._link.token_over(secure=self.secure)
         return signed
-
-    def _unavailable(self, error: grpc.aio.AioRpcError) -> UnavailableError:
-        self._channel.renew()
-        silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        reason = "nobody answered in time" if silent else clean(error.details() or "")
-        return UnavailableError(f"cannot reach a coordinator at {self.address}: {reason}; {_CHECK}")

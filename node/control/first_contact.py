@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+from node.control.calls import PAUSE_MS
 from node.control.channel import CALL_S
-from node.control.client import PAUSE_MS
 from node.system.backoff import Backoff
 from node.system.files import replacing_file, storage_errors
 from protocol.errors import UnavailableError

@@ -27,7 +27,7 @@ Member = tuple[str, Callable[[], IO[bytes]]]
 _Opens = Callable[[IO[bytes]], Any]
 
 _BZIP2_BLOCKS = (b"\x31\x41\x59\x26\x53\x59", b"\x17\x72\x45\x38\x50\x90")
-"""What follows "BZh" and a digit in every bzip2 file, and in no text."""
+"""The bytes after "BZh" and a digit in every bzip2 file, and in no text."""
 
 _ZSTD_PIECE_BYTES = 4096
 """Bytes that zstd is given at once: they can hold 128 MB."""
@@ -67,11 +67,11 @@ _COMPRESSED: tuple[tuple[bytes, str, _Opens], ...] = (
     (b"\xfd7zXZ\0", ".xz", lzma.LZMAFile),
     (b"\x28\xb5\x2f\xfd", ".zst", _zstandard),
 )
-"""How compressed files begin, how they are called, and what opens them."""
+"""Beginnings of compressed files, with the name of each form and its opener."""
 
 
 def opener(head: bytes) -> _Opens | None:
-    """What opens a compressed file that begins with `head`; None if it is not compressed."""
+    """The opener of a compressed file that begins with `head`; None if it is not compressed."""
     for start, _, opens in _COMPRESSED:
         if head.startswith(start) and (start != b"BZh" or head[4:10] in _BZIP2_BLOCKS):
             return opens

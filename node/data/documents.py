@@ -31,7 +31,7 @@ above all: with them two volunteers with one Python version would hold unlike co
 
 @dataclass(slots=True)
 class Remarks:
-    """What preparing has passed over or changed: every case counted, the first ones kept."""
+    """The cases that preparing has passed over or changed: all are counted, the first ones kept."""
 
     shown_max: int = 20
     """Cases that are kept with their reason."""
@@ -127,8 +127,8 @@ def _found(spec: str, root: Path, report: Report) -> Iterator[Document]:
 
 
 def _paths(root: Path) -> list[tuple[Path, str]]:
-    """What lies under a directory or matches a glob, sorted, with the reason why it is no text to
-    read; empty for files. Of a hidden folder only the folder is named.
+    """The paths under a directory or of a glob, sorted, each with the reason why it is no text to
+    read, empty for files. Of a hidden folder only the folder is named.
     """
     if not root.is_dir():
         matches = (Path(match) for match in glob.glob(str(root), recursive=True))

@@ -95,7 +95,7 @@ def hub_documents(spec: str, report: Report) -> Iterator[Document]:
 
 
 def _remedy(problem: str) -> str:
-    """What to do about the failures that a person can mend."""
+    """Advice on the failures that a person can mend."""
     words = problem.lower()
     if "config" in words and ("missing" in words or "pick one" in words or "not found" in words):
         return f"; name one: {SYNTAX}"

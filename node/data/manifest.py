@@ -1,4 +1,4 @@
-"""What prepared data are: the manifest of a corpus directory.
+"""The manifest of a corpus directory, which says what its prepared data are.
 
     manifest.json      SHA-256 of every shard, and of every list of digests
     train-00000.bin    tokens                            range 0 | range 1 | ... | range n
@@ -92,7 +92,7 @@ class Manifest:
     """Shards of each split, in order."""
 
     range_tokens: int = 0
-    """Tokens of each range of a shard, but for its last one; 0 in a manifest of version 1."""
+    """Tokens of each range of a shard, except for its last one; 0 in a manifest of version 1."""
 
     def to_json(self) -> bytes:
         """Canonical JSON: sorted keys, no spaces, ASCII."""

@@ -66,7 +66,7 @@ def readable(path: Path) -> Iterator[None]:
 
 
 class _File:
-    """What is one and the same for a file and all that is inside it."""
+    """The facts that a file has in common with everything inside it."""
 
     def __init__(self, report: Report, column: str) -> None:
         self._report, self._column = report, column

@@ -133,7 +133,7 @@ class Extraction:
         return self.backend.pack(self.indices, self.values, shape)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `Engine.revive` needs after a restart, by name."""
+        """The tensors that `Engine.revive` needs after a restart, by name."""
         found = {name: getattr(self, name) for name in EXTRACTED}
         return found if self.scales is None else {**found, "scales": self.scales}
 
@@ -251,7 +251,7 @@ class Engine:
         momentum = self.momentum.view(-1, CHUNK_ENTRIES)
         places, values = self._slots(coefficients)
         kept = momentum.gather(1, places)
-        same_sign = kept.sign() == values.sign()  # never in an unused slot, but for zeros
+        same_sign = kept.sign() == values.sign()  # never in an unused slot, except for zeros
         momentum.scatter_add_(
             1, places, kept * same_sign * -1.0
         )  # an unused slot adds 0 to place 0
@@ -315,7 +315,7 @@ class Engine:
         return places, torch.from_numpy(values).to(device)
 
     def _decay(self, accumulation: int) -> float:
-        """What the n-th accumulation, counted from 1, leaves of the momentum."""
+        """The factor by which the n-th accumulation, counted from 1, shrinks the momentum."""
         return self.settings.decay(accumulation)
 
     def _taken(self, extraction: Extraction) -> Tensor:

@@ -28,7 +28,7 @@ from node.demo.engine import GradientError
 from protocol.errors import LocalProtocolError
 
 Scale = Literal["plain", "even"]
-"""How each author's gradients enter its momentum."""
+"""Ways in which an author's gradients enter its momentum."""
 
 SCALES: tuple[Scale, ...] = get_args(Scale)
 

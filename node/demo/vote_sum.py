@@ -155,8 +155,8 @@ class Votes:
 def decoded(
     payloads: Sequence[Blob], shape: PayloadShape
 ) -> list[tuple[Header, Coefficients] | RemoteProtocolError]:
-    """What `decode` returns or raises for each payload; large ones by several threads, and in parts
-    where there are fewer payloads than threads.
+    """The result or the error of `decode` for each payload; large ones by several threads, and in
+    parts where there are fewer payloads than threads.
     """
     threads = _threads(len(payloads) * shape.chunks * shape.top_k, DECODE_SPREAD_MIN)
     parts = -(-threads // max(1, len(payloads)))

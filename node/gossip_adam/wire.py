@@ -1,4 +1,4 @@
-"""What crosses an edge in a round, and the difference that mixing moves, equal at both ends.
+"""The message over an edge in a round, and the difference that mixing moves, equal at both ends.
 
 Both ends mix with what was *sent*, of themselves too:
 

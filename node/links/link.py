@@ -1,6 +1,6 @@
 """One open link: a pipe, the protocol on it, and the tasks that move its bytes.
 
-    pipe --read--> protocol --events--> offers to the server, parts to their fetches,
+    pipe --read--> protocol --events--> offers to the server, parts to `fetching`,
                                         requests to `serving`
     pipe <-write-- protocol <-commands- offers, fetches, parts
 
@@ -9,11 +9,10 @@ The link ends as a whole: every offer and fetch on it ends with the reason.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
-from cachetools import LRUCache
-
+from node.links.fetching import Fetching, FetchingOwner
 from node.links.frames import Part, grouped, part_data
 from node.links.link_choice import Candidate
 from node.links.network import BlobRange, Purpose
@@ -28,7 +27,6 @@ from node.links.protocol_events import (
     Proven,
     Refused,
 )
-from node.links.quality.meter import FetchTiming
 from node.links.serving import Serving, ServingOwner
 from node.traffic import Traffic
 from node.transports.base import Pipe
@@ -38,26 +36,18 @@ from protocol.ids import Digest, PeerId, short
 from protocol.wire_pb2 import Offers, Refusal
 
 TICK_S = 0.5
-"""Pause between two looks at the clock; with `protocol.SILENCE_MS` a silent peer is noticed within
-five seconds."""
+"""Pause between two looks at the clock; with `node.links.protocol.SILENCE_MS` a silent peer is
+noticed within five seconds."""
 
 WRITE_S = 20
 """Longest time in which a pipe takes nothing."""
 
-PROGRESS_S = 20
-"""Longest wait for the next part of a fetch, or for the answer to an offer."""
-
-QUEUE_S = 300
-"""Longest wait for the first part of a fetch: a thin uplink serves one peer after the other, and
-the exchange decides when to ask another source."""
+ANSWER_S = 20
+"""Longest wait for the answer to an offer."""
 
 RETIRE_S = 2
 """Time that a link stays after another has replaced it: until then the other end knows of that one
 too."""
-
-LATE_FETCHES_MAX = 64
-"""Fetches that ended early whose purpose is kept for parts on their way: four times as many as may
-be open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +67,7 @@ class PeerLink:
     traffic: Traffic
 
 
-class LinkOwner(ServingOwner, Protocol):
+class LinkOwner(ServingOwner, FetchingOwner, Protocol):
     """The mesh of a link."""
 
     def on_proven(self, link: "Link", public_key: bytes) -> None:
@@ -85,14 +75,6 @@ class LinkOwner(ServingOwner, Protocol):
 
     def on_ended(self, link: "Link", error: LockstepError) -> None:
         """The link ended, for this reason."""
-
-
-@dataclass(slots=True)
-class _Fetch:
-    digest: Digest
-    purpose: Purpose
-    arrived: asyncio.Queue[Part | LockstepError] = field(default_factory=asyncio.Queue)
-    timing: FetchTiming = field(default_factory=FetchTiming)
 
 
 class Link:
@@ -107,12 +89,11 @@ class Link:
         self.traffic = Traffic()
         self.proven = asyncio.Event()
         self._owner = owner
-        self._fetches: dict[int, _Fetch] = {}
-        self._late: LRUCache[int, Purpose] = LRUCache(LATE_FETCHES_MAX)
-        """Purposes of fetches that ended early."""
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._to_write = asyncio.Event()
-        self._serving = Serving(protocol, owner, self._to_write.set, self._leave_if_idle)
+        wake, on_end = self._to_write.set, self._leave_if_idle
+        self._serving = Serving(protocol, owner, wake, on_end)
+        self._fetching = Fetching(protocol, owner, self.traffic, wake, on_end)
         self._tasks: asyncio.TaskGroup | None = None
         self._leaving = ""
         self._retired = ""
@@ -201,43 +182,24 @@ class Link:
         self._answers[request] = answer
         self._to_write.set()
         try:
-            async with asyncio.timeout(PROGRESS_S):
+            async with asyncio.timeout(ANSWER_S):
                 await answer
         except TimeoutError:
             raise UnavailableError(
-                f"{short(self.peer)} did not answer an offer in {PROGRESS_S} s"
+                f"{short(self.peer)} did not answer an offer in {ANSWER_S} s"
             ) from None
         finally:
             self._answers.pop(request, None)
             self._leave_if_idle()
 
-    async def fetch(self, blob: BlobRange, purpose: Purpose) -> AsyncGenerator[Part, None]:
-        """The parts of a blob as the peer sends them; `NotHeldError`, `UnavailableError`,
-        `RemoteProtocolError`.
-        """
+    def fetch(self, blob: BlobRange, purpose: Purpose) -> AsyncGenerator[Part, None]:
+        """See `Fetching.fetch`; `UnavailableError` after the end of the link."""
         self._require_open()
-        request = self.protocol.fetch(blob.digest, blob.offset, blob.count)
-        fetch = self._fetches[request] = _Fetch(blob.digest, purpose)
-        complete = begun = False
-        self._to_write.set()
-        try:
-            while not complete:
-                part = await self._next_part(fetch, PROGRESS_S if begun else QUEUE_S)
-                begun = True
-                await self._owner.uplink.downlink.pace(len(part.data), self._took)
-                complete = part.offset + len(part.data) == blob.end(part.total_bytes)
-                yield part
-        finally:
-            self._end_fetch(request, complete)
+        return self._fetching.fetch(blob, purpose)
 
     def withdraw(self, digest: Digest, unless_soon: bool = False) -> None:
-        """Ask for no more of a blob than the peer has begun, or can begin soon: `WithdrawnError`
-        ends its fetch.
-        """
-        for request, fetch in self._fetches.items():
-            if fetch.digest == digest:
-                self.protocol.withdraw(request, unless_soon)
-        self._to_write.set()
+        """See `Fetching.withdraw`."""
+        self._fetching.withdraw(digest, unless_soon)
 
     # ---- the pipe
 
@@ -305,7 +267,7 @@ class Link:
             case Refused():
                 self._answer(event.request, event.error(self.peer))
             case Part():
-                self._on_part(event)
+                self._fetching.on_part(event)
             case PeerLeft():
                 raise UnavailableError(event.reason or "the other end left")
             case _:
@@ -320,55 +282,13 @@ class Link:
             self.protocol.accept(event.request)
 
     def _answer(self, request: int, error: LockstepError | None) -> None:
-        if fetch := self._fetches.get(request):
-            assert error is not None, "a fetch is answered by parts or a refusal"
-            fetch.arrived.put_nowait(error)
-        elif (answer := self._answers.get(request)) and not answer.done():
+        if error and self._fetching.on_refused(request, error):
+            return
+        if (answer := self._answers.get(request)) and not answer.done():
             if error is None:
                 answer.set_result(None)
             else:
                 answer.set_exception(error)
-
-    def _on_part(self, part: Part) -> None:
-        if fetch := self._fetches.get(part.request):
-            self._count_down(fetch.purpose, len(part.data))
-            fetch.timing.note(len(part.data), self._owner.clock_ms())
-            fetch.arrived.put_nowait(part)
-        else:  # on its way when its fetch was cancelled
-            purpose = self._late.get(part.request, Purpose.PAYLOAD)
-            self._count_down(purpose, len(part.data))
-            self._owner.uplink.downlink.charge(len(part.data))
-            self.traffic.late_down += len(part.data)
-            self._took(len(part.data))
-
-    def _count_down(self, purpose: Purpose, count: int) -> None:
-        self.traffic.count_down(count, catch_up=purpose is Purpose.CATCH_UP)
-
-    async def _next_part(self, fetch: _Fetch, timeout_s: float) -> Part:
-        try:
-            async with asyncio.timeout(timeout_s):
-                arrived = await fetch.arrived.get()
-        except TimeoutError:
-            raise UnavailableError(f"{short(self.peer)} sent nothing for {timeout_s} s") from None
-        if isinstance(arrived, LockstepError):
-            raise arrived
-        return arrived
-
-    def _end_fetch(self, request: int, complete: bool) -> None:
-        fetch = self._fetches.pop(request)
-        while not fetch.arrived.empty():
-            if isinstance(part_or_end := fetch.arrived.get_nowait(), Part):
-                self._took(len(part_or_end.data))
-        self.protocol.end_fetch(request, complete)
-        self.protocol.meter.note_fetch(fetch.timing)
-        if not complete:
-            self._late[request] = fetch.purpose
-        self._to_write.set()
-        self._leave_if_idle()
-
-    def _took(self, count: int) -> None:
-        self.protocol.taken(count, self._owner.clock_ms())
-        self._to_write.set()
 
     # ---- the end
 
@@ -377,7 +297,7 @@ class Link:
         self._leave_if_idle()
 
     def _leave_if_idle(self) -> None:
-        busy = self._fetches or self._answers or self.serving
+        busy = self._fetching.busy or self._answers or self.serving
         if self._retired and not busy and not self._leaving and not self._ended:
             self.leave(self._retired)
 
@@ -390,8 +310,7 @@ class Link:
         self.protocol.end(str(error))
         name = short(self.protocol.peer) if self.protocol.peer else self.pipe.remote
         reason = f"the link to {name} ended: {error}"
-        for fetch in self._fetches.values():
-            fetch.arrived.put_nowait(UnavailableError(reason))
+        self._fetching.end(reason)
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(UnavailableError(reason))

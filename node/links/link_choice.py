@@ -1,4 +1,6 @@
-"""Which of two links between the same two nodes stays. Pure: both ends choose the same one."""
+"""The choice between links: which of two between the same nodes stays (both ends choose the same
+one), and which pipe without a proof makes room. Pure.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -28,6 +30,11 @@ def replaces(new: Candidate, old: Candidate, *, own_is_lower: bool) -> bool:
     if new.dialled == old.dialled:
         return True  # an end dials again only when its old link is dead
     return own_is_lower == new.dialled
+
+
+def host_part(address: str) -> str:
+    """The part of an address that its connections have in common: all but the port."""
+    return address.rpartition(":")[0]
 
 
 def crowded_out(hosts: Sequence[str], members: Collection[str]) -> int:

@@ -1,23 +1,18 @@
 """The links of one node: at most one per peer, over any transport, dialled by either end.
 
-    keep(peers) --> for each, one task:  wait until unlinked -> dial its addresses -> carry -> again
+    keep(peers) --> for each, a task that dials while there is no link (`node.links.kept_peers`)
     a peer dials -> accept -> carry the link
 
 Rules
 - A link counts from the proof of the peer's key on; an end that proves another key than the dialled
   one is hung up on.
 - When both ends dialled, both keep the same link (`node.links.link_choice`).
-- A peer that cannot be dialled (behind a router, or of another transport) links when it dials.
-  Dialling pauses longer after each failure, and starts at once when the peer's addresses change.
-- A relayed link is dialled again at intervals: a direct one replaces it as soon as one is possible.
 - A few strangers may link too: they are served after all others, and slowly. Of the pipes without
   a proof the oldest of the most crowded host makes room for another.
 """
 
 import asyncio
-import contextlib
 import logging
-import random
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
@@ -25,24 +20,21 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from node.links.frames import Part
-from node.links.kept import Kept, host_part
+from node.links.kept_peers import KeptPeers
 from node.links.link import Link, PeerLink
-from node.links.link_choice import crowded_out, replaces
+from node.links.link_choice import crowded_out, host_part, replaces
 from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose
 from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
-from node.system.backoff import Backoff
+from node.system.downlink import Downlink
 from node.system.rate_limit import rate_bucket
 from node.traffic import Traffic
-from node.transports.base import DIAL_S, Accept, Pipe, Transport
+from node.transports.base import Accept, Pipe, Transport
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
-from protocol.handshake import NONCE_BYTES, public_bytes
-from protocol.ids import Digest, PeerId, peer_id, short
+from protocol.handshake import NONCE_BYTES
+from protocol.ids import Digest, PeerId, short
 from protocol.limits import ADDRESSES_MAX
 from protocol.wire_pb2 import Offers
-
-LINKS_MAX = 64
-"""Peers to which links are kept; with more members, the most important ones."""
 
 STRANGERS_MAX = 16
 """Links to peers that this node does not keep."""
@@ -52,21 +44,6 @@ UNPROVEN_MAX = 64
 
 STRANGERS_BYTES_PER_SECOND = 4_000_000
 """Bytes of payloads and snapshots for all strangers together: auditors read, and so may others."""
-
-LINK_S = 5
-"""Longest wait of an offer or a fetch for a link that is being dialled."""
-
-BACKOFF_MS = (500, 30_000)
-"""First and longest pause between two attempts to dial a peer; half more or less at random."""
-
-HEAD_START_S = 1.0
-"""Time that the higher peer id leaves to the lower one to dial, so that not both do."""
-
-UPGRADE_S = 30.0
-"""Pause between two attempts to replace a relayed link by a direct one."""
-
-HEALTHY_MS = 30_000
-"""Time after which a link counts as good: the next dial begins with the first pause."""
 
 SERVED_S = 0.1
 """Pause between two looks whether a mesh that drains is done."""
@@ -79,7 +56,8 @@ _log = logging.getLogger(__name__)
 
 class Mesh:
     """A `node.links.network.PeerNetwork` over any transports. `clock_ms()` is a monotonic clock;
-    `peer_limit` bounds the bytes per second that one peer may take.
+    `peer_limit` bounds the bytes per second that one peer may take, `downlink` those that this node
+    takes of all; None: no limit.
     """
 
     server: LinkServer
@@ -91,22 +69,24 @@ class Mesh:
         uplink: Uplink,
         clock_ms: Callable[[], int],
         peer_limit: int | None = None,
+        *,
+        downlink: Downlink | None = None,
     ) -> None:
         if not transports:
             raise LocalProtocolError("expected at least one transport, got none")
         self.uplink = uplink
+        self.downlink = downlink or Downlink(0, clock_ms)
         self.clock_ms = clock_ms
         self.peer_limit = peer_limit
         self.troubles: dict[str, str] = {}
         """Transports that did not start, each with the reason."""
         self._identity = identity
-        self._own = peer_id(public_bytes(identity.key))
         self._transports = list(transports)
         self._links: dict[PeerId, Link] = {}
         self._carried: dict[Link, PeerId | None] = {}
         """All open links, also unproven ones, each with the peer that was dialled."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kept: dict[PeerId, Kept] = {}
+        self._kept = KeptPeers(identity.peer, self._transports, self)
         self._past = Traffic()
         self._strangers_quota = rate_bucket(STRANGERS_BYTES_PER_SECOND, clock_ms())
         self._stopped = False
@@ -154,14 +134,7 @@ class Mesh:
         """Keep links to these peers from now on, the most important first; links to others stay
         until they end.
         """
-        wanted = {
-            remote.peer_id: remote for remote in remotes[:LINKS_MAX] if remote.peer_id != self._own
-        }
-        for peer in self._kept.keys() - wanted.keys():
-            if task := self._kept.pop(peer).task:
-                task.cancel()
-        for peer, remote in wanted.items():
-            self._keep(peer, remote)
+        self._kept.keep(remotes)
 
     async def offer(self, to: PeerAddress, offers: Offers) -> None:
         """Hand over offers; returns when the peer accepted them."""
@@ -213,14 +186,9 @@ class Mesh:
 
     def document(self) -> dict[str, Any]:
         """For a status page: the open links, and the reasons why others are missing."""
-        missing = {
-            peer: kept.trouble
-            for peer, kept in sorted(self._kept.items())
-            if peer not in self._links
-        }
         return {
             "open": [asdict(link) for link in self.links],
-            "missing": missing,
+            "missing": self._kept.troubles(),
             "transports": dict(self.troubles),
         }
 
@@ -238,38 +206,54 @@ class Mesh:
                 f"expected the key that the transport proved at {link.pipe.remote}, "
                 f"got that of {short(peer)}"
             )
-        old, kept = self._links.get(peer), self._kept.get(peer)
-        if kept is None and sum(other not in self._kept for other in self._links) >= STRANGERS_MAX:
+        old, is_kept = self._links.get(peer), peer in self._kept
+        if not is_kept and sum(other not in self._kept for other in self._links) >= STRANGERS_MAX:
             link.leave(f"busy with {STRANGERS_MAX} links of others")
             return
-        own_is_lower = self._own < peer
+        own_is_lower = self._identity.peer < peer
         if old and not replaces(link.candidate, old.candidate, own_is_lower=own_is_lower):
             link.leave("another link between the two is open")
             return
         self._links[peer] = link
-        link.limit(None if kept else self._strangers_quota)
+        link.limit(None if is_kept else self._strangers_quota)
         if old is not None:
             if link.protocol.instance == old.protocol.instance:
                 old.retire("replaced by another link between the two")
             else:
                 old.leave("its process is gone: another instance of the peer has linked")
-        if kept:
-            kept.linked.set()
-            kept.changed.set()
+        self._kept.on_linked(peer)
         self.server.on_linked(frozenset(self._links))
 
     def on_ended(self, link: Link, error: LockstepError) -> None:
         """Forget a link; the task that keeps its peer dials again."""
         peer, dialled = link.protocol.peer, self._carried[link]
-        if kept := self._kept.get(dialled or peer or PeerId("")):
-            kept.trouble = f"{link.pipe.remote}: {error}"
+        self._kept.note_trouble(dialled or peer or PeerId(""), f"{link.pipe.remote}: {error}")
         if peer is None or self._links.get(peer) is not link:
             return  # it was never proven, or another has replaced it
         del self._links[peer]
-        if kept := self._kept.get(peer):
-            kept.linked.clear()
-            kept.changed.set()
+        self._kept.on_unlinked(peer)
         self.server.on_linked(frozenset(self._links))
+
+    # ---- for the tasks that dial
+
+    def carry(
+        self, pipe: Pipe, kind: str, expected: PeerId | None
+    ) -> tuple[Link, asyncio.Task[None]]:
+        """Make a link of a transport's pipe; `kind` is the transport's, `expected` the peer that
+        was dialled. The task ends with the link.
+        """
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        protocol = LinkProtocol(self._identity, nonce, expected is not None, self.clock_ms())
+        link = Link(pipe, kind, protocol, self)
+        self._carried[link] = expected
+        return link, self.spawn(self._carry(link))
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task until it ends, or this mesh stops."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # ---- carrying
 
@@ -278,7 +262,8 @@ class Mesh:
             if self._stopped:
                 return
             self._make_room()
-            await asyncio.wait({self._spawn(self._carry(self._open(pipe, transport, None)))})
+            _, carrying = self.carry(pipe, transport.kind, None)
+            await asyncio.wait({carrying})
 
         return accept
 
@@ -286,17 +271,10 @@ class Mesh:
         """End one of the pipes without a proof if there are as many as may be."""
         unproven = [link for link in self._carried if not (link.protocol.peer or link.leaving)]
         if len(unproven) >= UNPROVEN_MAX:
-            known = {host for kept in self._kept.values() for host in kept.hosts}
-            place = crowded_out([host_part(link.pipe.remote) for link in unproven], known)
+            hosts = [host_part(link.pipe.remote) for link in unproven]
+            place = crowded_out(hosts, self._kept.hosts)
             unproven[place].leave("its place is needed")
-            self._spawn(unproven[place].pipe.close())
-
-    def _open(self, pipe: Pipe, transport: Transport, expected: PeerId | None) -> Link:
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        protocol = LinkProtocol(self._identity, nonce, expected is not None, self.clock_ms())
-        link = Link(pipe, transport.kind, protocol, self)
-        self._carried[link] = expected
-        return link
+            self.spawn(unproven[place].pipe.close())
 
     async def _carry(self, link: Link) -> None:
         try:
@@ -310,90 +288,10 @@ class Mesh:
             del self._carried[link]
             self._past += link.traffic
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    # ---- dialling
-
-    def _keep(self, peer: PeerId, remote: PeerAddress) -> Kept:
-        kept = self._kept.get(peer)
-        if kept is None:
-            kept = self._kept[peer] = Kept(remote)
-            kept.task = self._spawn(self._keep_linked(peer, kept))
-            if link := self._links.get(peer):
-                link.limit(None)  # a stranger no more
-        elif kept.remote != remote:
-            kept.remote = remote
-            kept.changed.set()
-        return kept
-
-    async def _keep_linked(self, peer: PeerId, kept: Kept) -> None:
-        """Dial whenever there is no link, or only a relayed one, for as long as the peer is
-        kept.
-        """
-        backoff = Backoff(*BACKOFF_MS)
-        head_start_s = HEAD_START_S if peer < self._own else 0.0
-        await kept.wait(head_start_s)
-        while True:
-            if link := self._links.get(peer):
-                since_ms = self.clock_ms()
-                await kept.wait(UPGRADE_S if link.pipe.relayed else None)
-                if self.clock_ms() - since_ms > HEALTHY_MS:
-                    backoff.reset()
-                if peer not in self._links:
-                    await kept.wait(head_start_s)
-            for address in kept.remote.addresses[:ADDRESSES_MAX]:
-                await self._dial(peer, address, kept)
-            if peer not in self._links:
-                await kept.wait(backoff.next() / 1000 * random.uniform(0.5, 1.5))
-
-    async def _dial(self, peer: PeerId, address: str, kept: Kept) -> None:
-        """Try one address, unless there is a direct link; return once the new link is proven or has
-        failed.
-        """
-        transport = next(
-            (transport for transport in self._transports if transport.dials(address)), None
-        )
-        link = self._links.get(peer)
-        if transport is None or (link and not link.pipe.relayed):
-            return
-        try:
-            async with asyncio.timeout(DIAL_S + 1):  # for a transport that breaks its promise
-                pipe = await transport.dial(address)
-        except TimeoutError:
-            kept.trouble = f"{address}: no answer within {DIAL_S + 1} s"
-            return
-        except UnavailableError as error:
-            kept.trouble = f"{address}: {error}"
-            return
-        if pipe.relayed and peer in self._links:  # asked again: a dial takes seconds
-            await pipe.close()  # it would not replace the link that exists
-            return
-        opened = self._open(pipe, transport, peer)
-        carrying = self._spawn(self._carry(opened))
-        proven = asyncio.create_task(opened.proven.wait())
-        try:
-            await asyncio.wait((carrying, proven), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            proven.cancel()
-
     async def _link_to(self, remote: PeerAddress) -> Link:
-        """The link to a peer, which is kept from now on."""
-        peer = remote.peer_id
         if self._stopped:
             raise UnavailableError("this node's links are stopped")
-        if link := self._links.get(peer):
-            return link
-        kept = self._kept.get(peer) or self._keep(peer, remote)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINK_S):
-                await kept.linked.wait()
-        if link := self._links.get(peer):
-            return link
-        raise UnavailableError(f"no link to {short(peer)}: {kept.trouble}")
+        return await self._kept.link_to(remote)
 
 
 def _names(link: Link) -> dict[str, str | None]:

@@ -39,7 +39,8 @@ from node.links.requests import OwnRequests, PeerRequests, Received
 from node.links.window import Window
 from protocol.border.text import clean
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
-from protocol.ids import Digest, PeerId, RunId, parse_digest
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, RunId, parse_digest, peer_id
 from protocol.limits import OFFERS_MAX
 from protocol.wire_pb2 import (
     Beat,
@@ -78,6 +79,11 @@ class Identity:
     run_id: RunId
     instance: int
     """Random, once per process."""
+
+    @property
+    def peer(self) -> PeerId:
+        """The id under which peers know it."""
+        return peer_id(public_bytes(self.key))
 
 
 @dataclass(slots=True)

@@ -30,8 +30,8 @@ SERVED_BYTES_MIN = 4096
 """Bytes that a part costs at least where a peer is limited: reading a small one costs as much."""
 
 CATCH_UP_BYTES_PER_SECOND = 32_000_000
-"""Bytes of decided rounds and snapshots that one peer may take, also a member: whoever reads the
-past without end must not cost the node its own rounds."""
+"""Bytes of decided rounds and snapshots that one peer may take, also a member: a peer that
+reads the past without end must not cost the node its own rounds."""
 
 CATCH_UP_BYTES_MIN = 65_536
 """Bytes that a part of these costs at least: 500 small payloads a second are a replay as fast as

@@ -20,7 +20,6 @@ from contextlib import asynccontextmanager
 
 from node.links.frames import PART_BYTES_MAX, PART_BYTES_MIN
 from node.links.upload_queue import Upload, Uploads, Urgency
-from node.system.downlink import Downlink
 from node.system.rate_limit import rate_bucket
 from protocol.border.token_bucket import TokenBucket
 from protocol.ids import Digest, PeerId
@@ -38,16 +37,10 @@ PACKET_BYTES = 80
 
 class Uplink:
     """The upload of one node. `bytes_per_second` None: no limit. `clock_ms()` is a monotonic
-    clock. `downlink` limits the other way, on the same links; None: no limit.
+    clock.
     """
 
-    def __init__(
-        self,
-        bytes_per_second: int | None,
-        clock_ms: Callable[[], int],
-        downlink: Downlink | None = None,
-    ) -> None:
-        self.downlink = downlink or Downlink(0, clock_ms)
+    def __init__(self, bytes_per_second: int | None, clock_ms: Callable[[], int]) -> None:
         self._bucket: TokenBucket | None = None
         self._ahead = 0.0  # bytes charged that, as far as is known, were not carried
         self._carried = 0

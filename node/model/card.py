@@ -15,7 +15,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()#+\-!|<>~&:@./])")
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What a card says beyond the run file."""
+    """The facts of a card that are not in the run file."""
 
     round: int
     step: int

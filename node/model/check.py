@@ -1,4 +1,4 @@
-"""What a run file's network is found to be before anybody trains it.
+"""The check of a run file's network before anybody trains it.
 
 transformers builds far more configurations than can be trained as a causal language model: sizes
 that only a forward pass compares, types whose positions read the tokens after them, models that no
@@ -19,14 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from node.model.build import asks_for_balance, build_model, named_parameters_once, require_positions
 from node.model.configuration import config_fields, config_notes
-from node.model.training import (
-    TrainingModel,
-    asks_for_balance,
-    build_model,
-    named_parameters_once,
-    require_positions,
-)
+from node.model.training import TrainingModel
 from node.system.device import gpu_memory_bytes
 from protocol.errors import LockstepError, SettingsError
 from protocol.runfile import RunSpec
@@ -69,13 +64,13 @@ _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What `check_model` has found."""
+    """The findings of `check_model`."""
 
     parameters: int
     """Trainable entries; of tied weights one copy."""
 
     notes: tuple[str, ...]
-    """What a person should know and nothing refuses, in sentences."""
+    """Remarks for a person, about what nothing refuses, in sentences."""
 
 
 def check_model(
@@ -170,7 +165,7 @@ def _try_training(spec: RunSpec, model: nn.Module, device: torch.device) -> list
 
 
 def _balance_notes(spec: RunSpec, trainee: TrainingModel) -> list[str]:
-    """What to say about the balance of a mixture's experts."""
+    """Remarks on the balance of a mixture's experts."""
     stated = [
         name
         for name in ("router_aux_loss_coef", "aux_loss_coef")

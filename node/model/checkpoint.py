@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from node.data.tokenizer import Tokenizer, tokenizer_from_json
+from node.model.build import named_parameters_once
 from node.model.configuration import quiet_transformers
-from node.model.training import named_parameters_once
 from node.system.files import replacing_directory, storage_errors, whole_directory
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
 

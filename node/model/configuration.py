@@ -49,7 +49,7 @@ _TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """What a published `config.json` says about the network."""
+    """The network that a published `config.json` describes."""
 
     type: str
     """Model type, for `model.type` of a run file."""
@@ -61,7 +61,7 @@ class PublishedModel:
     """Standard deviation of the initial weights, where the file names one."""
 
     notes: tuple[str, ...]
-    """What was left out or rewritten, in sentences."""
+    """Fields that were left out or rewritten, in sentences."""
 
 
 def model_config(model_type: str, config: Mapping[str, Any]) -> Any:

@@ -7,7 +7,7 @@ until both are summed:
     torch   head's matrix  +  embedding's matrix  ->  .grad      three times the embedding at once
     here    head's matrix  ->  .grad  <-  rows                   twice, and the rows
 
-The sums are the same but for their order, which is local business as all gradients are.
+The sums are the same except for their order, which is local business as all gradients are.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The number of samples in one pass, found by trying. Pure: whoever asks makes the trials.
+"""The number of samples in one pass, found by trying. Pure: the caller makes the trials.
 
     1 -> 2 -> 4 -> ...   as long as twice as many samples are worth it, and fit
 
@@ -54,7 +54,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What to try next."""
+    """The next trial, or the result."""
 
     samples: int
     """Samples in the next trial; 0: enough is known."""
@@ -63,7 +63,7 @@ class Step:
 
 
 def next_step(trials: Sequence[Trial], room: Room, spent_s: float = 0.0) -> Step:
-    """What to try after these trials, which took `spent_s` seconds in all. A trial of one sample
+    """The step after these trials, which took `spent_s` seconds in all. A trial of one sample
     is always made.
     """
     if not trials:

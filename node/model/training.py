@@ -1,10 +1,8 @@
-"""The network: built from the run file, given gradients until the bell, evaluated.
+"""The network at work: given gradients until the bell, evaluated.
 
-Any causal language model that transformers has code for is built from its configuration alone, in
-float32, without the network and without code from anywhere else. `GradientAccumulation` turns
-samples into `.grad`, the mean over the samples managed before the bell. Gradients are local
-business: autocast, thread counts and the size of a micro-batch may differ between nodes, for
-nothing here changes a parameter.
+`GradientAccumulation` turns samples into `.grad`, the mean over the samples managed before the
+bell. Gradients are local business: autocast, thread counts and the size of a micro-batch may differ
+between nodes, for nothing here changes a parameter.
 
 Several devices of one machine are one node: each has a twin of the model, a pass is a micro-batch
 on every device at once, and the gradients of all are summed on the first, which alone is applied
@@ -13,32 +11,24 @@ to:
     first device    pass pass ... | its sum + twins' sums, in order | .grad
     second device   pass pass ... | its sum -^
                     ^- parameters copied before a pass, if the first's have moved
-
-transformers takes seconds to import, so it is imported when the first model is built.
 """
 
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from node.model.configuration import (
-    configuration_errors,
-    model_config,
-    no_noise,
-    quiet_transformers,
-)
+from node.model.build import asks_for_balance, balance_weight, named_parameters_once
 from node.model.embedding import add_rows_in_place
-from node.model.shapes_only import ShapesOnly
 from protocol.errors import LocalProtocolError, SettingsError
 
 _log = logging.getLogger(__name__)
@@ -69,75 +59,6 @@ class RoundWork:
     """Targets predicted."""
 
 
-def build_model(
-    model_type: str, config: Mapping[str, Any], device: Literal["cpu", "meta"] = "cpu"
-) -> nn.Module:
-    """The causal language model of this type and configuration: float32, in training mode.
-
-    config: fields of the type's transformers configuration, as the run file holds them. Initial
-    values are transformers' own (`genesis.fill` replaces them); torch's random state is left as it
-    was. On the device "meta" its parameters have shapes and no values, and take no memory. Raises
-    `SettingsError` naming the field that is unknown or out of bounds.
-    """
-    full = model_config(model_type, config)
-    with torch.random.fork_rng(devices=[]), no_noise():
-        if device == "cpu":
-            with configuration_errors(model_type):
-                return _made(full)
-        with contextlib.suppress(Exception), ShapesOnly():
-            return _made(full)
-        with configuration_errors(model_type), torch.device("meta"):
-            return _made(full)
-
-
-def _made(full: Any) -> nn.Module:
-    """The model of a configuration of transformers."""
-    model = quiet_transformers().AutoModelForCausalLM.from_config(
-        full, dtype=torch.float32, trust_remote_code=False
-    )
-    trainee: nn.Module = model.train()
-    return trainee
-
-
-def named_parameters_once(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Trainable parameters in sorted-name order; of tied weights only the first name."""
-    first: dict[int, tuple[str, nn.Parameter]] = {}
-    for name, parameter in sorted(model.named_parameters(remove_duplicate=False)):
-        if parameter.requires_grad:
-            first.setdefault(id(parameter), (name, parameter))
-    return dict(first.values())
-
-
-def require_fits(model: nn.Module, vocabulary_size: int, sequence_length: int) -> None:
-    """Raises `SettingsError` unless the model knows every token and position of the data: a device
-    would find out in the middle of a pass and name no cause.
-    """
-    config: Any = model.config
-    if config.vocab_size < vocabulary_size:
-        raise SettingsError(
-            f"model.config.vocab_size: expected at least {vocabulary_size}, the tokens of the "
-            "data, "
-            f"got {config.vocab_size}"
-        )
-    require_positions(model, sequence_length)
-
-
-def require_positions(model: nn.Module, sequence_length: int) -> None:
-    """Raises `SettingsError` unless the model knows every position of a sample."""
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None and 0 < positions < sequence_length:  # XLNet says -1: no bound
-        raise SettingsError(
-            f"model.config: expected at least data.sequence_length = {sequence_length} positions, "
-            f"got {positions}"
-        )
-
-
-def asks_for_balance(model: nn.Module) -> bool:
-    """Whether the configuration asks that a mixture's experts be kept equally busy."""
-    config: Any = model.config
-    return bool(getattr(config.get_text_config(), "output_router_logits", False))
-
-
 class TrainingModel:
     """A model on its device that does the work of a round.
 
@@ -158,7 +79,7 @@ class TrainingModel:
         add_rows_in_place(self.model)
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
-        self._is_balanced, self._balance_weight = asks_for_balance(model), _balance_weight(model)
+        self._is_balanced, self._balance_weight = asks_for_balance(model), balance_weight(model)
         self.twins: tuple[TrainingModel, ...] = ()
         """The same model on this machine's other devices, for gradients alone."""
         self._threads: ThreadPoolExecutor | None = None
@@ -325,19 +246,6 @@ class TrainingModel:
             self.device,
             self.micro_batch_max,
         )
-
-
-def _balance_weight(model: nn.Module) -> float | None:
-    """Weight of the balance loss as transformers' own training loss has it; None if the type has
-    none.
-    """
-    config: Any = model.config
-    for place in (model, config.get_text_config()):
-        for name in ("router_aux_loss_coef", "aux_loss_coef"):
-            weight = getattr(place, name, None)
-            if isinstance(weight, int | float):
-                return float(weight)
-    return None
 
 
 class GradientAccumulation:

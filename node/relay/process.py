@@ -144,7 +144,7 @@ class RelayProcess:
         """
         settings = self._settings
         self._phase = Phase.ASKING
-        info = await self._client.fetch_run()
+        info = await self._client.calls.fetch_run()
         payloads = await asyncio.to_thread(
             PayloadLog,
             settings.directory / "payloads",
@@ -258,7 +258,9 @@ class RelayProcess:
         """Wait until a task in the background fails, and raise its exception."""
         failing = [asyncio.ensure_future(parts.swarm.failed())]
         if parts.archive:
-            failing.append(asyncio.ensure_future(parts.archive.fill(self._client.fetch_commits)))
+            failing.append(
+                asyncio.ensure_future(parts.archive.fill(self._client.calls.fetch_commits))
+            )
         try:
             await asyncio.gather(*failing)
         finally:

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from node.model.build import build_model, named_parameters_once
 from node.model.checkpoint import load_checkpoint
-from node.model.training import build_model, named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
 from node.replica.snapshot import file_sha256, read_snapshot
 from protocol.errors import DataError, StorageError

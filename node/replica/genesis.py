@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from node.model.training import named_parameters_once
+from node.model.build import named_parameters_once
 from node.replica.structured_values import structured_values
 from protocol.errors import SettingsError
 

@@ -6,7 +6,7 @@
     apply        x <- x - sent + sum_j W_ij sent_j            over the edges that the commit names
                  x <- mean of all that was sent               in a round of the mean
 
-With int8 what is sent are differences to a *base*, which all nodes have to the bit: the mean of the
+With int8 a node sends differences to a *base*, which all nodes have to the bit: the mean of the
 newest round of the mean that lies before this round in the chain, or genesis. An edge takes
 differences of both ends, from which the base cancels, and a payload names its base: an edge between
 two bases fails, at both ends.
@@ -17,8 +17,8 @@ round's passes; the mix is taken before the step that follows them (`node.round.
 `apply` is a function of the parameters and the payloads alone, so a kill at any instant leaves no
 edge half mixed: a commit names an edge only if both ends have each other's payload on disk, and a
 restored node takes every commit since its state was saved. What it did meanwhile is in its own
-payloads: where the parameters are not those that were sent, what was sent takes their place. Lost
-are the moments of the rounds since the save, and a step that was not announced.
+payloads: where the parameters are not those that were sent, the sent ones take their place. A kill
+loses the moments of the rounds since the save, and a step that was not announced.
 
 A neighbour's payload that does not decode counts for nothing at either end: it is a function of its
 bytes, and its author is one of the ends.

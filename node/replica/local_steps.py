@@ -1,8 +1,8 @@
-"""The replica of a run with local steps: a round moves the model, and what it moved is sent.
+"""The replica of a run with local steps: a round moves the model, and the movement is sent.
 
     begin        the model stands at the committed parameters
     passes       each batch moves it by one step of the node's own optimizer
-    accumulate   what it was moved goes into the residual
+    accumulate   its movement goes into the residual
     extract      signs and scales of the residual are sent
     apply        the mean of everybody's movements moves the committed parameters, exactly
 

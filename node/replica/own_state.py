@@ -1,4 +1,4 @@
-"""What a node that mixes parameters has of its own: moments, and what it sent of its parameters."""
+"""The own state of a node that mixes parameters: moments, and the parameters as it sent them."""
 
 import math
 from collections.abc import Mapping
@@ -17,13 +17,13 @@ _COUNTS = ("windows", "gradients")
 
 
 class SentParameters:
-    """What a payload holds: float16 or float32 [numbers], or differences; on the host."""
+    """The content of a payload: float16 or float32 [numbers], or differences; on the host."""
 
     def __init__(self, values: Sent) -> None:
         self.values = values
 
     def tensors(self) -> dict[str, Tensor]:
-        """What `among` needs after a restart, by name."""
+        """The tensors that `among` needs after a restart, by name."""
         if isinstance(self.values, Differences):
             whole = np.frombuffer(to_bytes(self.values), np.uint8).copy()
             return {"differences": torch.from_numpy(whole)}
@@ -31,7 +31,7 @@ class SentParameters:
 
     @classmethod
     def among(cls, tensors: Mapping[str, Tensor], numbers: int) -> "SentParameters":
-        """What was sent, as it was saved."""
+        """The parameters that were sent, as they were saved."""
         if "differences" in tensors:
             whole = tensors["differences"].cpu().numpy().tobytes()
             return cls(from_bytes(memoryview(whole), numbers))
@@ -88,5 +88,5 @@ class OwnState:
         return 0, 0
 
     def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> SentParameters:
-        """What was sent, as it was saved."""
+        """The parameters that were sent, as they were saved."""
         return SentParameters.among(tensors, self._numbers)

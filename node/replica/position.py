@@ -59,7 +59,7 @@ def described_voids(position: Position) -> dict[str, Any]:
 
 
 def restored_voids(values: dict[str, Any]) -> tuple[frozenset[tuple[int, Digest]], int]:
-    """What `described_voids` saved."""
+    """The voids that `described_voids` saved."""
     ahead = ((round, Digest(bytes.fromhex(digest))) for round, digest in values["ahead"])
     return frozenset(ahead), values["count"]
 

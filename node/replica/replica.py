@@ -27,14 +27,9 @@ from node.demo.chunks import ChunkLayout
 from node.demo.engine import STATE, DemoSettings, Engine, Extraction
 from node.demo.gradient_scaling import GradientScaling
 from node.demo.vote_sum import Contribution, decoded
+from node.model.build import build_model, named_parameters_once
 from node.model.local_steps import LocalSteps
-from node.model.training import (
-    GradientAccumulation,
-    Tokens,
-    TrainingModel,
-    build_model,
-    named_parameters_once,
-)
+from node.model.training import GradientAccumulation, Tokens, TrainingModel
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.position import (

@@ -46,8 +46,8 @@ HELD_SECONDS = 60
 a link, and a pause for breath."""
 
 HELD_SECONDS_MAX = 4 * 3600
-"""So long after it was first read a snapshot is held no more: nobody may occupy the disk by reading
-a byte a minute."""
+"""Longest time after its first read for which a snapshot is held: nobody may occupy the disk by
+reading a byte a minute."""
 
 RANGE_BYTES = 8 * PART_BYTES
 """Bytes asked of one peer at a time, and lost with a broken connection: seconds of a thin

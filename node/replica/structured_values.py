@@ -95,7 +95,7 @@ def structured_values(name: str, built: Tensor, config: Any, draw: Draw) -> np.n
 
 
 def _as_built(name: str, built: Tensor, values: np.ndarray) -> np.ndarray:
-    """`values`, if they are the type's own but for rounding."""
+    """`values`, if they are the type's own except for rounding."""
     own = built.reshape(-1).double().numpy()
     if float(np.abs(own - values).max()) > _TOLERANCE:
         raise SettingsError(_unknown(name, "values by a formula that this release does not have"))

@@ -52,9 +52,11 @@ async def train_round(
     batches = _batches(context, opened)
     passes = await duty.compute(replica.begin, batches, pending, rate_bits)
     leased, late, cut = sum(share.count for share in opened.shares), 0, False
-    began_ms, made = context.client.now_ms(), 0
+    began_ms, made, trained = context.client.now_ms(), 0, 0
     while await duty.make_pass(_next, passes, context.status):
-        made += 1
+        if not context.info.spec.algorithm.moves:  # else a pass is a local step as well
+            context.status.passes.note(passes.samples - trained, duty.pass_s)
+        made, trained = made + 1, passes.samples
         if context.decisions.next_round < opened.round:
             late = passes.samples
         left_ms = opened.bell_ms - context.client.now_ms()
@@ -68,7 +70,7 @@ async def train_round(
             await duty.compute(replica.stand_at, None)
     if passes.samples == 0:
         return None  # the data have not come before the bell
-    context.turns.worked((context.client.now_ms() - began_ms) / max(1, made), cut=cut)
+    context.state_requests.note_passes((context.client.now_ms() - began_ms) / max(1, made), cut=cut)
     work = await duty.compute(_accumulate, context, opened.round, passes)
     status = context.status
     status.rounds_trained += 1

@@ -17,7 +17,7 @@ from node.demo.engine import Extraction
 from node.model.training import RoundWork
 from node.replica.position import Pending, Position
 from node.round.catching_up.catch_up import CatchUp
-from node.round.turns.line import NoTurns, StateTurns
+from node.round.state_requests.requests import NoStateRequests, StateRequests
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from node.system.duty_cycle import DutyKeeper
@@ -187,7 +187,7 @@ class RoundContext:
     save: Callable[[Position], None]
     """Saves the state on disk; called every `save_every` rounds from a worker thread."""
     save_every: int
-    turns: StateTurns = field(default_factory=NoTurns)
+    state_requests: StateRequests = field(default_factory=NoStateRequests)
     duty: DutyKeeper = field(default_factory=DutyKeeper)
     restored: Position | None = None
     """Where the loaded state stands; None at genesis."""

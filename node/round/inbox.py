@@ -6,7 +6,7 @@
     committed, skipped,
     chained              -> decision log, and agenda
     checkpoint,
-    evaluation           -> turns, which the trainer shows its state
+    evaluation           -> state_requests, which the trainer shows its state
     heartbeat, evicted   -> status page
 
 A message changes nothing at once: the trainer looks at its agenda when it is done with its step.
@@ -35,7 +35,7 @@ class Inbox:
         self._context.swarm.set_members(members.members, members.relays)
 
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """Announce the undecided rounds again; Ready follows when the agenda comes to it."""
+        """Announce the undecided rounds again; Ready follows when the agenda says so."""
         context = self._context
         context.decisions.saw_decided(welcome.decided_round)
         self._chained(welcome.tail)
@@ -68,7 +68,7 @@ class Inbox:
                 reason = message.evicted.reason
                 context.status.note = f"removed by the coordinator: {reason}; joining again"
             case "checkpoint" | "evaluation":
-                context.turns.asked(message)
+                context.state_requests.asked(message)
                 self._tell(events.StateAsked())
             case "finished":
                 self._tell(events.Finished(message.finished.reason))

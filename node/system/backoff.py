@@ -1,4 +1,4 @@
-"""Pauses between tries. Pure: whoever waits brings the clock and the chance."""
+"""Pauses between tries. Pure: the caller brings the clock and the chance."""
 
 LOOK_FIRST_MS, LOOK_LONGEST_MS = 250, 2_500
 """First and longest pause between two looks of a few members for the coordinator."""

@@ -96,7 +96,7 @@ def gpu_memory_bytes(device: torch.device) -> int:
 
 
 def facts() -> Facts:
-    """What torch and the drivers tell of this machine's GPUs."""
+    """The facts that torch and the drivers tell of this machine's GPUs."""
     return Facts(
         cuda=torch.version.cuda or "",
         hip=torch.version.hip or "",

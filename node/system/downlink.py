@@ -1,15 +1,15 @@
 """The download of one node, shared by its links and the fetches of its data: how fast bytes are
 taken.
 
-Whoever takes bytes does so piece by piece, and takes the next one when the limit's bucket has paid
-for it. What is not taken holds its sender back:
+Bytes are taken piece by piece, the next one when the limit's bucket has paid for it. Bytes that are
+not taken hold their sender back:
 
     a peer        sends no more than its window without acknowledgements, and only what is taken is
                   acknowledged (`node.links.window`)
     a web server  is held back by TCP: its connection is not read. One range at a time is fetched
 
 So payloads, snapshots, the payloads of a catch-up and training data come no faster than the limit,
-but for a window's bytes at the beginning, and for the headers that are only estimated. Frames of
+except for a window's bytes at the beginning, and for the headers that are only estimated. Frames of
 control (heartbeats, offers, acknowledgements) never wait, for a link's pipe is always read; neither
 do they count here, nor does the session with the coordinator: less than a kilobyte a second each.
 """

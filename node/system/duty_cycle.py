@@ -51,6 +51,11 @@ class DutyKeeper:
         self._pass_ms = 0.0
 
     @property
+    def pass_s(self) -> float:
+        """Time of the newest pass, in seconds."""
+        return self._pass_ms / 1000
+
+    @property
     def percent(self) -> int:
         """Part of the time with work, in percent."""
         return self._duty.percent

@@ -1,4 +1,4 @@
-"""What is said of the processors of this machine. Pure: the facts are arguments."""
+"""Words about the processors of this machine. Pure: the facts are arguments."""
 
 import re
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ MPS_REFUSAL = (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What torch and the operating system tell."""
+    """The facts that torch and the operating system tell."""
 
     cuda: str = ""
     """Version of CUDA that torch is built for; empty: none."""
     hip: str = ""
     """Version of ROCm's HIP that torch is built for; empty: none."""
     gpus: int = 0
-    """GPUs that torch can use as "cuda", be they of CUDA or of ROCm."""
+    """GPUs that torch can use as "cuda", of CUDA or of ROCm."""
     mps: bool = False
     """Whether torch can use a GPU of Apple."""
     nvidia: bool = False

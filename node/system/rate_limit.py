@@ -1,4 +1,4 @@
-"""What a limit in bytes per second must be, and its bucket: bytes, filled a little slower than the
+"""The bounds of a limit in bytes per second, and its bucket: bytes, filled a little slower than the
 limit, with a quarter of a second in it, so that no five seconds carry more than the limit.
 """
 

@@ -12,7 +12,7 @@ from protocol.ids import RunId
 
 
 class RunNote(msgspec.Struct):
-    """What such a file says; subclasses add fields."""
+    """The content of such a file; subclasses add fields."""
 
     run_id: RunId
 
@@ -21,7 +21,7 @@ Note = TypeVar("Note", bound=RunNote)
 
 
 def read_note(path: Path, fresh: Note, log: logging.Logger, unusable: str) -> Note:
-    """What an earlier start has written about the run of `fresh`; else `fresh`. `log` is told in
+    """The note of an earlier start on the run of `fresh`; else `fresh`. `log` is told in
     the words `unusable` of a file that is damaged.
 
     Raises `StorageError` for a file that is there and cannot be read.

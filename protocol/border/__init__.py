@@ -1,1 +1,1 @@
-"""What holds strangers off: their text made harmless, their rate bounded. Pure."""
+"""The border against strangers: their text is made harmless, their rate bounded. Pure."""

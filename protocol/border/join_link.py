@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from protocol.addresses import DEFAULT_PORT, parse_address, split_address
 from protocol.border.networks import ip_of
-from protocol.errors import RemoteProtocolError, SettingsError
+from protocol.errors import RemoteProtocolError, SettingsError, VersionError
 from protocol.handshake import KEY_BYTES
 from protocol.ids import RunId
 from protocol.limits import TOKEN_BYTES_MAX
@@ -26,7 +26,7 @@ from protocol.run_info import RunInfo
 
 _LINK = re.compile(
     r"((?P<scheme>lockstep|plain)://)?(?P<address>[^/#?]+)(/(?P<run>[^#?]*))?"
-    r"(\?token=(?P<token>[^#]*))?(#(?P<key>.*))?"
+    r"(\?(?P<more>[^#]*))?(#(?P<key>.*))?"
 )
 
 _OTHER_SCHEME = re.compile(r"(?!lockstep://|plain://)[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -81,7 +81,7 @@ class JoinLink:
             raise RemoteProtocolError(
                 f"{self.address}: expected TLS by the coordinator's own key "
                 f"{_key_text(info.coordinator_key)}, got it by {_key_text(vouching)}: another "
-                "machine stands between"
+                "coordinator answers there, or another machine stands between"
             )
         if self.key is not None and self.key != info.coordinator_key:
             raise SettingsError(
@@ -89,16 +89,24 @@ class JoinLink:
                 f"which the link names, found one with {_key_text(info.coordinator_key)}: ask the "
                 "operator for the present link; if it is the same, do not join from this network"
             )
-        if self.run_id is not None and self.run_id != info.run_id:
+        self.require_run(info.run_id)
+
+    def require_run(self, found: str) -> None:
+        """`SettingsError` unless the run that was found is the one that the link names, if any."""
+        if self.run_id not in (None, found):
             raise SettingsError(
                 f"{self.address}: expected run {self.run_id}, which the link names, found run "
-                f"{info.run_id}: ask the operator for the present link"
+                f"{found}: ask the operator for the present link"
             )
 
 
 def parse_link(text: str) -> JoinLink:
-    """The link that a person typed or pasted; `SettingsError` for anything else."""
-    text = text.strip().strip("'\"`<>")
+    """The link that a person typed or pasted, maybe from the end of a sentence.
+
+    Raises `SettingsError` for anything else, `VersionError` for one that says more than this
+    release knows.
+    """
+    text = text.strip().lstrip("'\"`<(").rstrip("'\"`>.,;)")
     found = _LINK.fullmatch(text)
     if found is None or _OTHER_SCHEME.match(text):
         raise SettingsError(
@@ -107,8 +115,8 @@ def parse_link(text: str) -> JoinLink:
     run, key = found["run"] or None, found["key"] or None
     if run and not re.fullmatch(r"[0-9a-f]{32}", run):
         raise SettingsError(
-            f"expected a run of 32 hexadecimal characters after the port, found {run[:80]!r}; "
-            "quote the link in a shell"
+            "expected a run of 32 lower-case hexadecimal characters after the port, found "
+            f"{run[:80]!r}; copy the whole link, and quote it in a shell"
         )
     link = JoinLink(
         parse_address(found["address"], DEFAULT_PORT),
@@ -116,7 +124,7 @@ def parse_link(text: str) -> JoinLink:
         _parse_key(key) if key else None,
         found["scheme"] == "plain",
     )
-    return link.with_token(found["token"] or "")
+    return link.with_token(_token_in(found["more"] or ""))
 
 
 def split_token(text: str, token: str) -> tuple[str, str]:
@@ -127,6 +135,20 @@ def split_token(text: str, token: str) -> tuple[str, str]:
     if not link.token:
         return text, link.with_token(token).token
     return replace(link, token="").text(), link.with_token(token).token
+
+
+def _token_in(more: str) -> str:
+    """The token in the part of a link between ? and #."""
+    token = ""
+    for part in more.split("&") if more else ():
+        name, _, value = part.partition("=")
+        if name != "token":
+            raise VersionError(
+                f"expected no more than a token after the ? of the link, found {name[:40]!r}, "
+                "which this release of Lockstep does not know: update Lockstep"
+            )
+        token = value
+    return token
 
 
 def _checked_token(token: str, link: JoinLink) -> str:

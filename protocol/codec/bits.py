@@ -10,7 +10,7 @@ zero.
 Fixed width (`pack`, `unpack`). The numbers are transposed: first bit 0 of every number, then bit 1
 of every number, each such row padded to a byte. One pass over the numbers per bit is a comparison
 and `np.packbits`, which makes the transposed order several times faster than numbers laid end to
-end, and no longer than they are but for the padding of the rows.
+end, and no longer than they are except for the padding of the rows.
 
 Rice code (Rice and Plaunt, 1971). A gap g is split into the quotient g >> b and the remainder g mod
 2**b. The remainders are a plane of width b. The quotients are a unary plane: q zero bits, then a

@@ -15,10 +15,10 @@ A **reschedule** says that the operator has given the run another length or anot
 rate. Commits carry the rate of their own step, so it changes no state; it says why their rates are
 not those of the run file, and `lockstep verify` compares them (`protocol.schedule.in_force`).
 
-A **void** says that one payload of an earlier commit counts for nothing, because it cannot be had.
-It lies behind the commit in the chain, and a replica that replays the log passes over the payload
-when it comes to the commit. A replica that had applied the payload holds a state that the chain
-does not make: it discards the state and replays.
+A **void** says that one payload of an earlier commit counts for nothing, because no member can give
+it. The void lies behind the commit in the chain, and a replica that replays the log passes over the
+payload when it reaches the commit. A replica that had applied the payload holds a state that the
+chain does not make: it discards the state and replays.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, RunId, parse_digest, sha256
 
 VoidReason = Literal["nobody has it", "most lack it"]
-"""Why a payload is void: every member that was asked lacks it, or two in three do."""
+"""Reason why a payload is void: every member that was asked lacks it, or two in three do."""
 
 _DOMAIN = b"lockstep.chain.v1"
 

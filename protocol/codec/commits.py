@@ -78,8 +78,8 @@ class Commit:
         return tuple(entry for entry in self.entries if entry.author in shares)
 
     def shares_of(self, peer: PeerId) -> dict[PeerId, Fraction]:
-        """What a node takes of whose parameters, its own included; together 1. Empty for a node
-        that mixes nothing.
+        """The share that a node takes of each member's parameters, its own included; together 1.
+        Empty for a node that mixes nothing.
         """
         if self.mix is None:
             return {}

@@ -15,6 +15,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import Meta
 
+from protocol.audit.lots import Draw
 from protocol.codec.messagepack import converted, packed, unpacked
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes, verify
@@ -23,14 +24,20 @@ from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha
 AUDITS_MAX = 32
 """Audited payloads in one piece of evidence: more than the longest test needs."""
 
-EVIDENCE_BYTES_MAX = 8 * 1024
-"""Bytes of the longest evidence: `AUDITS_MAX` audits of some 220 bytes, with a source."""
+COMPANIONS_MAX = 3
+"""Companions of one audited payload: those of a panel of four."""
+
+EVIDENCE_BYTES_MAX = 16 * 1024
+"""Bytes of the longest evidence: `AUDITS_MAX` audits of some 480 bytes, with three companions."""
 
 WHOLE = 10_000
 """The share of all."""
 
 CHANCE = WHOLE // 2
 """The share of signs in which chance agrees."""
+
+USUAL_DRAW = 200
+"""Part of a run's compute for which auditors draw rounds, by default; the words name another."""
 
 ROUNDS_NAMED = 5
 """Rounds that the words name; the others are counted."""
@@ -41,6 +48,7 @@ _TEXT_BYTES_MAX = 64
 """Bytes of the longest string: an id or a digest, and room for a longer one that an error names."""
 
 Share: TypeAlias = Annotated[int, Meta(ge=0, le=WHOLE)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, lt=2**40)]
 Round: TypeAlias = Annotated[int, Meta(ge=0, lt=2**62)]
 Finding: TypeAlias = Literal["other work", "less work", "copied work"]
 """The signs are those of other samples, of noise or of a copy; or of a part of the samples; or the
@@ -57,6 +65,17 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: Digest
 
 
+class Companion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A payload of the same round that was audited beside that of the accused author."""
+
+    author: PeerId
+    digest: Digest
+    """The payload's."""
+    agreement: Share
+    compared: Count
+    """Signs that were compared."""
+
+
 class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How far one committed payload agrees with the gradient of its author's samples, or is like
     another payload.
@@ -70,12 +89,18 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     that are those of the source."""
     expected: Share
     """What honest work agrees in at that time, by the audits of others; `CHANCE` where that alone
-    is enough."""
+    is enough; of copies what honest payloads share."""
     source: Source | None = None
     """The payload that was copied; None where nothing was."""
+    compared: Count = 0
+    """Signs that were compared; 0 in a copy, and in evidence of before this was said."""
+    companions: Annotated[tuple[Companion, ...], Meta(max_length=COMPANIONS_MAX)] = ()
+    """The audits from which `expected` follows, none where that is `CHANCE`."""
+    draw: Draw | None = None
+    """By which lot the round was audited; None where that proves itself: turned signs, copies."""
 
 
-class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an auditor has found about the payloads of one author."""
 
     run_id: RunId
@@ -83,6 +108,8 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     finding: Finding
     audits: Annotated[tuple[WorkAudit, ...], Meta(min_length=1, max_length=AUDITS_MAX)]
     """By round, ascending."""
+    spread: Share = 0
+    """The standard deviation of honest ratios in this run, where less work was found; else 0."""
 
 
 class SignedEvidence(msgspec.Struct, frozen=True):
@@ -124,11 +151,23 @@ def read_evidence(body: bytes) -> Evidence:
     parse_peer_id(evidence.author)
     for audit in evidence.audits:
         parse_digest(audit.digest)
+        _require_companions(evidence.author, audit)
     _require_sources(evidence)
     rounds = [audit.round for audit in evidence.audits]
     if rounds != sorted(set(rounds)):
         raise RemoteProtocolError(f"expected audits of rounds in their order, got {rounds[:8]}")
     return evidence
+
+
+def _require_companions(author: PeerId, audit: WorkAudit) -> None:
+    """`RemoteProtocolError` unless the companions are different authors, and none the accused."""
+    panel = [author, *(parse_peer_id(each.author) for each in audit.companions)]
+    for each in audit.companions:
+        parse_digest(each.digest)
+    if len(set(panel)) != len(panel):
+        raise RemoteProtocolError(
+            f"expected each author once in the panel of round {audit.round}, got one of them twice"
+        )
 
 
 def _require_sources(evidence: Evidence) -> None:
@@ -167,11 +206,13 @@ def words(evidence: Evidence) -> str:
             f"; {_rounds(evidence)}"
         )
     others = _percent(min(expected))
+    drawn = max(audit.draw.share if audit.draw else USUAL_DRAW for audit in audits)
     if _percent(max(expected)) != others:
         others += f" to {_percent(max(expected))}"
+    often = "" if drawn == USUAL_DRAW else f", drawn for {_percent(drawn)} % of all compute"
     return (
         f"work audit: agreed in {_percent(mean)} % of signs where honest work agrees in {others} %"
-        f"; {_rounds(evidence)}"
+        f"{often}; {_rounds(evidence)}"
     )
 
 

@@ -32,7 +32,7 @@ from protocol.limits import PAYLOAD_HEADER_BYTES_MAX
 Numbers = npt.NDArray[np.float16] | npt.NDArray[np.float32]
 
 Sent = Numbers | Differences
-"""What one payload says of all parameters."""
+"""The parameters in one payload."""
 
 HALF_MAX: Final = 65504.0
 """Largest float16."""

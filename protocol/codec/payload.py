@@ -112,7 +112,7 @@ class PayloadShape:
 
     @property
     def sizes(self) -> Sizes:
-        """What the header of a payload of this shape states."""
+        """The sizes in the header of a payload of this shape."""
         magic = MAGIC_SCALED if self.scaled else MAGIC
         return Sizes(magic, self.chunks, self.top_k, self.value_bits)
 

@@ -54,7 +54,7 @@ class StateHash:
         self._sha256.update(parameter_header(name, shape))
 
     def take(self, bits: bytes) -> None:
-        """The next float32 values of the parameter, little-endian: whole rows, but for its last."""
+        """The next float32 values of the parameter, little-endian: whole rows except the last."""
         self._sha256.update(bits)
         words = np.frombuffer(bits, dtype="<i4").astype(np.int64)
         whole = len(words) // ROW_WORDS * ROW_WORDS

@@ -1,4 +1,4 @@
-"""What a node says of one of its links, and the bounds of it."""
+"""A node's report on one of its links, and its bounds."""
 
 from dataclasses import dataclass
 from typing import Final

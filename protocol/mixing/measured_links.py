@@ -77,8 +77,8 @@ def matrix_of(said: Mapping[PeerId, Sequence[MeasuredLink]], peers: Sequence[Pee
 
 
 def network_of(names: Sequence[str], up_bit_s: Sequence[float], matrix: LinkMatrix) -> Network:
-    """What the planner counts with. `up_bit_s`: measured rate of each node's line, which is at
-    least that of its fastest link; 0 while unknown.
+    """The network that the planner counts with. `up_bit_s`: measured rate of each node's line,
+    which is at least that of its fastest link; 0 while unknown.
     """
     links = matrix.completed()
     fastest = np.where(np.isfinite(matrix.bit_s), matrix.bit_s, 0.0).max(axis=1, initial=0.0)

@@ -250,7 +250,7 @@ def _circle(count: int, round: int) -> Iterator[Pair]:
 def _exponential(count: int, round: int) -> Iterator[Pair]:
     """Rank XOR 2**b for b = 0, 1, ... by turns. Ranks whose partner does not exist pair up in
     order. Each pass renumbers the ranks by one, so that no rank is always the one without a
-    partner; a pass is the same as the one before it but for names.
+    partner; a pass is the same as the one before it except for names.
     """
     passes, bit = divmod(round, _bits(count))
     shift = passes if count & (count - 1) else 0

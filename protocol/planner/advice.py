@@ -36,7 +36,7 @@ K_WORTH: Final = 1.25
 
 
 def sentences(plan: Plan, algorithm: AlgorithmSpec, shape: PayloadShape) -> list[str]:
-    """What a person should know, the verdict first."""
+    """Advice to a person, the verdict first."""
     if plan.setting.nodes == 1:
         return ["One node exchanges nothing: every method takes the time of its own compute."]
     return [

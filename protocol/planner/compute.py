@@ -1,4 +1,4 @@
-"""What one round costs a machine without any network: seconds of each part, and how they vary.
+"""The cost of one round on a machine without any network: seconds of each part, and how they vary.
 
 Measured parts are better than estimated ones. Where only the pass is known, the rest follows from
 the machine's speed: a pass over one token is 2 operations per parameter forward and 4 backward, and

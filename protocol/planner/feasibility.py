@@ -1,4 +1,4 @@
-"""What arithmetic can tell of a run file before anybody joins: whether a node can build and train
+"""Arithmetic on a run file before anybody joins: whether a node can build and train
 its network, and how large it is. No torch; where torch is, `node.model.check` knows more.
 """
 
@@ -41,7 +41,7 @@ _POSITIONS = ("max_position_embeddings", "n_positions")
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What a run's network takes."""
+    """The needs of a run's network."""
 
     parameters: int
     payload_bytes: float
@@ -81,7 +81,7 @@ def require_feasible(spec: RunSpec) -> Footprint | None:
 
 
 def remarks(spec: RunSpec) -> list[str]:
-    """What an operator should know of a run file that nothing forbids, in sentences."""
+    """Remarks for the operator on a run file that nothing forbids, in sentences."""
     schedule, data = spec.schedule, spec.data
     found = []
     if schedule.warmup_steps >= schedule.steps:

@@ -1,4 +1,4 @@
-"""What lines cost: seconds of an all-reduce, of DeMo's exchange, and of an exchange of two nodes.
+"""The cost of lines: seconds of an all-reduce, of DeMo's exchange, and of an exchange of two nodes.
 
 Every node has a line with a rate up and down. Between two nodes there is a delay, and a rate if it
 was measured. A transfer from i to j goes at the least of i's rate up, j's rate down and the rate
@@ -30,7 +30,7 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What lines deliver, beside their nominal rates and delays."""
+    """The performance of lines, beside their nominal rates and delays."""
 
     line_share: float
     """Share of a line's rate that carries content: the rest is headers, acknowledgements, and what

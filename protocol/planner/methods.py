@@ -1,4 +1,4 @@
-"""What each method costs per round on given machines and lines, in its parts.
+"""The cost of each method per round on given machines and lines, in its parts.
 
 compute   the mean compute of a node in a round
 exposed   what the exchange adds when all nodes are alike and never vary

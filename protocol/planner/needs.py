@@ -24,7 +24,7 @@ on its way here."""
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a run takes on a node."""
+    """The needs of a run on a node."""
 
     parameters: int
     memory_bytes: int

@@ -13,7 +13,7 @@ REMOVED_FIELDS: Final = {
 
 
 def removed_text(path: str, found: Any) -> str | None:
-    """What is wrong with a field that was removed; None for every other field."""
+    """Why a field that was removed is wrong; None for every other field."""
     if (holds := REMOVED_FIELDS.get(path)) is None:
         return None
     return f"expected no such field any more ({holds}), got {found!r}; remove the line"

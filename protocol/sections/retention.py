@@ -1,4 +1,4 @@
-"""What a run keeps: payloads and snapshots on the nodes, checkpoints for everyone."""
+"""The data that a run keeps: payloads and snapshots on the nodes, checkpoints for everyone."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""What all sections of the run file have in common."""
+"""The base class of all sections of the run file."""
 
 from pydantic import BaseModel, ConfigDict
 

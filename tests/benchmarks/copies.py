@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lockstep.audit.copies.judge import EARLY_ROUNDS
 from lockstep.audit.copies.likeness import Sent as Committed
 from lockstep.audit.copies.likeness import Sketch, drawn_chunks, likeness, sketch_of, turned
+from protocol.audit.rule import EARLY_ROUNDS
 from protocol.codec.payload import Coefficients
 from protocol.ids import PeerId, sha256
 from tests.benchmarks.parity.cells import Task

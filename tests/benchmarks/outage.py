@@ -16,7 +16,6 @@ process's log, all others from the journal as it stands on disk, which is read e
 """
 
 import os
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -29,6 +28,7 @@ from lockstep.cluster.local import ClusterSettings
 from lockstep.console import messages
 from lockstep.run_file import write_run_file
 from tests.benchmarks.chaos import NICENESS, chaos_spec
+from tests.benchmarks.spread import spread
 from tests.processes.faulty import FaultyCluster, running
 from tests.support.tiny import tiny_corpus
 
@@ -164,11 +164,6 @@ def _summary(order: Sequence[str], found: Sequence[Moments]) -> dict[str, Any]:
     moments = {name: [each[name] for each in found if name in each] for name in order}
     return {
         "kills": len(found),
-        "seconds": {name: _spread(values) for name, values in moments.items() if values},
+        "seconds": {name: spread(values, 3) for name, values in moments.items() if values},
         "each": [{name: round(each[name], 3) for name in order if name in each} for each in found],
     }
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    found = {"median": statistics.median(values), "least": min(values), "most": max(values)}
-    return {name: round(value, 3) for name, value in found.items()}

@@ -10,7 +10,6 @@ processes instead, and prints what the seconds are made of until they count agai
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -38,6 +37,7 @@ from protocol.codec.commits import SignedCommit, sign_commit
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import MembershipSpec, RunSpec, ScheduleSpec
 from tests.benchmarks.outage import outages
+from tests.benchmarks.spread import spread
 
 RUN = RunId("0" * 32)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -138,7 +138,7 @@ def _of_journal(arguments: argparse.Namespace) -> dict[str, Any]:
             "rounds": arguments.rounds,
             "members": arguments.members,
             "journal_bytes": path.stat().st_size,
-            "restart_seconds": _spread(
+            "restart_seconds": spread(
                 [_seconds(lambda: restart(path, spec)) for _ in range(arguments.repeats)]
             ),
             "fold_seconds": _seconds(lambda: fold(path, spec)),
@@ -166,10 +166,6 @@ def _seconds(work: Callable[[], None]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ shorter than the rounds themselves; the result says whether it was.
 import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +38,7 @@ from protocol.errors import SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id
 from protocol.runfile import RunSpec
+from tests.benchmarks.spread import spread
 from tests.support.tiny import tiny_corpus, tiny_spec
 
 KINDS = ("plain", "trusted")
@@ -178,29 +178,22 @@ def summed_up(windows: Sequence[Window]) -> dict[str, Any]:
     """Medians with the least and the most, and the medians of the ratios of each pair."""
     by_kind = {kind: [each for each in windows if each.kind == kind] for kind in KINDS}
     figures = {
-        kind: {name: _spread([getattr(each, name) for each in found]) for name in FIGURES}
+        kind: {name: spread([getattr(each, name) for each in found], 4) for name in FIGURES}
         for kind, found in by_kind.items()
     }
     pairs = list(zip(*by_kind.values(), strict=True))
     ratios = {
-        name: _spread([getattr(trusted, name) / getattr(plain, name) for plain, trusted in pairs])
+        name: spread([getattr(trusted, name) / getattr(plain, name) for plain, trusted in pairs], 4)
         for name in FIGURES
     }
     owners = {
         kind: {
-            owner: _spread([each.by_owner[owner] for each in found]) for owner in found[0].by_owner
+            owner: spread([each.by_owner[owner] for each in found], 4)
+            for owner in found[0].by_owner
         }
         for kind, found in by_kind.items()
     }
     return {"figures": figures, "trusted_over_plain": ratios, "bytes_by_owner": owners}
-
-
-def _spread(values: Sequence[float]) -> Mapping[str, float]:
-    median = statistics.median(values)
-    return {
-        name: round(value, 4)
-        for name, value in (("median", median), ("least", min(values)), ("most", max(values)))
-    }
 
 
 def main() -> None:

@@ -177,6 +177,21 @@ def node_of(process: CoordinatorProcess, number: int) -> ScriptedNode:
     return ScriptedNode(process.address, process.run_id, node_key(number))
 
 
+@asynccontextmanager
+async def joined_pair(
+    directory: Path, spec: RunSpec
+) -> AsyncIterator[tuple[CoordinatorProcess, ScriptedNode, ScriptedNode]]:
+    """A coordinator, and nodes 1 and 2, which have joined."""
+    async with (
+        running(directory, spec) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+    ):
+        await one.join()
+        await two.join()
+        yield process, one, two
+
+
 def opened(told: wire.Committed) -> Commit:
     """A commit as it was told, verified."""
     return open_commit(SignedCommit(told.body, told.signature), public_bytes(COORDINATOR_KEY))

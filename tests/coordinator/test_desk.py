@@ -14,6 +14,7 @@ from protocol.ids import sha256
 from tests.coordinator.client import (
     COORDINATOR_KEY,
     ScriptedNode,
+    joined_pair,
     node_of,
     quiet_spec,
     running,
@@ -46,13 +47,7 @@ async def welcomed(node: ScriptedNode, **hello: object) -> bool:
 async def test_a_paused_run_says_so_to_everyone_and_goes_on_when_it_is_resumed(
     tmp_path: Path,
 ) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, quiet_spec()) as (process, one, two):
         await train([one, two], 1)  # the next round is open
         await process.desk.order(acts.Pause("new disk"))
         await train([one, two], 1)
@@ -70,13 +65,7 @@ async def test_a_paused_run_says_so_to_everyone_and_goes_on_when_it_is_resumed(
 
 
 async def test_a_finished_run_lets_its_nodes_go_with_the_operators_reason(tmp_path: Path) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, quiet_spec()) as (process, one, two):
         await train([one, two], 1)
         await process.desk.order(acts.Finish("good enough"))
         await train([one, two], 1)
@@ -107,13 +96,7 @@ async def test_an_evicted_node_is_told_why(tmp_path: Path) -> None:
 
 
 async def test_a_banned_key_and_a_banned_host_are_refused_with_the_reason(tmp_path: Path) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, quiet_spec()) as (process, one, two):
         await process.desk.order(acts.Ban(one.peer, "noise"))
         await one.hear("evicted")
         assert "noise" in await refused(one)

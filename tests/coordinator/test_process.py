@@ -23,6 +23,7 @@ from protocol.runfile import RunSpec, parse_run_json, run_id
 from tests.coordinator.client import (
     COORDINATOR_KEY,
     check_chain,
+    joined_pair,
     node_of,
     quiet_spec,
     running,
@@ -60,13 +61,7 @@ async def test_a_run_among_people_that_know_each_other_has_no_secret(tmp_path: P
 
 
 async def test_two_nodes_train_to_commits_that_verify(tmp_path: Path) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, quiet_spec()) as (process, one, two):
         told = await train([one, two], 3)
         await one.ping()
         reply, commits = await one.commits_after(-1)
@@ -85,13 +80,7 @@ async def test_two_nodes_train_to_commits_that_verify(tmp_path: Path) -> None:
 
 
 async def test_holders_come_in_the_order_of_entries(tmp_path: Path) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, quiet_spec()) as (_, one, two):
         await train([one, two], 1)
         told = next(
             message.committed for message in one.heard if message.WhichOneof("kind") == "committed"
@@ -111,13 +100,7 @@ async def test_the_run_is_served_with_a_name_that_can_be_checked(tmp_path: Path)
 
 
 async def test_the_status_is_the_same_document_everywhere(tmp_path: Path) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, quiet_spec()) as (process, one, two):
         await train([one, two], 1)
         await one.ping()
         served = msgspec.json.decode((await one.stub.GetStatus(wire.GetStatusRequest())).json)
@@ -188,13 +171,7 @@ async def test_a_silent_member_is_evicted_with_the_reason(tmp_path: Path) -> Non
 
 async def test_the_same_directory_continues_the_run(tmp_path: Path) -> None:
     spec = quiet_spec()
-    async with (
-        running(tmp_path, spec) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, spec) as (process, one, two):
         told = await train([one, two], 2)
         await one.ping()
         await two.ping()
@@ -218,13 +195,7 @@ async def test_the_same_directory_continues_the_run(tmp_path: Path) -> None:
 
 async def test_a_round_in_flight_goes_on_after_a_restart(tmp_path: Path) -> None:
     spec = quiet_spec()
-    async with (
-        running(tmp_path, spec) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, spec) as (process, one, two):
         await one.announce((await one.hear("opened")).opened.round)
         await one.ping()
     async with (
@@ -331,13 +302,7 @@ async def died(ended: "asyncio.Task[None]") -> None:
 async def test_a_commit_that_is_being_written_is_neither_served_nor_taken_for_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with (
-        running(tmp_path, quiet_spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, quiet_spec()) as (process, one, two):
         await one.hear("opened")
         for node, other in ((one, two), (two, one)):
             await node.announce(0)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.journal import Journal
-from coordinator.machine.digests.verdicts import Record
+from coordinator.machine.digests.records import Record
 from coordinator.machine.events import (
     Announced,
     Disconnected,

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from node.data.corpus import Corpus
+from node.model.build import build_model, named_parameters_once
 from node.model.checkpoint import save_checkpoint
-from node.model.training import build_model, named_parameters_once
 from tests.support.tiny import CONFIG, tiny_corpus
 
 gguf = pytest.importorskip("gguf")

@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
+from node.model.build import named_parameters_once
 from node.model.checkpoint import load_checkpoint
-from node.model.training import named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
 from protocol.sections.retention import RetentionSpec
 from tests.node.test_process import NodeTask

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from node.model.training import named_parameters_once
+from node.model.build import named_parameters_once
 from node.own_genesis import genesis_of
 from node.replica.digest import canonical_sha256
 from node.replica.factory import replica_for
@@ -28,8 +28,8 @@ RUN = RunId("12" * 16)
 def published(tmp_path: Path) -> tuple[Path, RunSpec]:
     """A checkpoint of the run's model, and the run file that begins from it."""
     from node.data.tokenizer import ByteTokenizer
+    from node.model.build import build_model
     from node.model.checkpoint import save_checkpoint
-    from node.model.training import build_model
     from node.replica.genesis import fill
 
     spec = tiny_spec()

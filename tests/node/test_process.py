@@ -16,8 +16,8 @@ from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from node.control.client import CoordinatorClient
 from node.data.publish import publish
+from node.model.build import named_parameters_once
 from node.model.checkpoint import load_checkpoint
-from node.model.training import named_parameters_once
 from node.process import NodeProcess
 from node.replica.digest import state_digest
 from node.settings import NodeSettings
@@ -188,7 +188,7 @@ async def test_a_run_whose_model_cannot_be_trained_is_refused_before_a_node_join
 async def test_an_unreachable_coordinator_is_named_with_what_to_check() -> None:
     client = CoordinatorClient(parse_link("127.0.0.1:9"), Ed25519PrivateKey.generate())
     with pytest.raises(UnavailableError, match=r"cannot reach a coordinator at 127\.0\.0\.1:9"):
-        await client.fetch_run(timeout_s=1)
+        await client.calls.fetch_run(timeout_s=1)
     await client.close()
 
 

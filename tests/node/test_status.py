@@ -26,6 +26,13 @@ def test_the_newest_validation_loss_is_kept_whoever_measured_it() -> None:
     assert b"lockstep_node_validation_loss 2.5" in generate_latest(registry(status))
 
 
+def test_of_the_largest_passes_the_quickest_is_told() -> None:
+    status = NodeStatus("peer", "name")
+    for samples, seconds in [(4, 9.0), (8, 5.0), (8, 2.0), (8, 3.0), (3, 0.1)]:
+        status.passes.note(samples, seconds)
+    assert status.document()["passes"] == {"samples": 8, "quickest_s": 2.0, "made": 3}
+
+
 def test_the_length_of_a_run_follows_what_the_operator_has_changed() -> None:
     status = NodeStatus("peer", "name")
     client = CoordinatorClient(parse_link("127.0.0.1:1"), Ed25519PrivateKey.generate())

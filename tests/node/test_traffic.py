@@ -116,9 +116,9 @@ async def test_both_ends_of_a_session_count_the_same_bytes_for_the_same_owners(
         tmp_path, quiet_spec()
     ) as process:  # goes on, and has said nothing to anybody yet
         client = CoordinatorClient(parse_link(process.address), Ed25519PrivateKey.generate())
-        info = await client.fetch_run()
-        await client.fetch_members()
-        assert len((await client.fetch_commits(-1)).commits) == 3
+        info = await client.calls.fetch_run()
+        await client.calls.fetch_members()
+        assert len((await client.calls.fetch_commits(-1)).commits) == 3
         listening = Listening()
         session = asyncio.create_task(
             client.run(info, wire.Hello(addresses=["127.0.0.1:1"], name="n"), listening)

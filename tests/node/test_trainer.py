@@ -338,6 +338,24 @@ async def test_a_payload_that_the_commit_leaves_out_is_reclaimed(corpus: Path) -
     assert (stage.status.rounds_counted, stage.status.rounds_reclaimed) == (1, 1)
 
 
+async def test_a_round_that_a_killed_process_had_trained_is_counted_as_trained_too(
+    corpus: Path,
+) -> None:
+    stage = Stage(corpus, overlap=0)
+    async with playing(stage):
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        await until(lambda: bool(stage.saved))
+    stage.change(restored=stage.saved[-1], status=NodeStatus(OWN, "again"))
+    status = stage.context.status
+    async with playing(stage):
+        stage.welcome()
+        stage.commit(0, [announced.digest])
+        await until(lambda: status.rounds_counted == 1)
+    assert status.rounds_trained == 1, "no node counts in more rounds than it has trained"
+
+
 @pytest.mark.parametrize("overlap_from", [0, 1])
 async def test_with_overlap_the_next_round_is_announced_before_the_last_is_decided(
     corpus: Path, overlap_from: int

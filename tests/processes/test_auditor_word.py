@@ -5,8 +5,6 @@ operator has named decides against them, and the honest node is not touched.
 import asyncio
 import contextlib
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,6 +21,7 @@ from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
 from protocol.ids import RunId
 from tests.coordinator.client import ScriptedNode, node_key
+from tests.processes.operating import operate
 from tests.processes.watching import PATIENCE_S, committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
@@ -102,18 +101,6 @@ class Liars:
         while True:
             await node.say(wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=1)))
             await asyncio.sleep(0.5)
-
-
-def operate(directory: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "lockstep", "run", *words]
-    done = subprocess.run(
-        [*command, "--directory", str(directory / "coordinator")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def audit(cluster: Cluster) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from lockstep.cli import main
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
+from node.model.build import named_parameters_once
 from node.model.checkpoint import load_checkpoint
-from node.model.training import named_parameters_once
 from node.replica.digest import state_digest
 from protocol.runfile import AlgorithmSpec
+from tests.processes.operating import operate
 from tests.processes.test_cluster import PATIENCE_S, came_back, kill
-from tests.processes.test_operator import operate
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.topology import Home, Plan
-from node.links import mesh
+from node.links import kept_peers
 from node.links.network import PeerAddress
 from node.transports.libp2p import hole_punching
 from node.transports.libp2p.hole_punching import OBSERVERS_MIN
@@ -162,7 +162,7 @@ async def see(transport: Libp2pTransport, address: str) -> None:
 def test_a_relayed_link_becomes_direct_once_four_others_see_both_ends(
     computers: dict[str, Computer], strangers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "UPGRADE_S", 1.0)
+    monkeypatch.setattr(kept_peers, "UPGRADE_S", 1.0)
     monkeypatch.setattr(hole_punching, "PAUSE_MS", (3_000, 3_000))
     relay, *others = strangers
     assert len(strangers) == OBSERVERS_MIN

@@ -3,8 +3,6 @@ why, the run is ended by hand with its model, and the chain of acts tells it all
 """
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
+from tests.processes.operating import operate
 from tests.processes.watching import PATIENCE_S, committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
@@ -21,19 +20,6 @@ pytestmark = pytest.mark.slow
 
 STEPS = 100_000
 """The run does not come to its end by itself."""
-
-
-def operate(directory: Path, *words: str) -> str:
-    """What a command of `lockstep run` prints."""
-    command = [sys.executable, "-m", "lockstep", "run", *words]
-    done = subprocess.run(
-        [*command, "--directory", str(directory / "coordinator")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def until(condition: Callable[[], object], what: str) -> None:

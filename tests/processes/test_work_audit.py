@@ -17,7 +17,8 @@ from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
 from node.data.corpus import read_manifest
 from protocol.sections.algorithm import AlgorithmSpec
-from tests.processes.test_auditor_word import GOODBYE_S, operate
+from tests.processes.operating import operate
+from tests.processes.test_auditor_word import GOODBYE_S
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
 from coordinator.machine.events import Effect
 from node.model.training import Tokens
-from node.round.turns.evaluator import Evaluator, Instruments
-from node.round.turns.line import NoTurns
+from node.round.state_requests.evaluator import Evaluator, Instruments
+from node.round.state_requests.requests import NoStateRequests
 from node.status import NodeStatus
 from node.system.clock import own_clock_ms
 from protocol import wire_pb2 as wire
@@ -26,41 +26,38 @@ ROUNDS_PER_NAT = 1_000
 """A state's loss is its round, in thousandths of a nat per token."""
 
 
-class MeasuringTurns(NoTurns):
-    """The turns of a node that measures and publishes nothing."""
+class EvaluatorOnly(NoStateRequests):
+    """The state requests of a node that measures and does not publish."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
-        """Hand on what is the evaluator's."""
         if message.WhichOneof("kind") == "evaluation":
             self.evaluator.asked(message.evaluation)
 
-    async def look(self, round: int) -> None:
-        """Show it the state."""
-        await self.evaluator.look(round)
+    async def show_state(self, round: int) -> None:
+        await self.evaluator.show_state(round)
 
-    async def pass_time(self, busy: Callable[[], bool]) -> None:
-        """Measure meanwhile."""
-        await self.evaluator.pass_time(busy)
+    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
+        await self.evaluator.use_idle_time(busy)
 
-    async def borrow(self, left_ms: float) -> None:
-        """Measure a little."""
-        await self.evaluator.borrow(left_ms)
+    async def borrow_time(self, left_ms: float) -> None:
+        await self.evaluator.borrow_time(left_ms)
 
-    def worked(self, pass_ms: float, *, cut: bool) -> None:
-        """Tell what a round's time was spent on."""
-        self.evaluator.worked(pass_ms, cut=cut)
+    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
+        self.evaluator.note_passes(pass_ms, cut=cut)
 
 
-def measuring_turns(
+def evaluator_only(
     replica: Replica,
     process: Process,
     send: Callable[[wire.NodeMessage], None],
     status: NodeStatus,
-) -> MeasuringTurns:
-    """The turns of a simulated node; a sample takes a third of the time that training takes."""
+) -> EvaluatorOnly:
+    """The state requests of a simulated node. Measuring a sample takes a third of the time that
+    training on it takes.
+    """
 
     def nats(parameters: Mapping[str, Tensor], samples: Tokens) -> float:
         process.busy(len(samples) * replica.trainee.sample_ms / 3)
@@ -74,7 +71,7 @@ def measuring_turns(
         send=send,
         clock_ms=own_clock_ms,
     )
-    return MeasuringTurns(Evaluator(instruments, status))
+    return EvaluatorOnly(Evaluator(instruments, status))
 
 
 class LossJudge:

@@ -13,6 +13,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.control.channel import CoordinatorChannel
 from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
 from node.control.first_contact import FIRST_CONTACT_S, reach
@@ -27,7 +28,7 @@ from node.status import NodeStatus
 from node.system.clock import own_clock_ms
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
-from protocol.border.join_link import parse_link
+from protocol.border.join_link import JoinLink, parse_link
 from protocol.codec.payload import decode
 from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
@@ -37,7 +38,7 @@ from protocol.wire_pb2 import Offers
 from tests.simulation.auditor import Auditor
 from tests.simulation.disk import Disk
 from tests.simulation.link import SimulatedLink
-from tests.simulation.measuring import measuring_turns
+from tests.simulation.measuring import evaluator_only
 from tests.simulation.network import Network
 from tests.simulation.session import Stub, Switchboard
 from tests.simulation.stand_in import (
@@ -77,8 +78,19 @@ class Place:
     part_bytes: int
 
 
+class Channel(CoordinatorChannel):
+    """A channel whose stub leads to the simulated coordinator."""
+
+    def __init__(self, link: JoinLink, stub: Stub) -> None:
+        super().__init__(link)
+        self._simulated = stub
+
+    async def stub(self, timeout_s: float = 0) -> Any:
+        return self._simulated
+
+
 class Client(CoordinatorClient):
-    """The real client, whose stub leads to the simulated coordinator."""
+    """The real client over such a channel."""
 
     def __init__(
         self,
@@ -87,12 +99,10 @@ class Client(CoordinatorClient):
         says: Callable[[wire.NodeMessage], None],
         instance: int,
     ) -> None:
-        super().__init__(parse_link("coordinator:1"), key)
+        link = parse_link("coordinator:1")
+        super().__init__(link, key, Channel(link, stub))
         self._instance = instance  # drawn in a real process; here a seed is one history
-        self._simulated, self._says = stub, says
-
-    async def _stub(self, timeout_s: float = 0) -> Any:
-        return self._simulated
+        self._says = says
 
     def send(self, message: wire.NodeMessage) -> None:
         """Send, after the auditor has judged it."""
@@ -323,13 +333,14 @@ class SimulatedNode:
         stub, began = Stub(self.place.switchboard, self.peer), self.place.world.now_ms + 1
         client = Client(self._key, stub, self._says, began)
         info = await reach(
-            client.fetch_run, lambda why: None, None if self._has_met else FIRST_CONTACT_S
+            client.calls.fetch_run, lambda why: None, None if self._has_met else FIRST_CONTACT_S
         )
         await asyncio.to_thread(self.disk.store_whole, MET_FILE, b"met")
         retention, membership = info.spec.retention, info.spec.membership
         replica = self._replica(info, process)
         position = await asyncio.to_thread(replica.load, self.disk)
-        decisions = DecisionLog(info.run_id, info.coordinator_key, client.fetch_commits)
+        fetch = client.calls.fetch_commits
+        decisions = DecisionLog(info.run_id, info.coordinator_key, fetch)
         if position:
             decisions.resume(position)
         snapshot_path: Any = self.disk.path("snapshots")
@@ -364,7 +375,7 @@ class SimulatedNode:
         )
         addresses = await swarm.start()
         status = NodeStatus(self.peer, self.peer[:8])
-        turns = measuring_turns(replica, process, client.send, status)
+        state_requests = evaluator_only(replica, process, client.send, status)
         context = RoundContext(
             info=info,
             own=self.peer,
@@ -375,17 +386,17 @@ class SimulatedNode:
             swarm=swarm,
             status=status,
             witness=witness,
-            catch_up=CatchUp(info, replica, snapshots, swarm, client.fetch_commits, status=status),
+            catch_up=CatchUp(info, replica, snapshots, swarm, fetch, status=status),
             save=lambda position: replica.save(self.disk, position),
             save_every=self.place.save_every,
-            turns=turns,
+            state_requests=state_requests,
             restored=position,
         )
         trainer = Trainer(context)
         self.trainer, self.decisions, self.status, self.swarm = trainer, decisions, status, swarm
         try:
             reason = await self._run(client, info, wire.Hello(addresses=addresses), swarm)
-            await turns.evaluator.finish()
+            await state_requests.evaluator.finish()
             await asyncio.to_thread(replica.save, self.disk, trainer.position)
             client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
             await client.flush(2)

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from node.data.tokenizer import ByteTokenizer
+from node.model.build import build_model, named_parameters_once
 from node.model.checkpoint import save_checkpoint
-from node.model.training import build_model, named_parameters_once
 from node.replica.genesis import fill
 
 TINY: dict[str, dict[str, Any]] = {

@@ -49,7 +49,7 @@ from protocol.runfile import RunSpec
 CheckpointEvent = RoomGiven | CheckpointSaid | CheckpointStored | CheckpointFailed
 
 WISH = "the operator asked"
-"""Why a checkpoint is wanted that was asked for."""
+"""Reason of a checkpoint that the operator asked for."""
 
 TRIES_MAX = 4
 """Members that are asked to write one checkpoint, one after the other."""

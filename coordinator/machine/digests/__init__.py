@@ -1,3 +1,3 @@
-"""What members report of their states: the votes on a digest, the verdicts on members whose state
+"""The state digests that members report: the votes on a digest, the verdicts on members whose state
 differs, and the word of auditors.
 """

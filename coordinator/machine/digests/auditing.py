@@ -17,7 +17,7 @@ Rules
   round opens until the operator takes one off, or one corrects its word.
 - The word of one that is taken off counts no more. What it has decided stays, unless another says
   otherwise.
-- A payload that an auditor has applied can be had: it becomes void only if every member lacks it.
+- A payload that an auditor has applied is available: it becomes void only if every member lacks it.
 - A payload that an auditor holds has one copy more (`coordinator.machine.payloads.receipts`).
 """
 
@@ -142,7 +142,7 @@ def _recorded(round: int, reports: DigestReports, verdicts: DigestVerdicts) -> l
 
 
 def _forgive(round: int, verdicts: DigestVerdicts) -> None:
-    """What was decided was wrong: whoever was blamed for it is not to blame."""
+    """Clear the records of members that were blamed by a decision that was wrong."""
     for record in verdicts.records.values():
         if record.round >= round:
             record.differed, record.muted, record.refused_until_ms = 0, False, 0

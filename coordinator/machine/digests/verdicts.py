@@ -9,7 +9,7 @@
 When the vote on a digest is level (1 against 1), the replay of the log decides: all nodes that
 voted are held back and told to replay it. A replica is a pure function of the log, so a sound
 machine arrives at the same digest again, and a node that arrives at another one was wrong before.
-When all stand by their digests, a second replay would tell nothing new: the nodes stay held back,
+When all repeat their digests, a second replay would tell nothing new: the nodes stay held back,
 and the run says so, until a further node breaks the tie or one of them goes. So no node is refused
 unless it is outvoted twice or contradicts itself, and two sound machines never are.
 
@@ -26,6 +26,7 @@ alone (`coordinator.machine.digests.auditing`).
 
 from dataclasses import dataclass, field
 
+from coordinator.machine.digests.records import Record, record_of
 from coordinator.machine.digests.votes import DigestReports, DigestTally
 from coordinator.machine.events import (
     Applied,
@@ -39,43 +40,12 @@ from coordinator.machine.events import (
 from coordinator.machine.members.membership import Membership
 from protocol.ids import PeerId
 
-DIFFERENCES_MAX = 2
-"""Wrong states in a row for which a node is refused: one may be a flipped bit, two are a fault of
-the machine."""
-
-REFUSED_MS = 3_600_000
-"""Time for which a node is refused: a broken machine costs the run at most two replays an hour, and
-a repaired one need not wait for a day."""
-
-RECORDS_MAX = 4096
-"""Nodes with a record at most, as many as a run may have members; the oldest record goes first."""
-
 GENESIS_DIFFERS = (
     "its first state differs from that of the nodes which came before it, also after a resync: "
     "compare releases, and ask the operator whose is right"
 )
 """The reason why a node is held back that differs before the first round: the first to come decide
 that vote, so nobody is refused for it."""
-
-WRONG_RESULTS = "this machine computes wrong results"
-
-
-@dataclass(slots=True)
-class Record:
-    """History of a node that was once told to resync; it outlives the node's membership."""
-
-    asked: int = 0
-    """Number of the last request to resync; 0 once it was obeyed, for a new process of the node
-    knows of none."""
-    differed: int = 0
-    """Wrong states since the node last agreed on a round that counted its payload."""
-    round: int = -1
-    """Round of the newest wrong state."""
-    muted: bool = False
-    replayed: bool = False
-    """A level vote has sent the node through the log, and no final digest has agreed with it
-    since."""
-    refused_until_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -101,23 +71,12 @@ class DigestVerdicts:
     def refusal(self, peer: PeerId, now_ms: int) -> str:
         """The reason why the node may not join now; empty when it may."""
         record = self.records.get(peer)
-        if record is None or record.refused_until_ms <= now_ms:
-            return ""
-        minutes = -(-(record.refused_until_ms - now_ms) // 60_000)
-        return (
-            f"{WRONG_RESULTS}: its key is refused for {minutes} more minutes; check its memory and "
-            "its graphics card"
-        )
+        return record.refusal(now_ms) if record else ""
 
     def muted_reason(self, peer: PeerId) -> str:
         """The reason why the node's payloads do not count at present; empty when they do."""
         record = self.records.get(peer)
-        if record is None or not record.muted:
-            return ""
-        return (
-            f"its state after round {record.round} was wrong: counted when a later one agrees with "
-            "the others'"
-        )
+        return record.muted_reason if record else ""
 
     # ---- events
 
@@ -329,13 +288,8 @@ class DigestVerdicts:
         """The node reported the state that was decided: it is given work, and counts again."""
         self.held.pop(peer, None)
         record = self.records.get(peer)
-        if record is None or not reports.final:
-            return
-        record.replayed = False
-        if round > record.round:
-            record.muted = False
-            if peer in reports.authors:
-                record.differed = 0
+        if record and reports.final:
+            record.note_right(round, counted=peer in reports.authors)
 
     def differs(self, peer: PeerId, round: int, members: Membership, now_ms: int) -> list[Effect]:
         """The node is outvoted: it is told to resync, or refused."""
@@ -359,23 +313,13 @@ class DigestVerdicts:
 
     def _blame(self, peer: PeerId, round: int, members: Membership, now_ms: int) -> list[Effect]:
         record = self._record_of(peer)
-        record.differed += 1
-        record.muted = True
-        record.round = max(record.round, round)
-        if record.differed < DIFFERENCES_MAX:
+        if not record.note_wrong(round):
             return []
         if round < 0:
-            record.differed = DIFFERENCES_MAX - 1
             self.held[peer] = GENESIS_DIFFERS
             return []
-        record.refused_until_ms = now_ms + REFUSED_MS
-        record.differed = DIFFERENCES_MAX - 1
         members.evict(peer)
-        minutes = REFUSED_MS // 60_000
-        reason = (
-            f"{WRONG_RESULTS}: wrong states twice in a row, the last after round {round}; "
-            f"refused for {minutes} min"
-        )
+        reason = record.refuse(round, now_ms)
         return [Evict(peer, reason, True), TellMembers(gone=(peer,))]
 
     def _ask(self, peer: PeerId, round: int, reason: str, members: Membership) -> list[Effect]:
@@ -390,7 +334,4 @@ class DigestVerdicts:
         return [AskResync(peer, round, reason, self.requests)]
 
     def _record_of(self, peer: PeerId) -> Record:
-        """The node's record; makes one, in place of the oldest, when there is none."""
-        if peer not in self.records and len(self.records) >= RECORDS_MAX:
-            del self.records[next(iter(self.records))]
-        return self.records.setdefault(peer, Record())
+        return record_of(peer, self.records)

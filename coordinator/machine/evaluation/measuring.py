@@ -9,7 +9,7 @@ Rules
 - Due after the steps whose state everybody can name: those with a snapshot, those of published
   checkpoints, and the last one.
 - One member is asked, in front of the commit whose state it is to measure, so that it comes to
-  that state with everyone else. Whoever writes the checkpoint of a state measures it too, for the
+  that state with everyone else. The writer of the checkpoint of a state measures it too, for the
   model card. Else the member is drawn from the round among ready members with standing.
 - When it gives no answer a second one is asked, with the state of the next commit; with that of
   the head where no round will follow.

@@ -24,7 +24,7 @@ class WorkRecord:
     up_bit_s: int = 0
     """Bits a second, at least, at which its payloads have reached others; 0 while unknown."""
     links: tuple[MeasuredLink, ...] = ()
-    """What it said last of its links."""
+    """Its newest report on its links."""
 
     def book(self, samples: int, took_ms: int) -> None:
         """The member trained these samples in this time."""

@@ -54,7 +54,8 @@ where none are kept, and several times that on a machine that does other work.""
 
 LOST_TOGETHER_MS = 3_000
 """Time before the coordinator's last word in which lost sessions count as lost with it: as it ends,
-it closes all of them, and its line may fail first. Who was away for longer is not waited for."""
+it closes all of them, and its line may fail first. A member that was away for longer is not waited
+for."""
 
 FORMER_KEPT = 16
 """Former members that are remembered: those with the newest states, one of which a run that has no
@@ -66,7 +67,7 @@ READY_LEASES = 20
 it: five minutes with the default, in which a node fetches some gigabytes or shows progress."""
 
 UNCOPIED_MAX = 2
-"""Rounds in a row in which an announced payload was not to be had, after which no round waits for
+"""Rounds in a row in which an announced payload was not available, after which no round waits for
 the copies of its author; one may be a lost link."""
 
 

@@ -1,5 +1,5 @@
 """Standing: what a key has earned or was given. In a run that is open to the public only standing
-decides; whatever is decided by counting free keys belongs to whoever makes the most of them.
+decides: keys are free, so a decision by their number would belong to the party that makes most.
 
     fresh ------------------------> counted
       |    COUNTED_ROUNDS payloads     |
@@ -58,6 +58,8 @@ class Demoted:
     """The evidence in words."""
     evidence: bytes
     """Its canonical bytes; see `protocol.codec.evidence`."""
+    public_key: bytes = b""
+    """The auditor's; empty in states of earlier releases."""
 
 
 @dataclass(slots=True)

@@ -174,7 +174,7 @@ def _is_committed(undecided: UndecidedRound, edge: Edge, authors: Collection[Pee
 
 
 def _clique(authors: set[PeerId], held: set[Edge]) -> set[PeerId]:
-    """Members of which each pair holds an edge: whoever lacks most goes, one after the other."""
+    """Members of which each pair holds an edge; the author that lacks most goes, one by one."""
     left, edges = set(authors), set(held)
     while len(edges) < len(left) * (len(left) - 1) // 2:
         degree = Counter(peer for edge in edges for peer in edge)

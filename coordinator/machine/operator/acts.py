@@ -4,7 +4,7 @@ Each act is an event of the journal and carries the digest of the act before it:
 
     digest(n) = SHA-256(act n, time, digest(n-1))      digest(0) = SHA-256("acts of", run)
 
-So whoever kept the newest digest finds every act that was changed, taken out or put in since.
+So anybody who kept the newest digest finds every act that was changed, taken out or put in since.
 """
 
 from dataclasses import dataclass
@@ -113,6 +113,21 @@ class Demote(_Act, frozen=True):
     signature: Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
 
 
+class Reject(_Act, frozen=True):
+    """An auditor's evidence changes no standing, because it proves nothing by the published rule
+    (`protocol.audit.rule`); its coordinator puts it into the chain, and it counts against the
+    auditor.
+    """
+
+    body: Annotated[bytes, Meta(max_length=EVIDENCE_BYTES_MAX)]
+    """Canonical bytes of the evidence."""
+    public_key: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
+    """The auditor's."""
+    signature: Annotated[bytes, Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+    reason: Reason
+    """What it lacks, in a sentence."""
+
+
 class Appoint(_Act, frozen=True):
     """The word of a key on states is final from now on (`coordinator.machine.digests.auditing`)."""
 
@@ -150,7 +165,7 @@ class Disallow(_Act, frozen=True):
 
 
 class Token(_Act, frozen=True):
-    """A token that admits keys; the secret itself stays with whoever made it."""
+    """A token that admits keys; the secret itself stays with its maker."""
 
     name: Name
     digest: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -179,6 +194,7 @@ Act: TypeAlias = (
     | Unban
     | Vouch
     | Demote
+    | Reject
     | Appoint
     | Dismiss
     | Announce
@@ -282,6 +298,8 @@ def words(act: Act) -> str:
             return f"vouch for {peer}"
         case Demote(body, public_key):
             return _demotion(body, public_key)
+        case Reject(body, public_key, _, reason):
+            return _rejection(body, public_key, reason)
         case Appoint(peer):
             return f"name {peer} an auditor, whose word is final"
         case Dismiss(peer):
@@ -304,6 +322,11 @@ def words(act: Act) -> str:
 def _demotion(body: bytes, public_key: bytes) -> str:
     evidence = read_evidence(body)
     return f"demote {evidence.author} by auditor {peer_id(public_key)}: {found(evidence)}"
+
+
+def _rejection(body: bytes, public_key: bytes, reason: str) -> str:
+    author = read_evidence(body).author
+    return f"refuse the evidence of auditor {peer_id(public_key)} against {author}: {reason}"
 
 
 def _because(words: str, reason: str) -> str:

@@ -72,7 +72,8 @@ class Admission:
             return f"the token is not one of this run's, or was revoked{ASK}"
         token = used.token
         if token.expires_s and shown_s >= token.expires_s:
-            return f"the token {token.name} has expired{ASK}"
+            ago = _length(shown_s - token.expires_s)
+            return f"the token {token.name} expired {ago} ago by the coordinator's clock{ASK}"
         if peer in self.admitted and not (token.vouches and not vouched):
             return "the key is admitted already"
         if self.mode == "list" and not token.vouches:
@@ -103,3 +104,11 @@ class Admission:
         return (
             f"this run takes only the keys on its operator's list: ask the operator to allow {peer}"
         )
+
+
+def _length(seconds: int) -> str:
+    """A length of time in its largest unit of which there are two."""
+    for unit, unit_s in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s:,} {unit}"
+    return f"{seconds} s"

@@ -1,4 +1,4 @@
-"""What an order of the operator does to a run. Pure.
+"""The effects of the operator's orders on a run. Pure.
 
     pause, resume      the next round waits; members stay, and an open round goes on to its end
     finish             no further round opens, but a last mean where nodes mix parameters; when the
@@ -11,6 +11,7 @@
                        auditor any more
     vouch              the key decides, in a run that is open to the public
     demote             an auditor's evidence: the key has no standing any more
+    reject             evidence that proves nothing: it counts against the auditor
     appoint, dismiss   the key's word on states is final, or counts no more
     announce           every node is told
     admit, allow,
@@ -77,6 +78,9 @@ def take(
             if isinstance(act, acts.Demote):
                 demotion.take(act, state, members, run[0])
                 return []
+            if isinstance(act, acts.Reject):
+                demotion.reject(act, state)
+                return []
             return _obey(act, given_s, state, members, now_ms=now_ms)
         case _:
             assert_never(event)
@@ -97,6 +101,15 @@ def token_flaw(event: TokenShown, state: RunState, members: Membership) -> str:
 
 def refusal(peer: PeerId, state: RunState, members: Membership, now_ms: int) -> Refuse | None:
     """How a node that says hello is turned away; None when it is not."""
+    if refused := kept_out(peer, state, now_ms):
+        return refused
+    if members.get(peer) is None and (reason := not_admitted(peer, state, members)):
+        return Refuse(peer, reason)
+    return None
+
+
+def kept_out(peer: PeerId, state: RunState, now_ms: int) -> Refuse | None:
+    """How a key is turned away that had been here: by a verdict, a ban or an eviction."""
     if reason := state.verdicts.refusal(peer, now_ms):
         return Refuse(peer, reason, True)
     operator = state.operator
@@ -105,8 +118,6 @@ def refusal(peer: PeerId, state: RunState, members: Membership, now_ms: int) -> 
     away = operator.away.get(peer)
     if away and now_ms < away.until_ms:
         return Refuse(peer, _away_words(away, now_ms), retry=True)
-    if members.get(peer) is None and (reason := not_admitted(peer, state, members)):
-        return Refuse(peer, reason)
     return None
 
 
@@ -144,6 +155,8 @@ def objection(act: Act, state: RunState, members: Membership) -> str:
             return f"expected a banned key or host, found no ban of {target}"
         case acts.Demote():
             return demotion.objection(act, state, members)
+        case acts.Reject():
+            return demotion.rejection_objection(act, state)
         case acts.Vouch(peer) if (
             peer in members.standing.vouched and peer not in members.standing.demoted
         ):
@@ -203,7 +216,7 @@ def _obey(
         case acts.Appoint(peer):
             auditing.appoint(acts.key_of(peer), state.verdicts)
         case acts.Dismiss(peer):
-            return auditing.dismiss(acts.key_of(peer), state.verdicts, members, now_ms)
+            return _dismissed(acts.key_of(peer), state, members, now_ms)
         case acts.Announce(text):
             operator.notices = [*operator.notices, Notice(given_s, text)][-NOTICES_KEPT:]
             return [Notify(text)]
@@ -218,7 +231,7 @@ def _obey(
             admission.tokens[name] = UsedToken(act)
         case acts.Revoke(name):
             admission.tokens.pop(name, None)
-        case acts.Extend() | acts.Rate() | acts.Demote():
+        case acts.Extend() | acts.Rate() | acts.Demote() | acts.Reject():
             pass  # `take` has taken them
         case _:
             assert_never(act)
@@ -261,8 +274,13 @@ def _banned(target: str, state: RunState, members: Membership, now_ms: int) -> l
         return []
     peer = acts.key_of(target)
     members.standing.vouched.discard(peer)
-    effects = auditing.dismiss(peer, state.verdicts, members, now_ms)
+    effects = _dismissed(peer, state, members, now_ms)
     return effects + _removed(peer, state.operator.banned(target), members)
+
+
+def _dismissed(auditor: PeerId, state: RunState, members: Membership, now_ms: int) -> list[Effect]:
+    state.operator.rejected.pop(auditor, None)
+    return auditing.dismiss(auditor, state.verdicts, members, now_ms)
 
 
 def _removed(peer: PeerId, reason: str, members: Membership) -> list[Effect]:

@@ -31,9 +31,19 @@ class Notice:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The evidence of one auditor that proved nothing."""
+
+    digests: tuple[Digest, ...]
+    """SHA-256 of each."""
+    reason: str
+    """What the newest lacks."""
+
+
 @dataclass(slots=True)
 class OperatorState:
-    """What holds because the operator said so."""
+    """The orders of the operator that hold now."""
 
     paused: str | None = None
     """The reason, maybe empty; None while rounds may open."""
@@ -45,6 +55,8 @@ class OperatorState:
     notices: list[Notice] = field(default_factory=list)
     """The newest ones, oldest first."""
     admission: Admission = field(default_factory=Admission)
+    rejected: dict[PeerId, Rejected] = field(default_factory=dict)
+    """By auditor, while it is one."""
     acts: int = 0
     """Number of all acts."""
     head: Digest = NO_ACT

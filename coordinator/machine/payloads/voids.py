@@ -1,4 +1,4 @@
-"""Committed payloads that cannot be had, and when they are declared void.
+"""Committed payloads that no member can give, and when they are declared void.
 
     committed --a member lacks it--> lacked --all lack it, or two in three--> planned --> void
         |                              ^                                         |
@@ -10,10 +10,10 @@ one is gone, no replica can apply the commit and the run stands still. So nodes 
 from nobody say so, and the coordinator takes the payload out of the log by an entry of the chain.
 
 Rules
-- Voters are the members with standing that were ready when the round was committed. Whoever comes
-  later cannot rewrite what was before; but when all voters are gone and none has said that it
-  applied the commit, all members with standing vote that are ready or lack the payload: who is
-  still further back can say nothing of it.
+- Voters are the members with standing that were ready when the round was committed. A member
+  that comes later cannot rewrite what was before; but when all voters are gone and none has said
+  that it applied the commit, all members with standing vote that are ready or lack the payload:
+  one that is still further back can say nothing of it.
 - Unanimous: every voter that is connected lacks the payload, none has applied the commit, and no
   other member is known to hold it. Then it is void `SLOTS` slots after the first complaint.
 - Two in three of them lack it, whatever the others say: it is void after `PATIENCE_MS`. Some are
@@ -75,13 +75,13 @@ class CommittedPayloads:
     applied: set[PeerId] = field(default_factory=set)
     """Voters that have applied the commit."""
     audited: bool = False
-    """An auditor has applied the commit: the payloads can be had."""
+    """An auditor has applied the commit: the payloads are available."""
     lacked: dict[Digest, Complaint] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Voids:
-    """What may become void, and the rounds of what has."""
+    """The committed payloads that may still become void, and the rounds of those that have."""
 
     rounds: dict[int, CommittedPayloads] = field(default_factory=dict)
     """The newest commits, oldest first."""

@@ -16,7 +16,8 @@ neither the order of announcements nor that of receipts tells who was first: pay
 the coordinator hears of them.
 
 Honest authors of neighbouring rounds share next to nothing (`python -m tests.benchmarks.copies`,
-docs/results/data/copies.json), and how much is learned from each run.
+docs/results/data/copies.json), and how much is learned from each run. From which likeness on a
+payload is a copy, and how many copies are proof, the published rule says (`protocol.audit.rule`).
 """
 
 import math
@@ -27,32 +28,16 @@ from typing import Final
 import msgspec
 
 from lockstep.audit.copies.likeness import Sent
+from protocol.audit import rule
+from protocol.audit.rule import AMONG_ROUNDS, EARLY_ROUNDS, EXACT
 from protocol.codec.evidence import AUDITS_MAX, WHOLE, Evidence, Source, WorkAudit
 from protocol.ids import PeerId, RunId
-
-COPY: Final = 0.4
-"""Likeness from which on a payload is a copy, where honest ones share little."""
 
 OTHER: Final = 0.2
 """Likeness below which what an author sent itself is other than the source of its copy."""
 
-EXACT: Final = 0.95
-"""Likeness from which on it is one in any run and round."""
-
-TIMES_USUAL: Final = 4
-"""Times the likeness of honest payloads that a copy's is at least, up to `EXACT`."""
-
 LEARNED, USUAL_KEPT = 16, 256
 """Pairs from which a run's usual likeness is known, and the newest that count for it."""
-
-EARLY_ROUNDS: Final = 32
-"""First rounds, in which honest payloads may be alike: all samples have much the same gradient, and
-only exact copies are told."""
-
-COPIES: Final = 3
-"""Copies that make a verdict, among the payloads of `AMONG_ROUNDS` rounds."""
-
-AMONG_ROUNDS: Final = 256
 
 AUTHORS_KEPT: Final = 4096
 """Authors whose copies are remembered, as many as a run may have members."""
@@ -71,7 +56,7 @@ class Copy(msgspec.Struct, frozen=True):
     source: Sent
     likeness: float
     usual: float
-    """How far honest payloads are alike in this run."""
+    """How far honest payloads are alike in this run; 1 where that is not known yet."""
 
     @property
     def is_foreign(self) -> bool:
@@ -120,13 +105,18 @@ class CopyBook(msgspec.Struct):
 
     @property
     def threshold(self) -> float:
-        """Likeness from which on a payload is a copy; infinite until it is known."""
-        usual = self.usual
-        return min(EXACT, max(COPY, TIMES_USUAL * usual)) if math.isfinite(usual) else math.inf
+        """Likeness, in ten-thousandths, from which on a payload is a copy; infinite until it is
+        known.
+        """
+        return self._least(EARLY_ROUNDS) if math.isfinite(self.usual) else math.inf
 
-    def least(self, round: int) -> float:
-        """Likeness from which on a payload of a round is a copy."""
-        return EXACT if round < EARLY_ROUNDS else self.threshold
+    def reaches(self, round: int, likeness: float) -> bool:
+        """Whether a payload of a round that is so like another is a copy."""
+        least = self._least(round) if round < EARLY_ROUNDS else self.threshold
+        return in_whole(likeness) >= least
+
+    def _least(self, round: int) -> int:
+        return rule.least_likeness(round, in_whole(self.usual))
 
     def go_back(self, round: int) -> None:
         """A replay comes to a round again: what was seen from there on may not be so."""
@@ -135,7 +125,7 @@ class CopyBook(msgspec.Struct):
 
     def alike(self, one: Sent, other: Sent, likeness: float) -> set[PeerId]:
         """Two payloads of a round are alike; the authors that this makes suspects."""
-        if likeness < self.least(one.round):
+        if not self.reaches(one.round, likeness):
             return set()
         first, second = sorted((one.author, other.author))
         known = [pair for pair in self.pairs if (pair.one, pair.other) == (first, second)]
@@ -154,10 +144,10 @@ class CopyBook(msgspec.Struct):
         if len(self.copies) > AUTHORS_KEPT:
             del self.copies[next(iter(self.copies))]
         near = [each for each in self.copies[author] if round - each.sent.round < AMONG_ROUNDS]
-        if len(near) < COPIES and not copy.is_foreign:
+        evidence = Evidence(run_id, author, "copied work", tuple(map(_audit, near)))
+        if rule.flaw(evidence):
             return None
         del self.copies[author]
-        evidence = Evidence(run_id, author, "copied work", tuple(map(_audit, near)))
         self.found = [*self.found, evidence][-FOUND_KEPT:]
         self.verdicts += 1
         return evidence
@@ -183,7 +173,7 @@ def is_proof(sent: Sent, source: Sent, likeness: float, own_then: float | None) 
     that round or in the one before. All that an author sends leaves its momentum, so its own
     earlier payload comes back only where it copies that.
     """
-    if source.round >= sent.round or (sent.round < EARLY_ROUNDS and likeness < EXACT):
+    if source.round >= sent.round or (sent.round < EARLY_ROUNDS and in_whole(likeness) < EXACT):
         return False
     if source.author == sent.author:
         return True
@@ -200,7 +190,12 @@ def _audit(copy: Copy) -> WorkAudit:
     return WorkAudit(
         copy.sent.round,
         copy.sent.digest,
-        round(WHOLE * copy.likeness),
-        round(WHOLE * min(1.0, copy.usual)),
+        in_whole(copy.likeness),
+        in_whole(copy.usual),
         Source(source.author, source.round, source.digest),
     )
+
+
+def in_whole(share: float) -> int:
+    """A share in ten-thousandths, at most that of all."""
+    return round(WHOLE * min(1.0, share))

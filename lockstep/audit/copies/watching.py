@@ -93,7 +93,7 @@ class CopyWatch:
                 continue
             value, proven = await self._looked_at(near, read)
             if proven:
-                copies.append(Copy(near.sent, near.earlier, value, self._book.usual))
+                copies.append(Copy(near.sent, near.earlier, value, min(1.0, self._book.usual)))
             elif near.earlier.round == commit.round:
                 named |= self._book.alike(near.sent, near.earlier, value)
         await self._take(copies, commit.round)
@@ -123,7 +123,7 @@ class CopyWatch:
         """
         try:
             value = await read.likeness(near.sent, near.earlier)
-            if value < self._book.least(near.sent.round):
+            if not self._book.reaches(near.sent.round, value):
                 return value, False
             author, round = near.sent.author, near.earlier.round
             own = self._window.sent_by(author, round)

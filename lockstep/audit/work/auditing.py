@@ -21,15 +21,17 @@ import msgspec
 
 from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.work.ages import Ages
-from lockstep.audit.work.judge import EARLY_ROUNDS, Book, Look, Row, are_alike
-from lockstep.audit.work.lottery import PANEL, Budget, by_lot, panel
+from lockstep.audit.work.judge import Book, Look, Row, are_alike
+from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
 from node.demo.sign_audit import Agreement
 from node.replica.replica import Replica
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol import wire_pb2 as wire
+from protocol.audit import rule
+from protocol.audit.lots import Draw
 from protocol.codec.commits import Commit, Entry
-from protocol.codec.evidence import Evidence, words
+from protocol.codec.evidence import WHOLE, Evidence, words
 from protocol.errors import DataError, LocalProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.run_info import RunInfo
@@ -59,6 +61,7 @@ class Panel:
     """The audits of a round that are in hand."""
 
     round: int
+    draw: Draw
     left: list[tuple[Entry, tuple[Share, ...]]]
     """Payloads that are not audited yet, with the positions of their samples."""
     ages: Ages
@@ -71,7 +74,7 @@ class Panel:
 
 class WorkAudit:
     """The audits of one run. `share` is the part of the run's compute that they may take; `tell` is
-    given what is found; `secret` draws.
+    given what is found; `draws` says the auditor's draw of a round.
     """
 
     def __init__(
@@ -80,12 +83,12 @@ class WorkAudit:
         recomputer: Recomputer,
         share: float,
         *,
-        secret: bytes,
+        draws: Callable[[int], Draw],
         tell: Callable[[Evidence], None],
         path: Path,
     ) -> None:
         self._info, self._recomputer, self._tell = info, recomputer, tell
-        self._secret, self._path = secret, path
+        self._draws, self._path = draws, path
         self._budget = Budget(share)
         saved = read_note(path, Saved(info.run_id), log, "audits of work cannot be used")
         self._book, self._ages = saved.book, saved.ages
@@ -117,7 +120,12 @@ class WorkAudit:
         if busy or self._overlaps or not self._budget.allows:
             return
         said = trained(commit, recorded, voids)
-        authors = drawn(self._secret, commit.round, said, named, book=self._book, ages=self._ages)
+        draw = self._draws(commit.round)
+        if commit.round >= rule.EARLY_ROUNDS and not draw.is_drawn(
+            len(commit.entries), panel=rule.PANEL
+        ):
+            return
+        authors = drawn(draw, commit.round, said, named, book=self._book, ages=self._ages)
         if not authors:
             return
         started_s = time.monotonic()
@@ -125,7 +133,7 @@ class WorkAudit:
         self._budget.spend(time.monotonic() - started_s)
         entries = {entry.author: entry for entry in commit.entries}
         left = [(entries[author], said[author]) for author in authors]
-        self._panel = Panel(commit.round, left, deepcopy(self._ages))
+        self._panel = Panel(commit.round, draw, left, deepcopy(self._ages))
 
     def drop(self) -> None:
         """The replay goes back: the round in hand may not be what it was."""
@@ -187,7 +195,7 @@ class WorkAudit:
             work.looks.append(look_of(entry, found, work.ages))
 
     async def _judge(self, work: Panel) -> None:
-        evidence = proven(self._book, work.round, work.looks, self._info.run_id)
+        evidence = proven(self._book, work.round, work.looks, self._info.run_id, work.draw)
         await asyncio.to_thread(self._save)
         for each in evidence:
             about = {"peer": each.author, "reason": words(each)}
@@ -224,13 +232,13 @@ class WorkAudit:
 
 def _shown(author: PeerId, rows: Sequence[Row]) -> dict[str, Any]:
     """The audits of one author that are kept, for people."""
-    newest = rows[-1]
+    newest = rows[-1].audit
     return {
         "peer_id": author,
         "audits": len(rows),
         "round": newest.round,
-        "agreement": round(newest.agreement, 4),
-        "expected": round(newest.expected, 4),
+        "agreement": newest.agreement / WHOLE,
+        "expected": newest.expected / WHOLE,
     }
 
 
@@ -253,7 +261,7 @@ def trained(
 
 
 def drawn(
-    secret: bytes,
+    draw: Draw,
     round: int,
     authors: Collection[PeerId],
     named: frozenset[PeerId],
@@ -261,15 +269,14 @@ def drawn(
     book: Book,
     ages: Ages,
 ) -> list[PeerId]:
-    """The authors of a round that are audited; in the first rounds those alone that are `named`:
-    more than turned signs is not told there.
+    """The authors of a round, which its `draw` has drawn, that are audited; in the first rounds,
+    drawn or not, those alone that are `named`: more than turned signs is not told there.
     """
     due = [author for author in authors if book.is_due(author, round)]
-    if round < EARLY_ROUNDS:
-        return by_lot(secret, round, named.intersection(due))[:PANEL]
+    if round < rule.EARLY_ROUNDS:
+        return draw.order(named.intersection(due))[: rule.PANEL]
     found = panel(
-        secret,
-        round,
+        draw,
         due,
         book.suspects | named,
         lambda one, other: are_alike(ages.of(one), ages.of(other)),
@@ -277,10 +284,13 @@ def drawn(
     return found if len(found) > 1 else []  # nobody to compare with
 
 
-def proven(book: Book, round: int, looks: Sequence[Look], run_id: RunId) -> list[Evidence]:
-    """What the audits of a round prove."""
-    take = book.take_early if round < EARLY_ROUNDS else book.take
-    return take(round, looks, run_id)
+def proven(
+    book: Book, round: int, looks: Sequence[Look], run_id: RunId, draw: Draw
+) -> list[Evidence]:
+    """What the audits of a round prove, by its draw."""
+    if round < rule.EARLY_ROUNDS:
+        return book.take_early(round, looks, run_id)
+    return book.take(round, looks, run_id, draw)
 
 
 def look_of(entry: Entry, found: Agreement, ages: Ages) -> Look:

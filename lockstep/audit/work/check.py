@@ -7,17 +7,19 @@ are next to nothing.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.work.auditing import trained
 from lockstep.audit.work.recompute import Recomputer
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
+from protocol.audit import rule
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import WHOLE, Evidence, WorkAudit
 from protocol.errors import DivergedError
 from protocol.ids import Digest, PeerId, short
+from protocol.shuffle import Share
 
 TOLERANCE = 100
 """Ten-thousandths by which two machines may differ."""
@@ -34,7 +36,7 @@ class WorkCheck:
                 if audit.source is None:  # copies are compared without data
                     self._wanted[audit.round].append((each.author, audit))
         self.checked = 0
-        """Audits that were computed again, with the same result."""
+        """Audits that were computed again, with those of their companions, and the same result."""
 
     async def before(
         self,
@@ -52,30 +54,33 @@ class WorkCheck:
             return
         self._recomputer.stand_at(replica.committed)
         shares = trained(commit, recorded, voids)
-        entries = {(entry.author, entry.digest): entry for entry in commit.entries}
+        entries = {entry.author: entry for entry in commit.entries}
+        found = dict[PeerId, int]()
         for author, audit in wanted:
-            entry = entries.get((author, audit.digest))
-            if entry is None or author not in shares:
-                raise DivergedError(
-                    f"evidence against {short(author)} names payload "
-                    f"{audit.digest.hex()[:16]} of round {commit.round}, which the log does not "
-                    "have, or without its samples"
-                )
-            passes = self._recomputer.begin(shares[author])
-            while await asyncio.to_thread(passes.next):
-                pass
-            passes.finish()
-            found = self._recomputer.agreement(await payload(commit.round, entry))
-            self._compare(author, audit, round(WHOLE * found.share) if found.compared else 0)
+            if flaw := rule.unfounded(author, audit, commit):
+                raise DivergedError(f"evidence against {short(author)}: {flaw}")
+            said = [(author, audit.agreement)]
+            said += [(each.author, each.agreement) for each in audit.companions]
+            for peer, agreement in said:
+                if peer not in shares:
+                    raise DivergedError(
+                        f"evidence against {short(author)} names payload "
+                        f"{entries[peer].digest.hex()[:16]} of round {commit.round}, which the log "
+                        "has without its samples"
+                    )
+                if peer not in found:
+                    sent = await payload(commit.round, entries[peer])
+                    found[peer] = await self._agreement(shares[peer], sent)
+                _compare(author, peer, audit.round, agreement, found[peer])
+            self.checked += 1
 
-    def _compare(self, author: PeerId, audit: WorkAudit, found: int) -> None:
-        if abs(found - audit.agreement) > TOLERANCE:
-            raise DivergedError(
-                f"evidence against {short(author)} says that its payload of round {audit.round} "
-                f"agrees in {audit.agreement / WHOLE:.2%} of signs, the recomputation says "
-                f"{found / WHOLE:.2%}"
-            )
-        self.checked += 1
+    async def _agreement(self, shares: Sequence[Share], sent: bytes) -> int:
+        passes = self._recomputer.begin(shares)
+        while await asyncio.to_thread(passes.next):
+            pass
+        passes.finish()
+        found = self._recomputer.agreement(sent)
+        return round(WHOLE * found.share) if found.compared else 0
 
     def require_complete(self) -> None:
         """`DivergedError` when the evidence names rounds that the walk did not come by."""
@@ -84,3 +89,12 @@ class WorkCheck:
                 f"evidence names round {min(self._wanted)}, which the replay did not pass; begin "
                 "earlier, without --from"
             )
+
+
+def _compare(author: PeerId, peer: PeerId, round: int, agreement: int, found: int) -> None:
+    if abs(found - agreement) > TOLERANCE:
+        whose = "its payload" if peer == author else f"the payload of {short(peer)}"
+        raise DivergedError(
+            f"evidence against {short(author)} says that {whose} of round {round} agrees in "
+            f"{agreement / WHOLE:.2%} of signs, the recomputation says {found / WHOLE:.2%}"
+        )

@@ -15,9 +15,11 @@ part above it:
 `tests.benchmarks.work_audit` has measured how ratios spread (docs/results/data/work-audit.json; 400
 steps of one network, from step 32 on): honest ones from 0.81 to 1.13 with a standard deviation of
 0.042, those of half the work from 0.48 to 0.93, 0.74 in the mean; those of other samples, copies,
-old payloads and noise below 0.6 but for one in two hundred. The constants below come from there,
-and `tests/lockstep/audit/work/test_judge.py` counts false alarms and detections. In the first
-rounds all samples have much the same gradient, and nothing is told from it.
+old payloads and noise below 0.6 but for one in two hundred. In a network of thirty thousand
+parameters an honest author came to 0.60 for some rounds. The thresholds come from there. They stand
+in the published rule (`protocol.audit.rule`), which has the last word here too, and
+`tests/lockstep/audit/work/test_judge.py` counts false alarms and detections. In the first rounds
+all samples have much the same gradient, and nothing is told from it.
 
 Companions may cheat. Those that send too little lower what is expected, and hide others; those that
 send the bare gradient agree in nearly all signs, and raise it. Neither moves the median while at
@@ -39,42 +41,21 @@ from dataclasses import dataclass
 
 import msgspec
 
-from protocol.codec.evidence import AUDITS_MAX, CHANCE, WHOLE, Evidence, Finding, WorkAudit
+from protocol.audit import rule
+from protocol.audit.lots import Draw
+from protocol.audit.rule import FAR_AMONG, LESS_AUDITS, PANEL, SPREAD, TELLING
+from protocol.codec.evidence import (
+    AUDITS_MAX,
+    CHANCE,
+    WHOLE,
+    Companion,
+    Evidence,
+    WorkAudit,
+)
 from protocol.ids import Digest, PeerId, RunId
-
-TELLING = 0.62
-"""Least agreement of companions beside which an author is judged: below it, honest work could not
-be told from other work."""
-
-EARLY_ROUNDS = 32
-"""First rounds of a run, in which nobody is judged beside others."""
 
 LIKE_AGE, LIKE_ROUNDS = 1.25, 8
 """Ages of momentum, in payloads, count as alike up to this factor and these many rounds."""
-
-FAR_RATIO = 0.5
-"""Ratio below which an audit is far below: twelve standard deviations of the measured honest work.
-In a network of thirty thousand parameters an honest author came to 0.60 for some rounds."""
-
-FAR_AUDITS = 3
-"""Audits far below, among the last `FAR_AMONG`, that make a verdict."""
-
-FAR_AMONG = 4
-
-OPPOSED = 0.3
-"""Agreement below which one audit is a verdict, in any round: half way from turned signs to chance
-and more."""
-
-OPPOSED_COMPARED = 256
-"""Fewest signs of which that is said."""
-
-SPACING_ROUNDS = 8
-"""Rounds from one audit of an author to the next, at least, as measured: the momentum of a few
-rounds is much the same, and its dips are one dip."""
-
-SPREAD = 0.05
-"""Standard deviation of the ratio of honest work, counting apart, where a run shows no larger one:
-small networks do."""
 
 LEARNED, RECENT_KEPT = 40, 256
 """Audits of all authors from which the spread of a run is known, and the newest that count for it:
@@ -84,21 +65,8 @@ MEDIAN_TO_SPREAD = 1.4826
 """Standard deviation of a normal distribution, in medians of distances from its mean: the median is
 not moved by a few that cheat."""
 
-LESS = 0.2
-"""What an author lacks in ratio that does somewhat more than half its work."""
-
-STEP_MAX = 3.0
-"""Most that one audit adds to the sequential test, or takes away: a verdict needs five, at least,
-because the tails of the measured ratios are heavier than those of the normal distribution."""
-
-LIMIT = 13.0
-"""Sum of the sequential test from which on it is a verdict."""
-
 SUSPECT = 5.0
-"""Sum from which on an author is audited before others."""
-
-LESS_AUDITS = 20
-"""Audits that the sequential test looks back on."""
+"""Sum of the sequential test from which on an author is audited before others."""
 
 ROWS_KEPT = AUDITS_MAX
 """Newest audits of one author that are kept."""
@@ -129,35 +97,9 @@ class Look:
 class Row(msgspec.Struct, frozen=True):
     """The audit of one payload beside what was expected of it."""
 
-    round: int
-    digest: Digest
-    agreement: float
-    expected: float
-    compared: int
+    audit: WorkAudit
     settled: bool = True
     """Whether the sequential test counts it."""
-
-    @property
-    def ratio(self) -> float:
-        """The part above chance, of that which is expected."""
-        return (self.agreement - 0.5) / (self.expected - 0.5)
-
-    @property
-    def is_far(self) -> bool:
-        """Whether it is far below what is expected."""
-        return self.ratio < FAR_RATIO
-
-    def step(self, spread: float) -> float:
-        """The logarithm of how much likelier half the work is than all of it, bounded, where ratios
-        of honest work have this standard deviation.
-        """
-        if not self.settled:
-            return 0.0
-        counted = 2 * self.agreement * (1 - self.agreement) / max(1, self.compared)
-        spread = max(spread, math.hypot(SPREAD, math.sqrt(counted) / (self.expected - 0.5)))
-        shift = LESS / spread
-        step = shift * ((1 - self.ratio) / spread - shift / 2)
-        return max(-STEP_MAX, min(STEP_MAX, step))
 
 
 class Book(msgspec.Struct):
@@ -185,18 +127,18 @@ class Book(msgspec.Struct):
         self.early |= {look.author: round for look in looks}
         return self._kept(round, [opposition(look, round, run_id) for look in looks])
 
-    def take(self, round: int, looks: Sequence[Look], run_id: RunId) -> list[Evidence]:
-        """The audits of one panel; returns what they prove."""
+    def take(self, round: int, looks: Sequence[Look], run_id: RunId, draw: Draw) -> list[Evidence]:
+        """The audits of one panel, whose round `draw` has drawn; returns what they prove."""
         for look in looks:
-            expected = expectation(look, looks)
-            if expected is None:
+            companions = companions_of(look, looks)
+            if not companions:
                 continue
-            if expected < TELLING:
+            audit = audit_of(round, look, companions, draw)
+            if audit.expected < TELLING:
                 self.untold += 1
                 continue
             self.untold = 0
-            row = Row(round, look.digest, look.agreement, expected, look.compared, look.settled)
-            self._add(look.author, row)
+            self._add(look.author, Row(audit, look.settled))
         return self._kept(round, [self._judged(look, round, run_id) for look in looks])
 
     def _kept(self, round: int, verdicts: Sequence[Evidence | None]) -> list[Evidence]:
@@ -212,39 +154,47 @@ class Book(msgspec.Struct):
         return {
             author
             for author, rows in self.rows.items()
-            if rows and (rows[-1].is_far or less_sum(rows, self.spread) >= SUSPECT)
+            if rows and (rule.is_far(rows[-1].audit) or self._less(rows) >= SUSPECT)
         }
 
     @property
-    def spread(self) -> float:
-        """The standard deviation of honest ratios in this run, from the median of all; infinite
-        until it is known.
+    def spread(self) -> int | None:
+        """The standard deviation of honest ratios in this run, from the median of all, in
+        ten-thousandths; None until it is known.
         """
         if len(self.recent) < LEARNED:
-            return math.inf
-        return max(SPREAD, MEDIAN_TO_SPREAD * statistics.median(self.recent))
+            return None
+        found = math.ceil(WHOLE * MEDIAN_TO_SPREAD * statistics.median(self.recent))
+        return min(WHOLE, max(SPREAD, found))
+
+    def _less(self, rows: Sequence[Row]) -> float:
+        """The sum of the sequential test for an author."""
+        return 0.0 if self.spread is None else rule.less_sum(tested(rows), self.spread)
 
     def is_due(self, author: PeerId, round: int) -> bool:
         """Whether the author's last audit is long enough ago."""
         rows = self.rows.get(author)
-        newest = rows[-1].round if rows else self.early.get(author, round - SPACING_ROUNDS)
-        return round - newest >= SPACING_ROUNDS
+        spacing = rule.SPACING_ROUNDS
+        newest = rows[-1].audit.round if rows else self.early.get(author, round - spacing)
+        return round - newest >= spacing
 
     @property
     def words(self) -> str:
         """What the audit can tell, for people."""
         if self.untold:
             return (
-                f"cannot judge: most of the last audits agree in less than {TELLING:.0%} of signs, "
+                "cannot judge: most of the last audits agree in less than "
+                f"{100 * TELLING // WHOLE} % of signs, "
                 "which is next to chance"
             )
         return f"{self.audits} payloads audited" if self.audits else "no payload audited yet"
 
     def _add(self, author: PeerId, row: Row) -> None:
         self.audits += 1
-        self.recent = [*self.recent, abs(1 - row.ratio)][-RECENT_KEPT:]
+        self.recent = [*self.recent, abs(1 - rule.ratio(row.audit))][-RECENT_KEPT:]
         # a replay that goes back comes to some rounds again
-        earlier = [each for each in self.rows.pop(author, []) if each.round < row.round]
+        rows = self.rows.pop(author, [])
+        earlier = [each for each in rows if each.audit.round < row.audit.round]
         self.rows[author] = [*earlier, row][-ROWS_KEPT:]
         if len(self.rows) > AUTHORS_KEPT:
             del self.rows[next(iter(self.rows))]
@@ -254,60 +204,69 @@ class Book(msgspec.Struct):
         if opposed := opposition(look, round_, run_id):
             self.rows.pop(author, None)
             return opposed
-        rows = self.rows.get(author, [])
-        verdict = judged(rows, self.spread)
-        if verdict is None:
-            return None
-        finding, proof = verdict
-        del self.rows[author]
-        audits = [
-            WorkAudit(
-                row.round, row.digest, round(WHOLE * row.agreement), round(WHOLE * row.expected)
-            )
-            for row in proof
-        ]
-        return Evidence(run_id, author, finding, tuple(audits))
+        found = judged(self.rows.get(author, []), author, self.spread, run_id)
+        if found:
+            del self.rows[author]
+        return found
+
+
+def audit_of(
+    round_: int, look: Look, companions: Sequence[Companion] = (), draw: Draw | None = None
+) -> WorkAudit:
+    """The audit of one payload beside those of its companions; beside chance without any."""
+    expected = rule.expectation(companions) if companions else CHANCE
+    agreement = round(WHOLE * look.agreement)
+    return WorkAudit(
+        round_,
+        look.digest,
+        agreement,
+        expected,
+        compared=look.compared,
+        companions=tuple(companions),
+        draw=draw,
+    )
 
 
 def opposition(look: Look, round_: int, run_id: RunId) -> Evidence | None:
     """The evidence of one audit whose signs are turned; None where they are not."""
-    if look.agreement >= OPPOSED or look.compared < OPPOSED_COMPARED:
+    return proof(Evidence(run_id, look.author, "other work", (audit_of(round_, look),)))
+
+
+def judged(
+    rows: Sequence[Row], author: PeerId, spread: int | None, run_id: RunId
+) -> Evidence | None:
+    """What the audits of one author prove; None when they do not. `spread` is that of honest
+    ratios in this run.
+    """
+    far = [row.audit for row in rows[-FAR_AMONG:] if rule.is_far(row.audit)]
+    if far and rows[-1].audit is far[-1]:
+        found = proof(Evidence(run_id, author, "other work", tuple(far)))
+        if found:
+            return found
+    less = tested(rows)
+    if spread is None or not less:
         return None
-    audit = WorkAudit(round_, look.digest, round(WHOLE * look.agreement), CHANCE)
-    return Evidence(run_id, look.author, "other work", (audit,))
+    return proof(Evidence(run_id, author, "less work", tuple(less), spread))
 
 
-def judged(rows: Sequence[Row], spread: float) -> tuple[Finding, list[Row]] | None:
-    """What the audits of one author prove, with those that prove it; None when they do not.
-    `spread` is that of honest ratios.
-    """
-    last = [row for row in rows[-FAR_AMONG:] if row.is_far]
-    if len(last) >= FAR_AUDITS and rows[-1].is_far:
-        return "other work", last
-    if less_sum(rows, spread) >= LIMIT:
-        return "less work", list(rows[-LESS_AUDITS:])
-    return None
+def tested(rows: Sequence[Row]) -> list[WorkAudit]:
+    """The audits that the sequential test looks at."""
+    return [row.audit for row in rows[-LESS_AUDITS:] if row.settled]
 
 
-def less_sum(rows: Sequence[Row], spread: float) -> float:
-    """The sum of the sequential test (CUSUM): how much likelier it is that the author has begun to
-    do half the work, at the audit since which it is likeliest.
-    """
-    total = 0.0
-    if math.isfinite(spread):
-        for row in rows[-LESS_AUDITS:]:
-            total = max(0.0, total + row.step(spread))
-    return total
+def proof(evidence: Evidence) -> Evidence | None:
+    """The evidence if it is one by the published rule."""
+    return None if rule.flaw(evidence) else evidence
 
 
-def expectation(look: Look, looks: Sequence[Look]) -> float | None:
-    """The median agreement of an author's companions in a panel; None without any."""
-    others = [
-        other.agreement
+def companions_of(look: Look, looks: Sequence[Look]) -> list[Companion]:
+    """The companions of an author in a panel beside which it is judged, in the panel's order."""
+    found = [
+        Companion(other.author, other.digest, round(WHOLE * other.agreement), other.compared)
         for other in looks
         if other.author != look.author and other.settled and are_alike(other.age, look.age)
     ]
-    return statistics.median(others) if others else None
+    return found[: PANEL - 1]
 
 
 def are_alike(age: int, other: int) -> bool:

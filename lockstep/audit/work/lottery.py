@@ -1,24 +1,22 @@
-"""Which payloads an auditor looks at, and how much of its time that may take. Pure but for the
-secret.
+"""Which authors of a round an auditor looks at, and how much of its time that may take. Pure.
 
     time x authors x share --earned--> balance --an audit's own time--> spent, maybe below zero
-                                         '-- at or above zero: a panel of the next round is drawn
+                                         '-- at or above zero: a round that is drawn is audited
 
 The run's compute is the time of all its authors, so what is earned grows with them. An audit may
-take more than there is: then none follows until the debt is earned. Who is drawn depends on a
-secret that no other party has, so nobody knows when it is looked at.
+take more than there is: then none follows until the debt is earned. Which rounds are drawn, and in
+which order their authors are, the auditor's lots say (`protocol.audit.lots`): nobody else has them,
+so nobody knows when it is looked at.
 
 A panel is a few authors of one round: those under suspicion and others, with whom they are
 compared (`lockstep.audit.work.judge`).
 """
 
-import hashlib
 from collections.abc import Callable, Collection
 
+from protocol.audit.lots import Draw
+from protocol.audit.rule import PANEL
 from protocol.ids import PeerId
-
-PANEL = 4
-"""Authors of a panel, at least as many as make a median that one of them cannot move."""
 
 SUSPECTS_MAX = 2
 """Suspects in a panel: the others are what they are compared with."""
@@ -55,18 +53,8 @@ class Budget:
         return self._share > 0 and self._earned_at_s is not None and self.balance_s >= 0
 
 
-def by_lot(secret: bytes, round: int, authors: Collection[PeerId]) -> list[PeerId]:
-    """Some authors of a round in the order of their lots."""
-
-    def lot(author: PeerId) -> bytes:
-        return hashlib.sha256(b"%b:%d:%b" % (secret, round, author.encode())).digest()
-
-    return sorted(authors, key=lot)
-
-
 def panel(
-    secret: bytes,
-    round: int,
+    draw: Draw,
     authors: Collection[PeerId],
     suspects: Collection[PeerId],
     alike: Callable[[PeerId, PeerId], bool],
@@ -74,7 +62,7 @@ def panel(
     """The authors of a round that are audited, in the order in which they are: at most
     `SUSPECTS_MAX` suspects first, then others by lot, those before that are `alike` to the first.
     """
-    drawn = by_lot(secret, round, authors)
+    drawn = draw.order(authors)
     named = [author for author in drawn if author in suspects][:SUSPECTS_MAX] or drawn[:1]
     others = [author for author in drawn if author not in named]
     others.sort(key=lambda author: not alike(author, named[0]))

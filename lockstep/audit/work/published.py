@@ -1,5 +1,6 @@
-"""The evidence that a coordinator at work shows in its status."""
+"""Evidence as others find it: in the status of a coordinator at work, or in its journal."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -15,7 +16,16 @@ from protocol.ids import RunId
 from protocol.wire_pb2_grpc import CoordinatorStub
 
 
-def shown_evidence(link: JoinLink, run_id: RunId, timeout_s: float) -> list[Evidence]:
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """Evidence by which an author has lost its standing."""
+
+    evidence: Evidence
+    public_key: bytes
+    """The auditor's, raw ed25519; empty where an earlier release does not say it."""
+
+
+def shown_evidence(link: JoinLink, run_id: RunId, timeout_s: float) -> list[Accusation]:
     """The newest evidence by which keys have lost their standing; blocks.
 
     Raises `UnavailableError`, `RemoteProtocolError`.
@@ -31,11 +41,14 @@ def shown_evidence(link: JoinLink, run_id: RunId, timeout_s: float) -> list[Evid
     return evidence_in(reply.json, run_id)
 
 
-def evidence_in(document: bytes, run_id: RunId) -> list[Evidence]:
+def evidence_in(document: bytes, run_id: RunId) -> list[Accusation]:
     """The evidence in a status document; `RemoteProtocolError` for another document."""
     try:
         demoted = msgspec.json.decode(document)["audit"]["demoted"]
-        return [_evidence(each, run_id) for each in demoted]
+        return [
+            Accusation(_evidence(each, run_id), bytes.fromhex(each.get("auditor_key", "")))
+            for each in demoted
+        ]
     except (
         AttributeError,
         KeyError,
@@ -52,7 +65,8 @@ def evidence_in(document: bytes, run_id: RunId) -> list[Evidence]:
 def _evidence(demoted: Any, run_id: RunId) -> Evidence:
     audits = [_audit(audit) for audit in demoted["audits"]]
     about = {"run_id": run_id, "author": demoted["peer_id"], "finding": demoted["finding"]}
-    return msgspec.convert({**about, "audits": audits}, Evidence)
+    spread = round(WHOLE * demoted.get("spread", 0))
+    return msgspec.convert({**about, "audits": audits, "spread": spread}, Evidence)
 
 
 def _audit(shown: Any) -> dict[str, Any]:
@@ -61,8 +75,17 @@ def _audit(shown: Any) -> dict[str, Any]:
         "digest": bytes.fromhex(shown["payload"]),
         "agreement": round(WHOLE * shown["agreement"]),
         "expected": round(WHOLE * shown["expected"]),
+        "compared": shown.get("compared", 0),
+        "companions": [_companion(each) for each in shown.get("companions", ())],
     }
+    if draw := shown.get("draw"):
+        audit["draw"] = (bytes.fromhex(draw["lot"]), round(WHOLE * draw["share"]))
     if source := shown.get("source"):
         digest = bytes.fromhex(source["payload"])
         audit["source"] = {"author": source["peer_id"], "round": source["round"], "digest": digest}
     return audit
+
+
+def _companion(shown: Any) -> tuple[Any, ...]:
+    digest = bytes.fromhex(shown["payload"])
+    return shown["peer_id"], digest, round(WHOLE * shown["agreement"]), shown["compared"]

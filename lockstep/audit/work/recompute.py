@@ -18,7 +18,8 @@ from node.data.corpus import Corpus
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import GradientError
 from node.demo.sign_audit import Agreement, gradient_coefficients, sign_agreement
-from node.model.training import GradientAccumulation, Tokens, TrainingModel, build_model
+from node.model.build import build_model
+from node.model.training import GradientAccumulation, Tokens, TrainingModel
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError
 from protocol.runfile import RunSpec

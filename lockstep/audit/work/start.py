@@ -4,6 +4,8 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from lockstep.audit.copies.watching import BOOK_NAME as COPIES_NAME
 from lockstep.audit.copies.watching import CopyWatch, uncompared
 from lockstep.audit.work.auditing import BOOK_NAME, WorkAudit
@@ -12,12 +14,13 @@ from lockstep.audit.work.recompute import Recomputer, unaudited
 from node.data.corpus import Corpus
 from node.own_data import open_corpus
 from node.settings import NodeSettings
-from protocol.codec.evidence import Evidence
+from protocol.audit.lots import Draw, draw
+from protocol.codec.evidence import WHOLE, Evidence
 from protocol.errors import DataError
 from protocol.run_info import RunInfo
 
 SECRET_BYTES = 32
-"""Length of the secret that draws; it is new at each start, and nobody is told."""
+"""Length of the secret that draws chunks; it is new at each start, and nobody is told."""
 
 
 def begin(
@@ -25,15 +28,17 @@ def begin(
     node: NodeSettings,
     share: float,
     tell: Callable[[Evidence], None],
+    key: Ed25519PrivateKey,
 ) -> tuple[AuthorAudit, str]:
     """The audit of a run's authors, whose work is computed again with this share of the run's
-    compute; and why there is nothing of that. `node` says where the run's data are.
+    compute; and why there is nothing of that. `node` says where the run's data are, the auditor's
+    `key` draws rounds.
     """
     copies = None
     if not uncompared(info.spec):
         secret, path = secrets.token_bytes(SECRET_BYTES), node.directory / COPIES_NAME
         copies = CopyWatch(info, secret=secret, tell=tell, path=path)
-    work, reason = _work(info, node, share, tell)
+    work, reason = _work(info, node, share, tell, key)
     return AuthorAudit(copies, work), reason
 
 
@@ -42,6 +47,7 @@ def _work(
     node: NodeSettings,
     share: float,
     tell: Callable[[Evidence], None],
+    key: Ed25519PrivateKey,
 ) -> tuple[WorkAudit | None, str]:
     if share <= 0:
         return None, "work is not audited: --work-share is 0"
@@ -53,8 +59,12 @@ def _work(
         return None, f"work is not audited: {error}; name the run's data with --data"
     path = node.directory / BOOK_NAME
     recomputer = Recomputer(info.spec, corpus)
-    secret = secrets.token_bytes(SECRET_BYTES)
-    return WorkAudit(info, recomputer, share, secret=secret, tell=tell, path=path), ""
+    drawn_for = min(WHOLE, max(1, round(WHOLE * share)))
+
+    def draws(round_: int) -> Draw:
+        return draw(key, info.run_id, round_, drawn_for)
+
+    return WorkAudit(info, recomputer, share, draws=draws, tell=tell, path=path), ""
 
 
 def recomputer_for(info: RunInfo, data: Path) -> Recomputer:

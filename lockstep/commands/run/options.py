@@ -150,7 +150,7 @@ def evict(
 ) -> None:
     """Remove a member for some time; it is told the reason and comes back by itself."""
     from lockstep.commands.run import orders
-    from lockstep.volunteer.manners import parse_duration
+    from lockstep.volunteer.limits import parse_duration
 
     seconds = int(parse_duration(away))
     orders.tell(directory, acts.Evict(orders.key(directory, node), reason, seconds))
@@ -299,7 +299,7 @@ def create(
 ) -> None:
     """Make a token and print it; only its digest is kept. Nodes join with --token TOKEN."""
     from lockstep.commands.run import orders
-    from lockstep.volunteer.manners import parse_duration
+    from lockstep.volunteer.limits import parse_duration
 
     seconds = parse_duration(expires)
     orders.create_token(directory, name, uses=uses, expires_in_s=seconds, vouches=vouch)

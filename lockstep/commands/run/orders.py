@@ -13,11 +13,14 @@ from rich.table import Table
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act
 from lockstep.commands.run.order_socket import Look, send
-from lockstep.commands.run.place import at_work, key_of, target_of
+from lockstep.commands.run.place import PREFIX_MIN, at_work, key_of, target_of
 from lockstep.console import messages, output, quantity, write_json
 from protocol.border.text import clean_document
 from protocol.errors import SettingsError
 from protocol.ids import sha256, short
+
+BANS_SHOWN = 5
+"""Bans that the answer to an order about another one shows."""
 
 TOKEN_BYTES = 20
 """Random bytes of a token: more than anyone can guess."""
@@ -65,7 +68,20 @@ def target(directory: Path | None, text: str) -> str:
 def banned(directory: Path | None, text: str) -> str:
     """The banned key or host that a person named; keys by their first characters too."""
     bans = look(directory)["bans"]
-    return target_of(text, [{"peer_id": ban["target"]} for ban in bans])
+    try:
+        return target_of(text, [{"peer_id": ban["target"]} for ban in bans])
+    except SettingsError:
+        raise SettingsError(no_ban(text, bans)) from None
+
+
+def no_ban(text: str, bans: list[Mapping[str, Any]]) -> str:
+    """Why nothing is to be lifted, with the newest bans, in words."""
+    newest = [f"{each['target']} ({each['reason'] or 'no reason'})" for each in bans[-BANS_SHOWN:]]
+    which = f"the newest of {quantity(len(bans), 'ban')}: {', '.join(newest)}" if bans else "none"
+    return (
+        f"expected the first {PREFIX_MIN} or more characters of a banned key, or a banned IP "
+        f"address, found {text[:40]!r}; banned: {which}"
+    )
 
 
 def rule(mode: str) -> Act:

@@ -141,8 +141,8 @@ class Presence:
         return [*screens, *([own_s] if own_s is not None else [])]
 
     def _sessions(self, judged: str) -> list[float | None] | None:
-        """Idle times of the graphical sessions that logind knows, but for that of the display that
-        is `judged` already; None without logind.
+        """Idle times of the graphical sessions that logind knows, except for that of the display
+        that is `judged` already; None without logind.
         """
         listed = self.run(("loginctl", "list-sessions", "--no-legend"))
         if not listed and not self.run(("loginctl", "show")):

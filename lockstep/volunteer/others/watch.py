@@ -18,7 +18,7 @@ Reader = Callable[[], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What is read of the machine."""
+    """The readers of the machine's state."""
 
     idle_s: Reader
     """Seconds since a person's last input."""

@@ -7,7 +7,7 @@
                                         (a pause that doubles)           an error for who asked
 
 A reader that waits goes before what is fetched beforehand. While the server is away nothing fails:
-`waits` says so in words, and who waits gives up at an instant of its own.
+`waits` says so in words, and a reader that waits gives up at an instant of its own.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ class Fetcher:
         self._ahead: dict[Piece, None] = {}
         self._running: set[Piece] = set()
         self._asked: dict[Piece, Future[bytes]] = {}
-        """What is queued or running."""
+        """The pieces that are queued or running."""
         self._readers: Counter[Piece] = Counter()
         """Readers that wait for each piece."""
         self._backoff, self._retry_s = Backoff(FIRST_PAUSE_MS, LONGEST_PAUSE_MS), 0.0
@@ -109,7 +109,7 @@ class Fetcher:
             self._wake()
 
     def close(self) -> None:
-        """End: whoever waits gets `AwayError`. Requests under way are left to themselves."""
+        """End: readers that wait get `AwayError`. Requests under way are left to themselves."""
         with self._changed:
             self._closed = True
             for future in self._asked.values():

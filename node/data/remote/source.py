@@ -167,7 +167,7 @@ class FileSource:
 
 
 def _taken(_: int) -> None:
-    """What a web server sends is held back by not being read."""
+    """Do nothing: a web server is held back because its bytes are not read."""
 
 
 def _bounded(body: bytes, bytes_max: int, place: str) -> bytes:

@@ -60,7 +60,7 @@ UNIT_BITS = 21
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Movement:
-    """What one author of a commit moved."""
+    """The movement of one author of a commit."""
 
     samples: int
     """Samples that the commit counts for the author, at least 1."""

@@ -28,8 +28,8 @@ from protocol.limits import CHUNK_ENTRIES
 
 
 class Residual(Engine):
-    """What the local steps of one node moved and did not send yet. An `Engine` whose momentum is
-    the residual, and whose extractions have scales.
+    """The movements of one node's local steps that it did not send yet. An `Engine` whose momentum
+    is the residual, and whose extractions have scales.
     """
 
     def __init__(

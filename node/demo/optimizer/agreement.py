@@ -1,4 +1,4 @@
-"""What ranks tell each other before a step moves anything, and the verdict that all reach alike.
+"""The words of ranks to each other before a step moves anything, and the verdict that all reach.
 
     head, 64 bytes whatever the groups are, from every rank
       -> a rank reports a fault            FAULT        all raise that rank's sentence
@@ -32,15 +32,15 @@ DIGEST_BYTES: Final = 16
 """Length of the digests in a head: enough to find an accident."""
 
 UNCHECKED: Final = bytes(DIGEST_BYTES)
-"""In place of the parameters' digest in a step that does not compare them."""
+"""Stands for the parameters' digest in a step that does not compare them."""
 
 Lines = Mapping[str, str]
-"""What a rank has, by names in order: "lr of group 0" -> "0.001"."""
+"""The values of a rank by their names, in order: "lr of group 0" -> "0.001"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What one rank says before a step."""
+    """The message of one rank before a step."""
 
     plan: bytes
     """Digest of what must be equal on all ranks."""
@@ -77,7 +77,7 @@ class Head:
 
 
 class Verdict(Enum):
-    """What all ranks do after they have seen all heads."""
+    """The consequence that all ranks draw from all heads."""
 
     STEP = auto()
     SKIP = auto()
@@ -103,7 +103,7 @@ def judge(heads: Sequence[Head]) -> Verdict:
 
 
 class Blame(Enum):
-    """What kind of fault a rank reports."""
+    """The kind of a fault that a rank reports."""
 
     GRADIENT = "gradient"
     SETTINGS = "settings"

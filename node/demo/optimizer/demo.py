@@ -78,7 +78,7 @@ class DeMo(Optimizer):
     _calls: int
     """Calls of `step` since the last exchange."""
     _failed: Exception | None
-    """What keeps this rank from the next exchange."""
+    """The error that keeps this rank from the next exchange."""
 
     _step_supports_amp_scaling = True  # `torch.amp.GradScaler` then sets grad_scale and found_inf
 
@@ -283,7 +283,7 @@ class DeMo(Optimizer):
         return heads
 
     def _fault(self, error: Exception | None) -> Exception:
-        """What this rank raises when one, perhaps this one, cannot make the step."""
+        """The error of this rank when one, perhaps this one, cannot make the step."""
         report = Fault(_blame(error), _text(error)).encode() if error else b""
         fault = fault_of(self._ranks.gather_any(report), self._ranks.names)
         match fault.blame:
@@ -300,7 +300,7 @@ class DeMo(Optimizer):
         return difference(reports, self._ranks.names, self._placement.labels())
 
     def _own_lines(self) -> dict[str, str]:
-        """What must be equal on all ranks beside the groups."""
+        """The values that must be equal on all ranks, beside the groups."""
         since = "the number of steps since the optimizer was made, loaded or given a group"
         lines = {"check_every": str(self._check_every), since: str(self._steps)}
         if self._local_steps:

@@ -21,7 +21,7 @@ Group = dict[str, Any]
 RATES = ("lr", "weight_decay")
 
 INNERS = ("muon", "adamw")
-"""What makes the local steps of a group's matrices; all else moves by AdamW."""
+"""Optimizers of the local steps of a group's matrices; all else moves by AdamW."""
 
 CHOICES = {"update": RULES, "gradients": SCALES, "inner": INNERS}
 
@@ -34,7 +34,7 @@ SETTINGS = (
     "update",
     "gradients",
 )
-"""What every group has, equal on all ranks; with local steps "inner" too."""
+"""Settings of every group, equal on all ranks; with local steps "inner" too."""
 
 REMOVED = {"alpha": 1.0}
 """Settings that a group had in earlier releases, and what holds in their place."""

@@ -279,7 +279,7 @@ class Member:
         return dict(sorted(copies.items()))
 
     def _exact(self, index: int) -> Tensor:
-        """What an update changes: a parameter, or its master copy, brought up to date."""
+        """The tensor that an update changes: a parameter, or its master copy, up to date."""
         parameter: Tensor = self.group["params"][index]
         if index not in self.masters:
             return parameter

@@ -1,4 +1,4 @@
-"""What a rank sends in a step that all have agreed to make: its payloads, or why it has none.
+"""The message of a rank in a step that all make: its payloads, or the reason why it has none.
 
 byte 0         0: payloads follow; 1: a sentence follows
 bits           for each trained parameter of all groups, whether it has a gradient; whole bytes

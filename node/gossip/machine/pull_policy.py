@@ -196,14 +196,14 @@ class PullPolicy:
         return None
 
     def _may_switch(self, holder: PeerId, missing: MissingPayload, now_ms: int) -> bool:
-        """Whether a pull waits elsewhere, and `holder` is no worse a source but for its queue."""
+        """Whether a pull waits elsewhere, and `holder` is as good a source except for its queue."""
         pull, payload = self._pulls[missing.digest], missing.payload
         if pull.withdrawn or not pull.waits or not pull.may_move(now_ms):
             return False
         if pull.source == holder or holder not in payload.holders:
             return False
-        standing = self._sources.standing
-        return pull.source not in self._sources or standing(payload, holder) <= standing(
+        cost = self._sources.cost
+        return pull.source not in self._sources or cost(payload, holder) <= cost(
             payload, pull.source
         )
 
@@ -217,16 +217,16 @@ class PullPolicy:
         if not pull.waits:
             total = sum(pull.rate(now_ms) for pull in self._pulls.values())
             return (self._sources.rate(source) or self._sources.fastest) > SLOWNESS_MAX * total
-        here = self._standing(payload, pull.source, now_ms)
-        return self._standing(payload, source, now_ms) < here
+        here = self._cost(payload, pull.source, now_ms)
+        return self._cost(payload, source, now_ms) < here
 
-    def _standing(self, payload: Payload, peer: PeerId, now_ms: int) -> tuple[int, int, int]:
+    def _cost(self, payload: Payload, peer: PeerId, now_ms: int) -> tuple[int, int, int]:
         """A peer as a source. While pulls wait there it counts as no faster than if it had sent the
         payload in the time of the longest wait.
         """
         since_ms = min((pull.started_ms for pull in self._waiting_at(peer)), default=None)
         ceiling = 0 if since_ms is None else rate_of(payload.size, now_ms - since_ms)
-        return self._sources.standing(payload, peer, ceiling)
+        return self._sources.cost(payload, peer, ceiling)
 
     def _waiting_at(self, peer: PeerId) -> list[LivePull]:
         return [pull for pull in self._pulls.values() if pull.source == peer and pull.waits]

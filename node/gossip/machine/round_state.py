@@ -44,7 +44,7 @@ class PeerSet:
 
 @dataclass(slots=True)
 class Round:
-    """What is known of one round."""
+    """The state of one round."""
 
     open: bool = False
     committed: bool = False

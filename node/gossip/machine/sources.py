@@ -134,8 +134,8 @@ class Sources:
                 )
         return None
 
-    def standing(self, payload: Payload, peer: PeerId, ceiling: int = 0) -> tuple[int, int, int]:
-        """A peer's quality as a source of a payload, less is better; similar peers are equal.
+    def cost(self, payload: Payload, peer: PeerId, ceiling: int = 0) -> tuple[int, int, int]:
+        """The cost of a peer as a source of a payload, less is better; similar peers are equal.
 
         `ceiling`, unless it is 0, bounds the peer's rate.
         """
@@ -149,7 +149,7 @@ class Sources:
         self, digest: Digest, payload: Payload, peer: PeerId
     ) -> tuple[int, int, int, bool, int]:
         return (
-            *self.standing(payload, peer),
+            *self.cost(payload, peer),
             peer != payload.idle_holder,
             self.distance(digest) ^ int(peer, 16),
         )

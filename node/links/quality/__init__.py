@@ -1,1 +1,1 @@
-"""What a node measures of its links, and when it tells the coordinator."""
+"""A node's measurements of its links, and the reports of them to the coordinator."""

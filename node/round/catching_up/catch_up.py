@@ -46,7 +46,7 @@ from protocol.run_info import RunInfo
 log = logging.getLogger("lockstep.node")
 
 RETRY_S = 2
-"""Pause between two attempts when neither the log nor a snapshot can be had."""
+"""Pause between two attempts when neither the log nor a snapshot is available."""
 
 
 class Search(Enum):
@@ -121,8 +121,8 @@ class CatchUp:
                 return False
 
     def follow(self, next_round: int, decided_round: int) -> None:
-        """The replica has come to `next_round`. Near the end of the log the snapshot has done its
-        service: a node that is far behind again may look for another one.
+        """The replica has reached `next_round`. Near the end of the log the snapshot is needed no
+        more: a node that is far behind again may look for another one.
         """
         near = decided_round - next_round < self._info.spec.retention.log_rounds
         if near and self._search is Search.ADOPTED:
@@ -148,11 +148,7 @@ class CatchUp:
         wait = max(decided_round - start.next_round, self._info.spec.retention.snapshot_every)
         self._search_again_round = decided_round + wait  # as far as it is behind: the log is first
         self._status.phase = f"looks for a snapshot after round {start.head_round}"
-        walker = DecisionLog(
-            self._info.run_id, self._info.coordinator_key, self._fetch_commits, walks=True
-        )
-        walker.resume(start)
-        walker.saw_decided(decided_round)
+        walker = self._walker(start, decided_round)
         if known is not None:
             walker.know(known)
         walk = await self._walk(walker, rounds, own)
@@ -166,6 +162,15 @@ class CatchUp:
             if self._snapshots.begun(landmark.sha256) and not outdated:
                 return NotFound.INCOMPLETE  # another one would throw away the ranges of this
         return NotFound.NOT_HELD if walk.landmarks else NotFound.NOT_RECORDED
+
+    def _walker(self, start: Position, decided_round: int) -> DecisionLog:
+        """A log of its own that walks the chain of commits from `start` to the newest one."""
+        walker = DecisionLog(
+            self._info.run_id, self._info.coordinator_key, self._fetch_commits, walks=True
+        )
+        walker.resume(start)
+        walker.saw_decided(decided_round)
+        return walker
 
     async def _walk(self, walker: DecisionLog, rounds: Collection[int], own: PeerId) -> Walk:
         walk = Walk()

@@ -124,11 +124,7 @@ class NeighbourStart(CatchUp):
     ) -> Jump | NotFound:
         """A member's parameters after a newest commit; as `CatchUp.find`."""
         self._status.phase = f"looks for a member's parameters after round {start.head_round}"
-        walker = DecisionLog(
-            self._info.run_id, self._info.coordinator_key, self._fetch_commits, walks=True
-        )
-        walker.resume(start)
-        walker.saw_decided(decided_round)
+        walker = self._walker(start, decided_round)
         newest: deque[Walked] = deque(maxlen=COMMITS_TRIED)
         kept: dict[int, list[Digest]] = {}
         base, has_base = None, True
@@ -151,7 +147,7 @@ class NeighbourStart(CatchUp):
         return NotFound.NOT_HELD if newest else NotFound.NOT_RECORDED
 
     async def _behind(self, walked: Walked, own: PeerId) -> Jump | None:
-        """The state of a member behind a commit, if it can be had."""
+        """The state of a member behind a commit, if some member gives it."""
         base: Path | None = None
         if walked.base:
             obtained = await self._fetch.obtain(walked.base)

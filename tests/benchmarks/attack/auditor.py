@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.work.ages import Ages
@@ -17,8 +19,10 @@ from lockstep.audit.work.auditing import drawn, look_of, proven
 from lockstep.audit.work.judge import Book
 from lockstep.audit.work.lottery import Budget
 from node.demo.sign_audit import Agreement
+from protocol.audit.lots import draw
+from protocol.audit.rule import EARLY_ROUNDS, PANEL
 from protocol.codec.commits import Commit, Entry
-from protocol.codec.evidence import Evidence
+from protocol.codec.evidence import WHOLE, Evidence
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.ids import Digest, PeerId, sha256
 from protocol.run_info import RunInfo
@@ -37,12 +41,13 @@ class Auditor:
     def __init__(self, spec: RunSpec, shape: PayloadShape, seed: int, directory: Path) -> None:
         key = b"k" * 32
         self._info = RunInfo(spec, run_id(spec, key), key)
-        self._shape, self._secret = shape, seed.to_bytes(32)
+        self._shape, secret = shape, seed.to_bytes(32)
+        self._key = Ed25519PrivateKey.from_private_bytes(secret)
         self._blobs: dict[Digest, bytes] = {}
         self._found: list[Evidence] = []
         self._watch = CopyWatch(
             self._info,
-            secret=self._secret,
+            secret=secret,
             tell=self._found.append,
             path=directory / f"copies-{seed}.json",
         )
@@ -76,7 +81,10 @@ class Auditor:
         self._ages.committed(number, entries)
         if not self._budget.allows:
             return []
-        authors = drawn(self._secret, number, entries, named, book=self._book, ages=self._ages)
+        lot = draw(self._key, self._info.run_id, number, round(WHOLE * AUDIT_BUDGET))
+        if number >= EARLY_ROUNDS and not lot.is_drawn(len(entries), panel=PANEL):
+            return []
+        authors = drawn(lot, number, entries, named, book=self._book, ages=self._ages)
         looks = []
         for peer in authors:
             author = PEERS.index(peer)
@@ -84,7 +92,7 @@ class Auditor:
             self.audits.append((number, author, round(found.share, 4)))
             looks.append(look_of(entries[peer], found, self._ages))
         self._budget.spend(float(len(looks)))
-        return proven(self._book, number, looks, self._info.run_id)
+        return proven(self._book, number, looks, self._info.run_id, lot)
 
     def _commit(self, number: int, sent: Sent) -> Commit:
         entries = []

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lockstep.audit.work import judge
-from lockstep.audit.work.judge import EARLY_ROUNDS
 from node.data.corpus import Corpus
 from node.demo.sign_audit import Agreement, shared_places
+from protocol.audit import rule
+from protocol.audit.rule import EARLY_ROUNDS, OPPOSED
+from protocol.codec.evidence import WHOLE
 from protocol.codec.payload import PayloadShape
 from tests.benchmarks.attack import results as kept
 from tests.benchmarks.attack.auditor import Auditor
@@ -183,7 +184,7 @@ def trial(tmp_path: Path) -> Iterator[Begin]:
 def test_flippers_and_a_ring_have_no_vote_after_two_rounds_and_the_honest_keep_theirs(
     fixture: Fixture, trial: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge, "OPPOSED_COMPARED", 128)  # so small, no payload has more
+    monkeypatch.setattr(rule, "OPPOSED_COMPARED", 128)  # so small, no payload has more
     attacks: tuple[Attack, ...] = ("sign flip", "collusion")
     for attack in attacks:
         found = trial(fixture, case(attack, "audited"))
@@ -265,7 +266,7 @@ def test_honest_authors_that_come_back_with_an_old_momentum_are_far_from_turned_
             kept = cloned(gradients)
             agreements.append(found._agreement(late.payload(gradients), kept).share)
         found.step(number)
-    assert min(agreements) > 2 * judge.OPPOSED
+    assert min(agreements) > 2 * OPPOSED / WHOLE
 
 
 # ---- what is kept

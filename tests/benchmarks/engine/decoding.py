@@ -16,7 +16,6 @@ there is no ratio.
 import argparse
 import json
 import os
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from node.system.malloc import keep_freed_memory
 from protocol.errors import RemoteProtocolError
 from tests.benchmarks.engine.shapes import Shapes, gpt2_124m, llama_20m
 from tests.benchmarks.engine.steps import Ours
+from tests.benchmarks.spread import spread
 
 OTHERS_MAX = 0.1
 """Share of the machine's processor time that others may take in a repeat that counts."""
@@ -102,7 +102,7 @@ def spread_of(values: list[float]) -> dict[str, float] | None:
     """Median, least and most; None of nothing."""
     if not values:
         return None
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+    return spread(values)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from node.system.malloc import keep_freed_memory
 from tests.benchmarks.engine.footprint import give_back_free_memory, peak_extra_bytes
 from tests.benchmarks.engine.shapes import Shapes
 from tests.benchmarks.engine.steps import PARTS, Ours, Theirs, Times, seconds
+from tests.benchmarks.spread import spread
 
 BYTES_PER_PARAMETER = 4 + 8 + 8
 MULTIPLY_ADDS_PER_PARAMETER, MULTIPLY_ADDS_FOLDED = 256, 96
@@ -58,14 +59,14 @@ def measure(
         "parameters": count,
         "engine_seconds": _medians(timed["engine"]),
         "straightforward_seconds": _medians(timed["straightforward"]),
-        "ratio": _spread(ratios),
+        "ratio": spread(ratios),
         "floor_seconds": floors,
         "times_larger_floor": step / max(floors.values()),
         "times_larger_floor_folded": step / max(floors["memory"], floors["folded arithmetic"]),
-        "guess_seconds": _spread(guessed),
+        "guess_seconds": spread(guessed),
         "guess_bytes": ours.guess_bytes,
-        "orthogonal_guess_seconds": _spread(orthogonal_guessed),
-        "orthogonal_apply_seconds": _spread(orthogonal),
+        "orthogonal_guess_seconds": spread(orthogonal_guessed),
+        "orthogonal_apply_seconds": spread(orthogonal),
         "payload_bytes": {"engine": ours.payload_bytes, "straightforward": 12 * ours.coefficients},
         "coefficients_per_second": {
             "encode": ours.coefficients
@@ -128,9 +129,5 @@ def _first_step(
 
 
 def _medians(laps: list[Times]) -> dict[str, Any]:
-    parts = {part: _spread([times[part] for times in laps]) for part in PARTS}
-    return parts | {"total": _spread([sum(times.values()) for times in laps])}
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}
+    parts = {part: spread([times[part] for times in laps]) for part in PARTS}
+    return parts | {"total": spread([sum(times.values()) for times in laps])}

@@ -41,6 +41,7 @@ from protocol.planner.methods import MethodName, Prediction, Setting, Traffic, p
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import shape_of, votes_bytes
 from protocol.runfile import ModelSpec
+from tests.benchmarks.gossip_adam.rounds import first_shorter
 from tests.benchmarks.links.measure import machine
 from tests.benchmarks.planner import line
 from tests.benchmarks.wan.links import Trial, algorithm_of, run
@@ -49,8 +50,6 @@ from tests.benchmarks.wan.results import Measurement, measured
 
 PROFILES: Final = ("cable", "fibre")
 HOMES: Final = (4, 8, 16)
-HOMES_MAX: Final = 1024
-"""Where the search for the predicted crossover ends."""
 
 METHODS: Final[dict[str, MethodName]] = {
     "lockstep-1-grpc": "demo-overlap",
@@ -170,20 +169,19 @@ def predicted_crossover(found: Sequence[Measurement]) -> int | None:
     one, given a measurement of each method.
     """
     by_method = {one.method: one for one in found}
-    homes = 2
-    while homes <= HOMES_MAX:
+
+    def rounds_of(homes: int) -> tuple[Prediction, Prediction]:
         demo, gossip = (
             prediction(
                 Trial(one.profile, method, homes, size_name(one.parameters), one.compute_s),
                 homes,
                 one.arithmetic_s,
-            ).seconds
+            )
             for method, one in ((name, by_method[name]) for name in METHODS)
         )
-        if gossip < demo:
-            return homes
-        homes *= 2
-    return None
+        return demo, gossip
+
+    return first_shorter(rounds_of)
 
 
 def size_name(parameters: int) -> str:

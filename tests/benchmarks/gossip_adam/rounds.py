@@ -3,6 +3,7 @@
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from node.gossip_adam.wire import message_bytes
@@ -46,9 +47,16 @@ def rounds(profile: str, homes: int) -> tuple[Prediction, Prediction]:
 
 def crossover(profile: str) -> int | None:
     """The least power of two of homes at which a round of gossip Adam is shorter."""
+    return first_shorter(lambda homes: rounds(profile, homes))
+
+
+def first_shorter(rounds_of: Callable[[int], tuple[Prediction, Prediction]]) -> int | None:
+    """The least power of two of homes at which the second of two rounds is shorter; None up to
+    `HOMES_MAX`.
+    """
     homes = 2
     while homes <= HOMES_MAX:
-        demo, gossip = rounds(profile, homes)
+        demo, gossip = rounds_of(homes)
         if gossip.seconds < demo.seconds:
             return homes
         homes *= 2

@@ -22,7 +22,8 @@ from node.data.corpus import Corpus
 from node.gossip_adam.adam import AdamSettings
 from node.gossip_adam.mixer import Mixer
 from node.gossip_adam.wire import WireFormat, message_bytes
-from node.model.training import TrainingModel, build_model
+from node.model.build import build_model
+from node.model.training import TrainingModel
 from node.replica.genesis import fill
 from protocol.codec.differences import difference_bytes, rounded
 from protocol.ids import PeerId

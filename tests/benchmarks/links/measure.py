@@ -4,7 +4,6 @@ import asyncio
 import multiprocessing
 import os
 import platform
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any
 
 from tests.benchmarks.links.carriers import Carrier, make, port_of, through
 from tests.benchmarks.links.delay import delayed
+from tests.benchmarks.spread import spread
 
 MB = 1_000_000
 STREAM_MB = (8, 1)  # the larger first: flow-control windows grow with use
@@ -41,13 +41,13 @@ def measure(kind: str, round_trip_ms: float, repeats: int, nodes: int) -> dict[s
             for _ in range(WARM_UP + repeats)
         ]
     return {
-        "small_call_ms": _spread([1e3 * seconds for seconds in calls]),
+        "small_call_ms": spread([1e3 * seconds for seconds in calls]),
         "stream_mb_per_s": {
-            size: _spread([int(size) / seconds for seconds in times])
+            size: spread([int(size) / seconds for seconds in times])
             for size, times in streams.items()
         },
         "cpu_ms_per_mb": 1e3 * used / (max(STREAM_MB) * (WARM_UP + repeats)),
-        "all_gather_ms": _spread([1e3 * seconds for seconds in gathers[WARM_UP:]]),
+        "all_gather_ms": spread([1e3 * seconds for seconds in gathers[WARM_UP:]]),
     }
 
 
@@ -224,7 +224,3 @@ def _seconds(work: Callable[[], object]) -> float:
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "least": min(values), "most": max(values)}

@@ -17,7 +17,8 @@ from node.data.corpus import Corpus
 from node.data.prepare import prepare_library
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import require_finite
-from node.model.training import TrainingModel, build_model
+from node.model.build import build_model
+from node.model.training import TrainingModel
 from node.replica.genesis import fill
 from protocol.errors import SettingsError
 from protocol.runfile import ModelSpec

@@ -162,7 +162,7 @@ _ORTHOGONAL = replace(_SIGN, update="orthogonal")
 
 CURVES = {
     "adamw": Curve(_ADAMW, AdamW, (0.00025, 0.0005, 0.001)),
-    "muon": Curve(replace(_ADAMW, method="muon"), DenseMuon, (0.003, 0.0015, 0.006)),
+    "muon": Curve(replace(_ADAMW, method="muon"), DenseMuon, (0.003, 0.0015, 0.006, 0.012)),
     "lockstep-0": Curve(_SIGN, DemoAuthors, (0.0005, 0.001, 0.002)),
     "lockstep-1": Curve(
         replace(_SIGN, overlap=1, guess="own"), DemoAuthors, (0.0005, 0.001, 0.002)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from node.gossip.machine import idle_uplink, pull_policy
 from node.gossip.machine.events import SwarmLimits
-from node.links import link, protocol, serving, upload_queue, window
+from node.links import fetching, link, protocol, serving, upload_queue, window
 
 WAITS = (
     (window, "QUEUE_MS"),
@@ -21,7 +21,8 @@ WAITS = (
     (idle_uplink, "PAUSE_MS"),
     (protocol, "BEAT_MS"),
     (protocol, "SILENCE_MS"),
-    (link, "PROGRESS_S"),
+    (fetching, "PROGRESS_S"),
+    (link, "ANSWER_S"),
     (serving, "ACKNOWLEDGE_S"),
 )
 """Times by which gossip and links judge lines. In each of them a slowed line carries fewer bytes,

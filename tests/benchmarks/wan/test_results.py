@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
-from node.model.training import build_model, named_parameters_once
+from node.model.build import build_model, named_parameters_once
 from protocol.errors import DataError
 from tests.benchmarks.engine.shapes import llama_20m
 from tests.benchmarks.wan import __main__ as wan

@@ -9,7 +9,7 @@ import torch
 
 from coordinator.checkpoints.parameters import digests_of
 from coordinator.checkpoints.store import CheckpointStore
-from node.model.training import named_parameters_once
+from node.model.build import named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
 from protocol.errors import RemoteProtocolError
 from tests.support.checkpoints import saved_checkpoint

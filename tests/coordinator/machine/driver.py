@@ -194,6 +194,14 @@ class Driver:
             Applied(peer, round, state_digest(round) if digest is None else digest, b"", voids)
         )
 
+    def make_round(self, *peers: PeerId) -> list[Effect]:
+        """The oldest undecided round, applied by all; returns what followed."""
+        round = self.machine.state.undecided[0].round
+        effects = self.exchange(round, *peers)
+        for peer in peers:
+            effects += self.apply(peer, round)
+        return effects
+
     def lack(self, peer: PeerId, round: int, *authors: PeerId) -> list[Effect]:
         """The member gets the payloads of these authors from nobody."""
         digests = tuple(payload_digest(author, round) for author in authors)

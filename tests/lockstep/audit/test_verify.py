@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from safetensors.torch import load_file, save_file
 
 from lockstep.audit.records import RecordInFiles
+from lockstep.audit.work.published import Accusation
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
 from lockstep.service.keys import load_or_create_key
@@ -141,8 +142,8 @@ def test_published_evidence_of_a_copy_is_compared_again(
     audit = WorkAudit(4, after.digest, 9900, 200, source)
     said = Evidence(RunId("0" * 32), after.author, "copied work", (audit,))
 
-    async def evidence(_: RecordInFiles) -> list[Evidence]:
-        return [said]
+    async def evidence(_: RecordInFiles) -> list[Accusation]:
+        return [Accusation(said, b"")]
 
     monkeypatch.setattr(RecordInFiles, "evidence", evidence)
     assert verified(record) == ExitCode.REFUSED

@@ -18,8 +18,8 @@ from lockstep.cluster.demo import TITLES, DemoSettings, against_text, demo_spec,
 from lockstep.cluster.local import Cluster
 from lockstep.exit_codes import ExitCode, UsageError
 from lockstep.service.directory import Owner, claimed
+from node.model.build import named_parameters_once
 from node.model.checkpoint import load_checkpoint
-from node.model.training import named_parameters_once
 from node.replica.digest import state_digest
 from protocol.runfile import RunSpec
 from tests.lockstep.shared import tiny_model

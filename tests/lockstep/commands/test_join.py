@@ -4,8 +4,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -15,8 +13,9 @@ from lockstep.commands.join import SESSION, farewell
 from lockstep.exit_codes import ExitCode
 from lockstep.volunteer import measured
 from lockstep.volunteer.consent import CONSENT_NAME
-from lockstep.volunteer.manners import Limits
+from lockstep.volunteer.limits import Limits
 from lockstep.volunteer.measured import FirstLook
+from node.rehearsal import Rehearsal
 from node.settings import NodeSettings
 from protocol.ids import RunId
 from protocol.run_info import RunInfo
@@ -124,7 +123,7 @@ def test_the_first_start_measures_the_pass_and_the_next_ones_remember_it(
 
     def look(*_: object, finds: bool) -> FirstLook:
         looked.append(finds)
-        return FirstLook(cast("Any", SimpleNamespace(micro_batch=4)))
+        return FirstLook(Rehearsal(4, 4, 0.1, 0.2, ""))
 
     monkeypatch.setattr(measured, "look", look)
     monkeypatch.setattr(joining, "import_node", lambda: None)
@@ -137,7 +136,7 @@ def test_the_first_start_measures_the_pass_and_the_next_ones_remember_it(
         return joining._measured(settings, info, wishes, shown=shown)[0].micro_batch
 
     assert started(None, shown=False) == 4, "with a directory of its own too"
-    measured.remember(tmp_path, info.run_id, settings, 0, 2)
+    measured.remember(tmp_path, info.run_id, settings, 0, Rehearsal(2, 2, 0.1, 0.2, ""))
     assert started(None, shown=True) == 2
     assert looked == [True], "it is measured once"
     assert started(8, shown=False) == 8

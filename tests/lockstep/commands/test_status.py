@@ -96,6 +96,11 @@ def test_the_document_arrives_unchanged(address: str) -> None:
     assert ask(address) == DOCUMENT
 
 
+def test_a_link_of_another_run_is_told_apart(address: str) -> None:
+    with pytest.raises(SettingsError, match=f"expected run {'f' * 32}, .* found run "):
+        ask(f"lockstep://{address}/{'f' * 32}")
+
+
 def test_json_on_standard_output_is_the_document_and_nothing_else(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

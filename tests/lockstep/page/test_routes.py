@@ -11,7 +11,7 @@ from coordinator.process import CoordinatorProcess
 from lockstep.page.routes import Page
 from lockstep.service.admin import AdminServer
 from protocol import wire_pb2 as wire
-from tests.coordinator.client import node_of, quiet_spec, running, train
+from tests.coordinator.client import joined_pair, node_of, quiet_spec, running, train
 
 
 @pytest.fixture
@@ -129,13 +129,7 @@ async def test_the_run_tells_how_to_join_it(served: tuple[CoordinatorProcess, st
 
 async def test_a_restart_keeps_rounds_losses_and_credit(tmp_path: Path) -> None:
     spec = quiet_spec()
-    async with (
-        running(tmp_path, spec) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-    ):
-        await one.join()
-        await two.join()
+    async with joined_pair(tmp_path, spec) as (process, one, two):
         await train([one, two], 2)
         before = process.history.after(-1)
     async with running(tmp_path, spec) as again:

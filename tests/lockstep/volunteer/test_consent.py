@@ -96,7 +96,7 @@ def test_the_join_asks_in_the_home_alone(
 ) -> None:
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
-    from lockstep.volunteer.manners import Limits
+    from lockstep.volunteer.limits import Limits
 
     questions: list[Path] = []
 

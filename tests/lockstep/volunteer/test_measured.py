@@ -12,8 +12,10 @@ from lockstep.volunteer.measured import (
     FirstLook,
     bell_lines,
     look,
+    reconsider,
     remember,
     remembered,
+    turned_out_otherwise,
 )
 from node.rehearsal import Rehearsal
 from node.settings import NodeSettings
@@ -27,9 +29,13 @@ SPEC = RunSpec(rounds=RoundsSpec(compute_ms=4_000, publish_ms=2_000))
 SETTINGS = NodeSettings("h:1", Path("x"), device="cpu", threads=2)
 
 
+def a_pass(samples: int, pass_s: float = 1.0) -> Rehearsal:
+    return Rehearsal(samples, samples, pass_s, pass_s, "")
+
+
 def test_a_size_is_remembered_for_its_run_and_the_same_machine(tmp_path: Path) -> None:
     assert remembered(tmp_path, RUN, SETTINGS, 0) == 0
-    remember(tmp_path, RUN, SETTINGS, 0, 16)
+    remember(tmp_path, RUN, SETTINGS, 0, a_pass(16))
     assert remembered(tmp_path, RUN, SETTINGS, 0) == 16
     assert remembered(tmp_path, RUN, replace(SETTINGS, name="attic"), 0) == 16
     assert remembered(tmp_path, RunId("cd" * 16), SETTINGS, 0) == 0
@@ -45,8 +51,40 @@ def test_a_damaged_file_is_measured_again(tmp_path: Path, damage: bytes) -> None
 
 
 def test_a_size_that_is_none_counts_as_none(tmp_path: Path) -> None:
-    remember(tmp_path, RUN, SETTINGS, 0, -4)
+    remember(tmp_path, RUN, SETTINGS, 0, a_pass(-4))
     assert remembered(tmp_path, RUN, SETTINGS, 0) == 0
+
+
+def after(samples: int, quickest_s: float, made: int = 100) -> dict[str, object]:
+    """The last status of a node that has made passes."""
+    return {"passes": {"samples": samples, "quickest_s": quickest_s, "made": made}}
+
+
+@pytest.mark.parametrize(
+    ("status", "again"),
+    [
+        (after(16, 0.8), False),
+        (after(16, 0.3), True),  # it was measured beside other programs
+        (after(16, 2.5), True),  # another machine, or one that is never free
+        (after(16, 0.3, made=3), False),
+        (after(8, 0.3), False),  # memory ran out, or shares are smaller
+        ({}, False),
+    ],
+)
+def test_a_size_whose_passes_turn_out_quite_another_time_is_measured_again_at_the_next_start(
+    tmp_path: Path, status: dict[str, object], *, again: bool
+) -> None:
+    remember(tmp_path, RUN, SETTINGS, 0, a_pass(16, pass_s=1.0))
+    reconsider(tmp_path, RUN, status)
+    assert remembered(tmp_path, RUN, SETTINGS, 0) == (0 if again else 16)
+    reconsider(tmp_path, RUN, status)  # where nothing is remembered
+
+
+def test_the_reason_to_measure_again_names_both_times() -> None:
+    words = turned_out_otherwise(4.0, 0.25, 1200)
+    assert "took 4 s when it was measured" in words
+    assert "the quickest of 1,200 since took 0.25 s" in words
+    assert not turned_out_otherwise(0.0, 0.25, 1200), "the file of an older release"
 
 
 def test_the_question_says_pass_bell_and_when_the_work_counts() -> None:

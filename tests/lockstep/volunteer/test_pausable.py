@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry
 from lockstep.exit_codes import StoppedError
 from lockstep.volunteer import pausable
 from lockstep.volunteer.control import ControlSocket, Wish, ask
+from lockstep.volunteer.limits import Limits, parse_hours
 from lockstep.volunteer.machine import DailyUsage
-from lockstep.volunteer.manners import Limits, parse_hours
 from lockstep.volunteer.others.quiet import QuietLimits
 from lockstep.volunteer.others.watch import OthersWatch, Readers
 from lockstep.volunteer.pausable import PausableNode

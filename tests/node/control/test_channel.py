@@ -51,13 +51,13 @@ async def test_a_node_finds_a_coordinator_whose_name_leads_to_another_address(
     )
     async with running(tmp_path, quiet_spec()) as process:
         names.address = process.address
-        info = await client.fetch_run()
+        info = await client.calls.fetch_run()
         session = asyncio.create_task(client.run(info, wire.Hello(name="n"), heard))
         await until(lambda: heard.calls.count("welcome") == 1)
-        await client.fetch_commits(-1)
+        await client.calls.fetch_commits(-1)
         assert names.lookups == 1, "a channel that works stays"
     await until(lambda: not client.connected)
-    asking = asyncio.create_task(client.fetch_commits(-1))
+    asking = asyncio.create_task(client.calls.fetch_commits(-1))
     async with running(tmp_path, quiet_spec()) as process:
         assert names.address != process.address
         names.address = process.address
@@ -90,7 +90,7 @@ async def test_a_node_that_was_away_opens_another_session_at_once(tmp_path: Path
     async with running(tmp_path, spec) as process:
         client = CoordinatorClient(parse_link(process.address), Ed25519PrivateKey.generate())
         client.reopen()  # nothing to give up yet
-        info = await client.fetch_run()
+        info = await client.calls.fetch_run()
         session = asyncio.create_task(client.run(info, wire.Hello(name="n"), heard))
         await until(lambda: heard.calls.count("welcome") == 1)
         client.reopen()

@@ -47,7 +47,7 @@ async def session_of(
 ) -> AsyncIterator[CoordinatorClient]:
     link = parse_link(address or process.address)
     client = CoordinatorClient(link, Ed25519PrivateKey.generate())
-    info = await client.fetch_run()
+    info = await client.calls.fetch_run()
     hello = wire.Hello(addresses=["127.0.0.1:1"], name="n")
     session = asyncio.create_task(client.run(info, hello, heard))
     try:
@@ -89,6 +89,32 @@ async def test_a_session_that_is_lost_is_opened_again_and_the_reason_is_told(
         assert client.words.endswith("; reconnecting")
         await until(lambda: client.connected)
         assert heard.calls.count("welcome") == 2
+
+
+async def test_an_evicted_node_says_why_and_that_it_waits(process: CoordinatorProcess) -> None:
+    heard = Heard()
+    async with session_of(process, heard) as client:
+        await until(lambda: client.connected)
+        (member,) = process.status()["members"]
+        await process.desk.order(acts.Evict(member["peer_id"], "too hot"))
+        await until(lambda: "removed this node: the operator" in client.words)
+        assert "too hot; it may come back in" in client.words
+        await until(lambda: "refused this node: the operator removed this node" in client.words)
+    assert "evicted" in heard.calls
+
+
+def test_a_reason_that_differs_by_a_number_alone_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    client = CoordinatorClient(parse_link("127.0.0.1:1"), Ed25519PrivateKey.generate())
+    for seconds in (20, 18, 9):
+        client._lose(f"removed; it may come back in {seconds} s")
+    client._lose("the run is full")
+    assert [vars(record)["reason"] for record in caplog.records] == [
+        "removed; it may come back in 20 s",
+        "the run is full",
+    ]
+    assert client.words == "the run is full; reconnecting"
 
 
 @asynccontextmanager
@@ -184,10 +210,10 @@ async def test_a_client_shows_the_token_of_its_link_and_is_refused_without_one(
     for token, words in (("", "--token"), ("wrong", "not one of this run's")):
         client = CoordinatorClient(parse_link(process.address).with_token(token), key)
         with pytest.raises(RefusedError, match=words):
-            await client.run(await client.fetch_run(), hello, Heard())
+            await client.run(await client.calls.fetch_run(), hello, Heard())
         await client.close()
     client = CoordinatorClient(parse_link(process.address).with_token("s3cret"), key)
-    session = asyncio.create_task(client.run(await client.fetch_run(), hello, Heard()))
+    session = asyncio.create_task(client.run(await client.calls.fetch_run(), hello, Heard()))
     await until(lambda: client.connected)
     session.cancel()
     await asyncio.gather(session, return_exceptions=True)

@@ -94,42 +94,42 @@ class Log:
         )
 
 
-def ledger_of(log: Log) -> DecisionLog:
+def decision_log_of(log: Log) -> DecisionLog:
     return DecisionLog(RUN, public_bytes(KEY), log.fetch)
 
 
-async def taken(ledger: DecisionLog) -> list[tuple[int, bool]]:
-    decisions = []
-    while ledger.behind():
-        decision = await ledger.next()
-        decisions.append((decision.round, decision.commit is not None))
-    return decisions
+async def taken(decisions: DecisionLog) -> list[tuple[int, bool]]:
+    found = []
+    while decisions.behind():
+        decision = await decisions.next()
+        found.append((decision.round, decision.commit is not None))
+    return found
 
 
 async def test_decisions_of_the_session_come_in_order_without_a_fetch() -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     for committed in (True, False, True):
         message = log.decide(committed)
         if message:
-            ledger.committed(message)
+            decisions.committed(message)
         else:
-            ledger.skipped(wire.RoundSkipped(round=log.decided, reason="quorum"))
-    assert await taken(ledger) == [(0, True), (1, False), (2, True)]
+            decisions.skipped(wire.RoundSkipped(round=log.decided, reason="quorum"))
+    assert await taken(decisions) == [(0, True), (1, False), (2, True)]
     assert log.fetches == []
-    assert (ledger.next_round, ledger.place.head, ledger.head_round) == (3, log.head, 2)
+    assert (decisions.next_round, decisions.place.head, decisions.head_round) == (3, log.head, 2)
 
 
 async def test_decisions_that_no_session_told_are_fetched_with_the_skips_between() -> None:
     log = Log()
     for number in range(3 * COMMITS_PER_REPLY):
         log.decide(number % 3 != 1)
-    ledger = ledger_of(log)
-    ledger.saw_decided(log.decided)
-    assert await taken(ledger) == [
+    decisions = decision_log_of(log)
+    decisions.saw_decided(log.decided)
+    assert await taken(decisions) == [
         (number, number % 3 != 1) for number in range(3 * COMMITS_PER_REPLY)
     ]
-    assert ledger.place.head == log.head
+    assert decisions.place.head == log.head
     assert (
         len(log.fetches) == 2
     )  # two thirds of the rounds have commits, each reply holds COMMITS_PER_REPLY
@@ -138,45 +138,45 @@ async def test_decisions_that_no_session_told_are_fetched_with_the_skips_between
 async def test_fetched_decisions_carry_the_recorded_digest_and_no_holders() -> None:
     log = Log()
     log.decide()
-    ledger = ledger_of(log)
-    ledger.saw_decided(0)
-    decision = await ledger.next()
+    decisions = decision_log_of(log)
+    decisions.saw_decided(0)
+    decision = await decisions.next()
     assert decision.recorded_digest == 7
     assert decision.holders == ((),)
 
 
 async def test_a_gap_before_the_decisions_of_the_session_is_closed() -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     log.decide()
     log.decide(False)
     late = log.decide()
     assert late is not None
-    ledger.committed(late)
-    assert await taken(ledger) == [(0, True), (1, False), (2, True)]
+    decisions.committed(late)
+    assert await taken(decisions) == [(0, True), (1, False), (2, True)]
 
 
 async def test_a_decision_told_twice_counts_once() -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     message = log.decide()
     assert message is not None
-    ledger.committed(message)
-    ledger.committed(message)
-    assert await taken(ledger) == [(0, True)]
-    ledger.committed(message)
-    assert not ledger.behind()
+    decisions.committed(message)
+    decisions.committed(message)
+    assert await taken(decisions) == [(0, True)]
+    decisions.committed(message)
+    assert not decisions.behind()
 
 
 async def test_next_waits_until_the_round_is_decided() -> None:
     log = Log()
-    ledger = ledger_of(log)
-    waiting = asyncio.create_task(ledger.next())
+    decisions = decision_log_of(log)
+    waiting = asyncio.create_task(decisions.next())
     await asyncio.sleep(0)
     assert not waiting.done()
     message = log.decide()
     assert message is not None
-    ledger.committed(message)
+    decisions.committed(message)
     assert (await waiting).round == 0
 
 
@@ -185,7 +185,7 @@ async def test_a_commit_of_another_key_is_refused() -> None:
     message = log.decide(key=Ed25519PrivateKey.generate())
     assert message is not None
     with pytest.raises(RemoteProtocolError, match="signed by this run's coordinator"):
-        ledger_of(log).committed(message)
+        decision_log_of(log).committed(message)
 
 
 async def test_a_commit_that_does_not_follow_the_last_one_is_refused() -> None:
@@ -194,11 +194,11 @@ async def test_a_commit_that_does_not_follow_the_last_one_is_refused() -> None:
     del log.commits[0]  # the log pretends that round 0 was skipped
     second = log.decide()
     assert second is not None
-    ledger = ledger_of(log)
-    ledger.saw_decided(1)
-    assert (await ledger.next()).commit is None
+    decisions = decision_log_of(log)
+    decisions.saw_decided(1)
+    assert (await decisions.next()).commit is None
     with pytest.raises(RemoteProtocolError, match="does not follow"):
-        await ledger.next()
+        await decisions.next()
 
 
 async def test_a_ledger_resumes_behind_a_saved_state() -> None:
@@ -206,21 +206,21 @@ async def test_a_ledger_resumes_behind_a_saved_state() -> None:
     log.decide()
     saved = Position(1, log.head, 0)
     log.decide()
-    ledger = ledger_of(log)
-    ledger.resume(saved)
-    ledger.saw_decided(log.decided)
-    assert await taken(ledger) == [(1, True)]
+    decisions = decision_log_of(log)
+    decisions.resume(saved)
+    decisions.saw_decided(log.decided)
+    assert await taken(decisions) == [(1, True)]
 
 
 async def test_rewinding_replays_from_genesis() -> None:
     log = Log()
     log.decide()
     log.decide()
-    ledger = ledger_of(log)
-    ledger.saw_decided(1)
-    first = await taken(ledger)
-    ledger.rewind()
-    assert await taken(ledger) == first
+    decisions = decision_log_of(log)
+    decisions.saw_decided(1)
+    first = await taken(decisions)
+    decisions.rewind()
+    assert await taken(decisions) == first
 
 
 # ---- voids
@@ -232,14 +232,18 @@ async def test_a_replay_passes_over_a_payload_that_became_void_later() -> None:
     log.decide()
     log.void(0)
     log.decide()
-    ledger = ledger_of(log)
-    ledger.saw_decided(log.decided)
-    decisions = [await ledger.next() for _ in range(3)]
-    assert [decision.kept for decision in decisions] == [[], [payload_of(1)], [payload_of(2)]]
-    assert decisions[0].filled([], AUTHOR) == [b""]
-    assert decisions[0].wanted(AUTHOR)[0].entries == ()
-    assert (ledger.outdated, ledger.place.void_count, ledger.place.voids) == ("", 1, frozenset())
-    assert ledger.place.head == log.head
+    decisions = decision_log_of(log)
+    decisions.saw_decided(log.decided)
+    found = [await decisions.next() for _ in range(3)]
+    assert [decision.kept for decision in found] == [[], [payload_of(1)], [payload_of(2)]]
+    assert found[0].filled([], AUTHOR) == [b""]
+    assert found[0].wanted(AUTHOR)[0].entries == ()
+    assert (decisions.outdated, decisions.place.void_count, decisions.place.voids) == (
+        "",
+        1,
+        frozenset(),
+    )
+    assert decisions.place.head == log.head
 
 
 async def test_a_void_is_known_ahead_of_its_place_in_the_chain_also_after_a_restart() -> None:
@@ -248,13 +252,13 @@ async def test_a_void_is_known_ahead_of_its_place_in_the_chain_also_after_a_rest
     log.decide()
     log.void(0)
     log.decide()
-    ledger = ledger_of(log)
-    ledger.saw_decided(log.decided)
-    await ledger.next()
-    ledger.settled()
-    place = ledger.place
+    decisions = decision_log_of(log)
+    decisions.saw_decided(log.decided)
+    await decisions.next()
+    decisions.settled()
+    place = decisions.place
     assert place.voids == {(0, payload_of(0))}
-    again = ledger_of(log)
+    again = decision_log_of(log)
     again.resume(place)
     again.saw_decided(log.decided)
     await taken(again)
@@ -263,73 +267,73 @@ async def test_a_void_is_known_ahead_of_its_place_in_the_chain_also_after_a_rest
 
 async def test_a_void_that_comes_while_its_payloads_are_collected_ends_the_wait() -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     message = log.decide()
     assert message
-    ledger.committed(message)
-    decision = await ledger.next()
-    waiting = asyncio.create_task(ledger.changed(decision))
+    decisions.committed(message)
+    decision = await decisions.next()
+    waiting = asyncio.create_task(decisions.changed(decision))
     await asyncio.sleep(0)
     assert not waiting.done()
-    ledger.chained([log.void(0)])
+    decisions.chained([log.void(0)])
     await waiting
-    decision = ledger.again(decision)
-    assert (decision.kept, ledger.outdated) == ([], "")
-    assert (ledger.place.head, ledger.place.void_count) == (log.head, 1)
-    ledger.settled()
-    assert ledger.outdated == ""
+    decision = decisions.again(decision)
+    assert (decision.kept, decisions.outdated) == ([], "")
+    assert (decisions.place.head, decisions.place.void_count) == (log.head, 1)
+    decisions.settled()
+    assert decisions.outdated == ""
 
 
 async def test_a_void_for_a_round_that_was_applied_makes_the_state_outdated() -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     message = log.decide()
     assert message
-    ledger.committed(message)
-    await ledger.next()
-    ledger.settled()
-    ledger.chained([log.void(0)])
-    assert "round 0" in ledger.outdated
-    ledger.rewind()
-    assert ledger.outdated == ""
-    assert (await ledger.next()).kept == []
-    assert ledger.outdated == ""
+    decisions.committed(message)
+    await decisions.next()
+    decisions.settled()
+    decisions.chained([log.void(0)])
+    assert "round 0" in decisions.outdated
+    decisions.rewind()
+    assert decisions.outdated == ""
+    assert (await decisions.next()).kept == []
+    assert decisions.outdated == ""
 
 
 @pytest.mark.parametrize("told", [True, False])
 async def test_a_void_that_was_missed_is_found_before_the_next_commit(told: bool) -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     message = log.decide()
     assert message
-    ledger.committed(message)
-    await ledger.next()
-    ledger.settled()
+    decisions.committed(message)
+    await decisions.next()
+    decisions.settled()
     log.void(0)
     message = log.decide()
     assert message
     if told:
-        ledger.committed(message)
+        decisions.committed(message)
     else:
-        ledger.saw_decided(log.decided)
-    await ledger.next()
-    assert "round 0" in ledger.outdated
+        decisions.saw_decided(log.decided)
+    await decisions.next()
+    assert "round 0" in decisions.outdated
 
 
 async def test_a_commit_that_leaves_out_a_void_breaks_the_chain() -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     message = log.decide()
     assert message
-    ledger.committed(message)
-    await ledger.next()
+    decisions.committed(message)
+    await decisions.next()
     log.void(0)
     log.entries = []
     message = log.decide()
     assert message
-    ledger.committed(message)
+    decisions.committed(message)
     with pytest.raises(RemoteProtocolError, match="does not follow the one before it"):
-        await ledger.next()
+        await decisions.next()
 
 
 async def test_a_void_of_another_key_is_refused() -> None:
@@ -358,34 +362,34 @@ async def walked(walker: DecisionLog) -> None:
 
 async def test_the_log_stops_before_a_restart_until_the_checkpoint_stands() -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     for _ in range(2):
         message = log.decide()
         assert message
-        ledger.committed(message)
-    assert len(await taken(ledger)) == 2
-    assert ledger.restart is None
-    before = ledger.place
-    ledger.chained([log.restart()])
-    assert ledger.restart is not None
-    assert ledger.restart.round == 1
-    assert ledger.place == before, "the state is not the checkpoint's yet"
+        decisions.committed(message)
+    assert len(await taken(decisions)) == 2
+    assert decisions.restart is None
+    before = decisions.place
+    decisions.chained([log.restart()])
+    assert decisions.restart is not None
+    assert decisions.restart.round == 1
+    assert decisions.place == before, "the state is not the checkpoint's yet"
     message = log.decide()
     assert message
-    ledger.committed(message)
-    await ledger.next()
-    assert ledger.place == before, "no decision is taken by a state that is to be replaced"
+    decisions.committed(message)
+    await decisions.next()
+    assert decisions.place == before, "no decision is taken by a state that is to be replaced"
     walker = walker_of(log)
     await walked(walker)
     ((restart, place),) = walker.passed
-    ledger.resume(place)
-    assert ledger.restart is None
+    decisions.resume(place)
+    assert decisions.restart is None
     assert (place.next_round, place.head_round, place.void_count) == (2, 1, 1)
     assert (place.head, restart.sha256) == (entry_digest(restart), sha256(b"parameters"))
-    assert await taken(ledger) == [(2, True)]
-    assert ledger.place.head == log.head
-    ledger.rewind()
-    assert ledger.restart == restart, "a state of genesis is to be replaced too"
+    assert await taken(decisions) == [(2, True)]
+    assert decisions.place.head == log.head
+    decisions.rewind()
+    assert decisions.restart == restart, "a state of genesis is to be replaced too"
 
 
 async def test_a_restart_that_was_missed_is_known_with_the_first_page_of_the_log() -> None:
@@ -396,13 +400,13 @@ async def test_a_restart_that_was_missed_is_known_with_the_first_page_of_the_log
     log.decide(False)
     log.restart()
     log.decide()
-    ledger = ledger_of(log)
-    ledger.saw_decided(log.decided)
+    decisions = decision_log_of(log)
+    decisions.saw_decided(log.decided)
     for _ in range(2):  # however often it is asked
-        await ledger.next()
-        assert ledger.restart is not None
-        assert ledger.restart.round == 2
-        assert ledger.place.next_round == 0
+        await decisions.next()
+        assert decisions.restart is not None
+        assert decisions.restart.round == 2
+        assert decisions.place.next_round == 0
     walker = walker_of(log)
     await walked(walker)
     ((_, place),) = walker.passed
@@ -412,15 +416,15 @@ async def test_a_restart_that_was_missed_is_known_with_the_first_page_of_the_log
 
 async def test_a_restart_ends_the_wait_for_payloads_that_nobody_has() -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     message = log.decide()
     assert message
-    ledger.committed(message)
-    decision = await ledger.next()
-    waiting = asyncio.create_task(ledger.changed(decision))
+    decisions.committed(message)
+    decision = await decisions.next()
+    waiting = asyncio.create_task(decisions.changed(decision))
     await asyncio.sleep(0)
     assert not waiting.done()
-    ledger.chained([log.restart()])
+    decisions.chained([log.restart()])
     await asyncio.wait_for(waiting, 20)
 
 
@@ -428,19 +432,19 @@ async def test_of_two_restarts_the_newer_one_counts_also_without_a_round_between
     log = Log()
     log.decide()
     first, second = log.restart(), log.restart()
-    ledger = ledger_of(log)
-    ledger.chained([first])
-    older = ledger.restart
-    ledger.chained([first, second])
-    assert ledger.restart not in (None, older)
+    decisions = decision_log_of(log)
+    decisions.chained([first])
+    older = decisions.restart
+    decisions.chained([first, second])
+    assert decisions.restart not in (None, older)
     walker = walker_of(log)
-    walker.know(ledger)
+    walker.know(decisions)
     await walked(walker)
     assert [place.void_count for _, place in walker.passed] == [1, 2]
-    ledger.resume(walker.passed[0][1])
-    assert ledger.restart is not None
-    ledger.resume(walker.passed[1][1])
-    assert ledger.restart is None
+    decisions.resume(walker.passed[0][1])
+    assert decisions.restart is not None
+    decisions.resume(walker.passed[1][1])
+    assert decisions.restart is None
 
 
 # ---- changes of the schedule
@@ -449,36 +453,36 @@ async def test_of_two_restarts_the_newer_one_counts_also_without_a_round_between
 @pytest.mark.parametrize("told", [False, True])
 async def test_a_change_of_the_schedule_lies_in_the_chain_and_changes_no_state(told: bool) -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     entry = log.reschedule()
     if told:
-        ledger.chained([entry])
+        decisions.chained([entry])
     message = log.decide(True)
     assert message
-    ledger.committed(message)
-    assert await taken(ledger) == [(0, True)]
-    ledger.settled()
+    decisions.committed(message)
+    assert await taken(decisions) == [(0, True)]
+    decisions.settled()
     entry = log.reschedule()
-    ledger.chained([entry])
-    assert (ledger.place.head, ledger.outdated, ledger.restart) == (log.head, "", None)
-    assert ledger.place.void_count == 0
+    decisions.chained([entry])
+    assert (decisions.place.head, decisions.outdated, decisions.restart) == (log.head, "", None)
+    assert decisions.place.void_count == 0
 
 
 async def test_a_change_of_the_schedule_behind_a_restart_does_not_bring_the_restart_back() -> None:
     log = Log()
-    ledger = ledger_of(log)
+    decisions = decision_log_of(log)
     message = log.decide(True)
     assert message
-    ledger.committed(message)
-    await taken(ledger)
-    ledger.settled()
-    ledger.chained([log.restart()])
-    assert ledger.restart
+    decisions.committed(message)
+    await taken(decisions)
+    decisions.settled()
+    decisions.chained([log.restart()])
+    assert decisions.restart
     walker = DecisionLog(RUN, public_bytes(KEY), log.fetch, walks=True)
-    walker.resume(ledger.place)
-    walker.know(ledger)
+    walker.resume(decisions.place)
+    walker.know(decisions)
     ((_, place),) = walker.passed
-    ledger.resume(place)
-    ledger.chained([log.reschedule()])
-    assert ledger.restart is None
-    assert ledger.place.head == log.head
+    decisions.resume(place)
+    decisions.chained([log.reschedule()])
+    assert decisions.restart is None
+    assert decisions.place.head == log.head

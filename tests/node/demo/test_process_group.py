@@ -1,10 +1,7 @@
 """Two processes over gloo on the loopback interface: one launch, several stories, judged here."""
 
-import os
-import sys
 import weakref
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from node.demo.process_group import Ranks
 from node.demo.vote_sum import Contribution
 from protocol.errors import DivergedError
 from tests.node.demo import reference
+from tests.support.ranks import join_group
 
 RANKS = 2
 LR = 0.002
@@ -168,16 +166,7 @@ STORIES: list[Story] = [
 
 
 def run_rank(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    if sys.platform == "linux":
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=RANKS,
-        timeout=timedelta(seconds=60),
-    )
+    join_group(rank, folder, ranks=RANKS, timeout_s=60)
     told = {story.__name__: story(rank) for story in STORIES}
     group = weakref.ref(dist.group.WORLD)
     dist.destroy_process_group()

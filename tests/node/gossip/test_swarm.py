@@ -16,7 +16,7 @@ from node.gossip import announcements
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
-from node.links import link, mesh
+from node.links import fetching, kept_peers, link
 from node.links.frames import Part
 from node.links.mesh import Mesh
 from node.links.network import (
@@ -63,10 +63,11 @@ def mesh_of(number: int) -> Mesh:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loopback needs shorter timeouts than the internet."""
-    monkeypatch.setattr(mesh, "HEAD_START_S", 0.05)
-    monkeypatch.setattr(mesh, "BACKOFF_MS", (50, 500))
-    monkeypatch.setattr(mesh, "LINK_S", 1.0)
-    monkeypatch.setattr(link, "PROGRESS_S", 0.5)
+    monkeypatch.setattr(kept_peers, "HEAD_START_S", 0.05)
+    monkeypatch.setattr(kept_peers, "BACKOFF_MS", (50, 500))
+    monkeypatch.setattr(kept_peers, "LINK_S", 1.0)
+    monkeypatch.setattr(fetching, "PROGRESS_S", 0.5)
+    monkeypatch.setattr(link, "ANSWER_S", 0.5)
 
 
 def commit_of(blobs: Sequence[bytes], round: int = ROUND) -> Commit:

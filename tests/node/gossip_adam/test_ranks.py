@@ -1,9 +1,6 @@
 """Three processes over gloo, an odd number: one launch, several stories, judged here."""
 
-import os
-import sys
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from protocol.errors import DivergedError
 from protocol.ids import PeerId
 from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology
 from protocol.mixing.weights import shares
+from tests.support.ranks import join_group
 
 RANKS = 3
 LR, DECAY = 0.01, 0.1
@@ -176,16 +174,7 @@ STORIES: list[Story] = [
 
 
 def run_rank(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    if sys.platform == "linux":
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=RANKS,
-        timeout=timedelta(seconds=120),
-    )
+    join_group(rank, folder, ranks=RANKS, timeout_s=120)
     told = {story.__name__: story(rank) for story in STORIES}
     dist.destroy_process_group()
     torch.save(told, f"{folder}/{rank}.pt")

@@ -44,7 +44,7 @@ class Member:
         self.mesh = Mesh(
             Identity(key, RUN, instance), transports, Uplink(limit, clock), clock, peer_limit
         )
-        self.mesh.uplink.downlink.limit(download_limit)
+        self.mesh.downlink.limit(download_limit)
         self.blobs: dict[Digest, bytes] = {}
         self.offers: list[Offers] = []
         self.served: list[tuple[PeerId, Digest]] = []

@@ -99,7 +99,7 @@ async def test_over_grpc_it_holds_and_an_offer_does_not_wait_behind_it() -> None
         await until(lambda: bool(one.linked and two.linked))
         digest = one.hold(blob)
         free = await timed(two, one, digest)
-        two.mesh.uplink.downlink.limit(limit)
+        two.mesh.downlink.limit(limit)
         fetch = asyncio.create_task(timed(two, one, digest))
         await until(lambda: two.mesh.traffic.payload_down > len(blob))  # the second fetch has begun
         await one.mesh.offer(two.remote, one.message(digest))

@@ -11,6 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
+from node.links import kept_peers
 from node.links import mesh as mesh_module
 from node.links import serving as serving_module
 from node.links.network import BlobRange, NotHeldError, PeerAddress, Purpose
@@ -129,7 +130,7 @@ async def test_a_peer_that_is_not_kept_is_dialled_for_a_fetch() -> None:
 
 
 async def test_no_link_to_a_peer_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh_module, "LINK_S", 2)
+    monkeypatch.setattr(kept_peers, "LINK_S", 2)
     async with meshes(2, linked=False) as (one, two):
         with pytest.raises(UnavailableError, match=r"it announced no address|not dialled"):
             await one.mesh.offer(PeerAddress(two.peer, ()), one.message())
@@ -138,7 +139,7 @@ async def test_no_link_to_a_peer_says_why(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_another_key_at_an_address_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh_module, "LINK_S", 2)
+    monkeypatch.setattr(kept_peers, "LINK_S", 2)
     async with meshes(2, linked=False) as (one, two):
         with pytest.raises(UnavailableError, match=r"expected ffffffff at .*, got"):
             await one.mesh.offer(PeerAddress("ff" * 16, two.remote.addresses), one.message())
@@ -148,7 +149,7 @@ async def test_a_key_that_is_not_the_one_the_transport_proved_is_hung_up_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A man in the middle, with a connection of his own to each of the two."""
-    monkeypatch.setattr(mesh_module, "LINK_S", 2)
+    monkeypatch.setattr(kept_peers, "LINK_S", 2)
     transport = Faulty(grpc())
     async with meshes(1, lambda: transport) as [one], meshes(3, linked=False) as others:
         two, three = (other for other in others if other.peer != one.peer)
@@ -220,7 +221,7 @@ async def test_damaged_bytes_end_the_link_and_are_never_passed_on() -> None:
 
 
 async def test_a_relayed_link_gives_way_to_a_direct_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mesh_module, "UPGRADE_S", 0.5)
+    monkeypatch.setattr(kept_peers, "UPGRADE_S", 0.5)
     transports, make = faulty_transports(relayed=True)
     async with meshes(2, make) as (one, two):
         await until(lambda: linked_to_all([one, two]))
@@ -235,7 +236,7 @@ async def test_a_relayed_link_gives_way_to_a_direct_one(monkeypatch: pytest.Monk
 async def test_a_relayed_pipe_is_kept_when_the_link_that_it_was_to_replace_has_ended_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(mesh_module, "UPGRADE_S", 0.5)
+    monkeypatch.setattr(kept_peers, "UPGRADE_S", 0.5)
     transports, make = faulty_transports(relayed=True)
     async with meshes(2, make, linked=False) as (one, two):
         transport = transports[0]
@@ -292,7 +293,7 @@ async def test_twenty_members_are_all_linked_to_all_with_one_link_per_pair() -> 
 async def test_when_both_dial_at_once_one_link_is_left_and_nothing_is_lost(
     attempt: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh_module, "HEAD_START_S", 0)
+    monkeypatch.setattr(kept_peers, "HEAD_START_S", 0)
     async with meshes(2, linked=False) as (one, two):
         digests = [one.hold(BLOB), two.hold(BLOB[::-1])]
         one.mesh.keep([two.remote])
@@ -491,7 +492,7 @@ def test_a_cable_pulled_for_half_a_minute_heals_within_the_backoff() -> None:
             for ends in (("m0", "m1"), ("m1", "m0")):
                 world.network.resume(*ends)
             await world.passes(
-                lambda: linked_to_all(world.members), 1.5 * mesh_module.BACKOFF_MS[1] / 1000 + 1
+                lambda: linked_to_all(world.members), 1.5 * kept_peers.BACKOFF_MS[1] / 1000 + 1
             )
             digest = one.hold(BLOB)
             assert await two.fetched(one.remote, digest) == BLOB

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
+from node.model.build import build_model, named_parameters_once
 from node.model.check import check_model, count_parameters, device_memory_bytes
-from node.model.training import build_model, named_parameters_once
 from protocol.errors import SettingsError
 from protocol.runfile import DataSpec, ModelSpec, RoundsSpec, RunSpec
 

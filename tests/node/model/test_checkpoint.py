@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from node.data.tokenizer import ByteTokenizer
+from node.model.build import named_parameters_once
 from node.model.checkpoint import load_checkpoint, save_checkpoint
-from node.model.training import named_parameters_once
 from node.replica.digest import canonical_sha256
 from node.replica.state_file import load_tensors, save_tensors
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError

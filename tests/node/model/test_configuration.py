@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from node.model.build import build_model
 from node.model.configuration import model_config, read_published
-from node.model.training import build_model
 from protocol.errors import SettingsError
 
 torch.set_num_threads(1)

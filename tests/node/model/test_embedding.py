@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from node.model.build import build_model
 from node.model.embedding import InPlaceEmbedding, add_rows_in_place
-from node.model.training import TrainingModel, build_model
+from node.model.training import TrainingModel
 
 TOKENS = torch.tensor([[3, 1, 3, 0], [7, 3, 2, 2]])
 

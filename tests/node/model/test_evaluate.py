@@ -8,8 +8,9 @@ import torch
 from node.data.corpus import Corpus
 from node.data.prepare import prepare
 from node.data.tokenizer import ByteTokenizer, SubwordTokenizer
+from node.model.build import build_model
 from node.model.evaluate import evaluate_checkpoint, nats_at
-from node.model.training import TrainingModel, build_model
+from node.model.training import TrainingModel
 from protocol.errors import DataError
 from tests.support.checkpoints import saved_checkpoint
 from tests.support.tiny import CONFIG

@@ -30,7 +30,8 @@ import sys
 from lockstep.commands.join import import_node
 import_node()
 import numpy as np, torch
-from node.model.training import TrainingModel, build_model
+from node.model.build import build_model
+from node.model.training import TrainingModel
 sizes = {{"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
           "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64}}
 for kind in ("llama", "mixtral"):

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from node.demo.engine import GradientError
+from node.model.build import build_model
 from node.model.local_steps import LocalSteps
-from node.model.training import TrainingModel, build_model
+from node.model.training import TrainingModel
 from protocol.errors import LocalProtocolError
 from tests.support.tiny import CONFIG
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.model.training import RoundWork, TrainingModel, build_model
+from node.model.build import build_model
+from node.model.training import RoundWork, TrainingModel
 from node.settings import NodeSettings
 from node.system.device import choose_devices, describe
 from protocol.errors import SettingsError

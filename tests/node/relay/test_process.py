@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.process import CoordinatorProcess
-from node.links import mesh
+from node.links import kept_peers
 from node.links.network import PeerAddress
 from node.relay import self_check
 from node.relay.process import Phase, RelayProcess
@@ -124,7 +124,7 @@ async def test_a_relay_fetches_two_megabytes_from_itself_before_anybody_hears_of
 async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "LINK_S", 0.5)
+    monkeypatch.setattr(kept_peers, "LINK_S", 0.5)
     relay = RelayProcess(
         settings(tmp_path, coordinator.address, advertise=("127.0.0.1:1",)), KEY, "test"
     )
@@ -141,7 +141,7 @@ async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
 async def test_of_two_addresses_one_that_works_is_enough_and_the_other_is_told(
     tmp_path: Path, coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mesh, "LINK_S", 3)
+    monkeypatch.setattr(kept_peers, "LINK_S", 3)
     both = ("127.0.0.1:1", "127.0.0.1:0")  # port 0 stands for the one that is bound
     relay = RelayProcess(settings(tmp_path, coordinator.address, advertise=both), KEY, "test")
     try:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from node.model.training import build_model, named_parameters_once
+from node.model.build import build_model, named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
 from node.replica.genesis import fill
 from protocol.errors import SettingsError

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, softplus
 
-from node.model.training import build_model, named_parameters_once
+from node.model.build import build_model, named_parameters_once
 from node.replica.digest import canonical_sha256
 from node.replica.genesis import fill
 from protocol.errors import SettingsError

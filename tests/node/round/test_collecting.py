@@ -14,7 +14,7 @@ from node.round.collecting import LOOK_S, REPEAT_MS, CommitPayloads
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
-from tests.node.control.test_decisions import Log, ledger_of, payload_of
+from tests.node.control.test_decisions import Log, decision_log_of, payload_of
 from tests.support.virtual_time import loop_ms, virtually
 
 OWN = PeerId("12" * 16)
@@ -69,7 +69,7 @@ class Peers:
 
 def decided(log: Log) -> DecisionLog:
     """A log of decisions that has heard of one commit."""
-    decisions = ledger_of(log)
+    decisions = decision_log_of(log)
     message = log.decide()
     assert message
     decisions.committed(message)

@@ -73,7 +73,7 @@ class Machine:
                 corpus=SimpleNamespace(expect=lambda *_, **__: None),
                 status=NodeStatus("0" * 32, "test"),
                 decisions=SimpleNamespace(next_round=0),
-                turns=SimpleNamespace(worked=lambda *_, **__: None),
+                state_requests=SimpleNamespace(note_passes=lambda *_, **__: None),
             ),
         )
         self.trainee = SimpleNamespace(micro_batch_max=2)
@@ -112,6 +112,8 @@ async def test_a_duty_cycle_makes_fewer_passes_and_the_bell_is_met(
     machine = Machine(monkeypatch, percent)
     assert await machine.round(bell_ms=1000) == samples
     assert machine.now_ms <= 1000
+    passes = machine.context.status.passes
+    assert (passes.samples, passes.quickest_s, passes.made) == (2, PASS_MS / 1000, samples // 2)
     resting = {f"rests in round 0: computes {percent} % of the time"}
     assert machine.said == (resting if percent < 100 else set())
     assert machine.context.status.phase == "starting", "the phase of before is back"

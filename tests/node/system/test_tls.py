@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import grpc
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.machine.operator.acts import Token
@@ -53,7 +54,7 @@ async def test_a_node_with_the_whole_link_reaches_the_run_over_tls(tmp_path: Pat
     async with secure_coordinator(tmp_path) as process:
         assert process.link.key == public_bytes(COORDINATOR_KEY)
         client = client_of(process.link)
-        assert (await client.fetch_run()).run_id == process.run_id
+        assert (await client.calls.fetch_run()).run_id == process.run_id
         assert client.secure
         await client.close()
 
@@ -72,9 +73,9 @@ async def test_a_restarted_coordinator_with_another_certificate_is_found_again(
 ) -> None:
     async with secure_coordinator(tmp_path) as process:
         client, address = client_of(process.link), process.address
-        await client.fetch_run()
+        await client.calls.fetch_run()
     async with secure_coordinator(tmp_path, address) as process:
-        assert (await client.fetch_commits(-1)).head_round == -1
+        assert (await client.calls.fetch_commits(-1)).head_round == -1
         await client.close()
 
 
@@ -83,7 +84,7 @@ async def test_another_key_s_coordinator_is_refused_before_a_word_is_said(tmp_pa
         other = JoinLink(process.address, process.run_id, public_bytes(THIEF))
         client = client_of(other)
         with pytest.raises(RemoteProtocolError, match="another machine stands between"):
-            await client.fetch_run()
+            await client.calls.fetch_run()
         await client.close()
 
 
@@ -92,7 +93,7 @@ async def test_a_man_in_the_middle_with_a_key_of_his_own_is_found_out(tmp_path: 
     async with secure_coordinator(tmp_path, key=THIEF) as process:
         client = client_of(parse_link(process.address))
         with pytest.raises(RemoteProtocolError, match="another machine stands between"):
-            await client.fetch_run()
+            await client.calls.fetch_run()
         await client.close()
 
 
@@ -118,7 +119,7 @@ async def test_a_man_in_the_middle_who_shows_the_right_certificate_hears_nothing
 async def test_plain_text_is_for_this_machine_alone(tmp_path: Path) -> None:
     async with running(tmp_path, quiet_spec()) as process:
         client = client_of(process.link)
-        await client.fetch_run()
+        await client.calls.fetch_run()
         assert not client.secure
         await client.close()
         port = process.address.rpartition(":")[2]
@@ -138,10 +139,10 @@ async def test_a_plain_coordinator_on_a_network_is_refused_unless_the_link_says_
         if not _is_alone():
             client = client_of(parse_link(process.address))
             with pytest.raises(RemoteProtocolError, match="plain://"):
-                await client.fetch_run()
+                await client.calls.fetch_run()
             await client.close()
         client = client_of(process.link)
-        assert (await client.fetch_run()).run_id == process.run_id
+        assert (await client.calls.fetch_run()).run_id == process.run_id
         await client.close()
     finally:
         await process.stop()
@@ -152,7 +153,7 @@ async def test_a_link_of_another_run_is_refused(tmp_path: Path) -> None:
         link = JoinLink(process.address, type(process.run_id)("f" * 32))
         client = client_of(link)
         with pytest.raises(SettingsError, match="which the link names"):
-            await client.fetch_run()
+            await client.calls.fetch_run()
         await client.close()
 
 
@@ -162,6 +163,17 @@ async def test_both_ways_of_asking_show_the_same_certificate(tmp_path: Path) -> 
         assert shown == await asyncio.to_thread(ask_certificate, process.address, 5)
         assert shown
         assert shown.key == public_bytes(COORDINATOR_KEY)
+
+
+async def test_a_certificate_is_valid_whatever_the_clock_of_either_end_shows(
+    tmp_path: Path,
+) -> None:
+    async with secure_coordinator(tmp_path) as process:
+        shown = await fetch_certificate(process.address, 5)
+    assert shown
+    found = x509.load_pem_x509_certificate(shown.pem)
+    assert found.not_valid_before_utc.timestamp() == 0, "a small computer begins in 1970"
+    assert found.not_valid_after_utc.year == 9999
 
 
 async def test_nobody_at_the_address_is_told_with_the_cause() -> None:
@@ -210,7 +222,7 @@ async def test_a_token_is_not_sent_in_plain_text_over_a_network(tmp_path: Path) 
         client = client_of(link)
         hello = wire.Hello(addresses=["192.0.2.7:1"], name="n")
         with pytest.raises(RefusedError, match="--token TOKEN"):
-            await client.run(await client.fetch_run(), hello, Mock())
+            await client.run(await client.calls.fetch_run(), hello, Mock())
         assert process.rounds.state.operator.admission.tokens["t"].uses == 0
         await client.close()
     finally:

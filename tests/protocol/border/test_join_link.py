@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.border.join_link import JoinLink, is_loopback, parse_link, split_token
-from protocol.errors import RemoteProtocolError, SettingsError
+from protocol.errors import RemoteProtocolError, SettingsError, VersionError
 from protocol.ids import RunId
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
@@ -53,7 +53,8 @@ def test_plain_text_is_permitted_to_this_machine_or_where_the_link_says_so() -> 
         ("", "expected lockstep://"),
         ("http://example.org:1", "expected lockstep://HOST:PORT/RUN#KEY or HOST:PORT"),
         ("lockstep:/example.org:1", "expected lockstep://HOST:PORT/RUN#KEY or HOST:PORT"),
-        ("lockstep://example.org:1/run", "32 hexadecimal characters"),
+        ("lockstep://example.org:1/run", "32 lower-case hexadecimal characters"),
+        (WHOLE.replace(RUN, RUN.upper()), "32 lower-case hexadecimal characters"),
         (WHOLE[:-1], "43 characters"),
         (WHOLE + "A", "43 characters"),
         (WHOLE.replace("#", "#!"), "43 characters"),
@@ -64,6 +65,17 @@ def test_plain_text_is_permitted_to_this_machine_or_where_the_link_says_so() -> 
 def test_anything_else_is_told(text: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         parse_link(text)
+
+
+@pytest.mark.parametrize("more", ["v=2", "token=s3cret&v=2", "v=2&token=s3cret"])
+def test_a_link_of_a_later_release_asks_for_an_update(more: str) -> None:
+    with pytest.raises(VersionError, match=r"'v', which this release .* update Lockstep"):
+        parse_link(WHOLE.replace("#", f"?{more}#"))
+
+
+@pytest.mark.parametrize("around", ["{}.", "<{}>", "(`{}`),", " {}\n", "'{}'"])
+def test_a_link_from_the_middle_of_a_text_is_read(around: str) -> None:
+    assert parse_link(around.format(WHOLE)) == parse_link(WHOLE)
 
 
 def test_another_coordinator_or_another_run_is_found_out() -> None:
@@ -78,6 +90,10 @@ def test_another_coordinator_or_another_run_is_found_out() -> None:
         link.check(info(), bytes(32))
     with pytest.raises(RemoteProtocolError, match="another machine stands between"):
         parse_link("example.org").check(info(), bytes(32))
+    link.require_run(RUN)
+    parse_link("example.org").require_run("any")
+    with pytest.raises(SettingsError, match="found run other: ask the operator"):
+        link.require_run("other")
 
 
 def test_names_are_not_taken_for_this_machine() -> None:

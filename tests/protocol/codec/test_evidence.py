@@ -4,9 +4,12 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.audit.lots import Draw
 from protocol.codec.evidence import (
     AUDITS_MAX,
+    COMPANIONS_MAX,
     EVIDENCE_BYTES_MAX,
+    Companion,
     Evidence,
     SignedEvidence,
     Source,
@@ -30,6 +33,14 @@ def evidence(*rounds: int, agreement: int = 5100) -> Evidence:
         WorkAudit(round, sha256(b"%d" % round), agreement, 8000 + round) for round in rounds
     )
     return Evidence(RUN, AUTHOR, "other work", audits)
+
+
+def beside(*authors: PeerId, agreement: int = 9000, draw: Draw | None = None) -> Evidence:
+    """Evidence of one audit with these companions."""
+    panel = tuple(Companion(each, sha256(each.encode()), agreement, 4736) for each in authors)
+    (row,) = evidence(1).audits
+    row = msgspec.structs.replace(row, compared=4736, companions=panel, draw=draw)
+    return Evidence(RUN, AUTHOR, "less work", (row,), 500)
 
 
 def copied(*rounds: int, source: int = 0, of: PeerId = OTHER) -> Evidence:
@@ -63,6 +74,53 @@ def test_the_longest_evidence_fits_its_bound() -> None:
     open_evidence(signed)
 
 
+def test_the_longest_evidence_about_work_fits_its_bound() -> None:
+    rounds = range(2**62 - 1 - AUDITS_MAX, 2**62 - 1)
+    panel = tuple(
+        Companion(PeerId(f"{place:032x}"), sha256(b""), 10_000, 2**40 - 1)
+        for place in range(COMPANIONS_MAX)
+    )
+    rows = tuple(
+        msgspec.structs.replace(
+            row,
+            expected=10_000,
+            compared=2**40 - 1,
+            companions=panel,
+            draw=Draw(bytes(64), 10_000),
+        )
+        for row in evidence(*rounds).audits
+    )
+    signed = sign_evidence(Evidence(RUN, AUTHOR, "less work", rows, 10_000), KEY)
+    assert len(signed.body) <= EVIDENCE_BYTES_MAX
+    open_evidence(signed)
+
+
+def test_evidence_of_an_earlier_release_is_read_as_it_was_signed() -> None:
+    body = packed(
+        {
+            "run_id": RUN,
+            "author": AUTHOR,
+            "finding": "other work",
+            "audits": [
+                {"round": 7, "digest": sha256(b"7"), "agreement": 5100, "expected": 8007},
+            ],
+        }
+    )
+    assert open_evidence(resigned(body))[1] == evidence(7)
+
+
+def test_an_auditor_that_draws_oftener_than_usual_is_said_to() -> None:
+    assert "drawn" not in words(beside(OTHER, draw=Draw(bytes(64), 200)))
+    assert "agrees in 80 %, drawn for 40 % of all compute; round 1" in words(
+        beside(OTHER, draw=Draw(bytes(64), 4000))
+    )
+
+
+def test_companions_spread_and_draw_come_back() -> None:
+    said = beside(OTHER, PeerId("12" * 16), draw=Draw(bytes(64), 200))
+    assert open_evidence(sign_evidence(said, KEY))[1] == said
+
+
 def test_changed_bytes_are_not_the_auditors() -> None:
     signed = sign_evidence(evidence(1), KEY)
     changed = msgspec.structs.replace(signed, body=signed.body[:-1] + b"\x00")
@@ -78,6 +136,15 @@ def test_changed_bytes_are_not_the_auditors() -> None:
         (packed(evidence()), "length >= 1"),
         (packed(evidence(*range(AUDITS_MAX + 1))), "MessagePack"),
         (packed(evidence(1, agreement=10_001)), "<= 10000"),
+        (packed(evidence(1, agreement=-1)), ">= 0"),
+        (packed(beside(OTHER, OTHER)), "each author once in the panel of round 1"),
+        (packed(beside(OTHER, draw=Draw(bytes(63), 200))), "length >= 64"),
+        (packed(beside(OTHER, draw=Draw(bytes(64), 0))), ">= 1"),
+        (packed(beside(AUTHOR)), "each author once in the panel of round 1"),
+        (packed(beside(*(PeerId(f"{n:032x}") for n in range(COMPANIONS_MAX + 1)))), "length <= 3"),
+        (packed(beside(OTHER, agreement=10_001)), "<= 10000"),
+        (packed(beside(PeerId("x"))), "expected"),
+        (packed(msgspec.structs.replace(beside(OTHER), spread=-1)), ">= 0"),
         (packed(msgspec.structs.replace(evidence(1), author=PeerId("x"))), "expected"),
         (packed(msgspec.structs.replace(evidence(1), finding="copied work")), "with none"),
         (packed(msgspec.structs.replace(copied(1), finding="less work")), "with one"),

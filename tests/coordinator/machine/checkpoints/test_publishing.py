@@ -34,15 +34,6 @@ def run_of(*peers: PeerId, every: int = 2, room: int = ROOM, **sections: Any) ->
     return driver
 
 
-def make_round(driver: Driver, *peers: PeerId) -> list[Effect]:
-    """One round, applied by all; returns the effects until the commit."""
-    round = driver.machine.state.undecided[0].round
-    effects = driver.exchange(round, *peers)
-    for peer in peers:
-        effects += driver.apply(peer, round)
-    return effects
-
-
 def asked(driver: Driver) -> AskCheckpoint:
     return of_kind(AskCheckpoint, driver.effects)[-1]
 
@@ -66,8 +57,8 @@ def stored(driver: Driver, **changes: Any) -> list[Effect]:
 
 def test_members_are_asked_in_front_of_the_commit_that_they_are_to_publish() -> None:
     driver = run_of(A, B, every=2)
-    assert not of_kind(AskCheckpoint, make_round(driver, A, B))
-    effects = make_round(driver, A, B)
+    assert not of_kind(AskCheckpoint, driver.make_round(A, B))
+    effects = driver.make_round(A, B)
     kinds = [type(each) for each in effects if isinstance(each, AskCheckpoint | CommitRound)]
     assert kinds == [AskCheckpoint, CommitRound]
     ask = asked(driver)
@@ -77,8 +68,8 @@ def test_members_are_asked_in_front_of_the_commit_that_they_are_to_publish() -> 
 
 def test_it_is_made_when_the_stored_state_is_the_agreed_one_and_a_second_has_it_too() -> None:
     driver = run_of(A, B)
-    make_round(driver, A, B)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
+    driver.make_round(A, B)
     ask = asked(driver)
     assert not of_kind(CheckpointMade, said(driver, ask.writer) + stored(driver))
     (made,) = of_kind(CheckpointMade, said(driver, ask.second))
@@ -91,8 +82,8 @@ def test_it_is_made_when_the_stored_state_is_the_agreed_one_and_a_second_has_it_
 
 def test_without_a_second_member_it_is_made_and_says_so() -> None:
     driver = run_of(A, rounds={"quorum": 1})
-    make_round(driver, A)
-    make_round(driver, A)
+    driver.make_round(A)
+    driver.make_round(A)
     said(driver, A)
     (made,) = of_kind(CheckpointMade, stored(driver))
     assert made.checkpoint.confirmed_by is None
@@ -100,22 +91,22 @@ def test_without_a_second_member_it_is_made_and_says_so() -> None:
 
 def test_parameters_of_another_state_fail_their_writer_and_another_is_drawn() -> None:
     driver = run_of(A, B, C)
-    make_round(driver, A, B, C)
-    make_round(driver, A, B, C)
+    driver.make_round(A, B, C)
+    driver.make_round(A, B, C)
     first = asked(driver)
     said(driver, first.writer)
     said(driver, first.second)
     assert not of_kind(CheckpointMade, stored(driver, state_digest=5))
     assert "its parameters are" in published(driver).note
-    make_round(driver, A, B, C)
+    driver.make_round(A, B, C)
     assert asked(driver).round == 2
     assert asked(driver).writer != first.writer
 
 
 def test_a_second_member_with_other_parameters_fails_the_writer() -> None:
     driver = run_of(A, B)
-    make_round(driver, A, B)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
+    driver.make_round(A, B)
     said(driver, asked(driver).writer)
     said(driver, asked(driver).second, sha256=sha256(b"others"))
     assert not of_kind(CheckpointMade, stored(driver))
@@ -124,8 +115,8 @@ def test_a_second_member_with_other_parameters_fails_the_writer() -> None:
 
 def test_a_writer_that_goes_is_replaced_and_one_without_a_second_goes_on() -> None:
     driver = run_of(A, B, C, schedule={"steps": 9})
-    make_round(driver, A, B, C)
-    make_round(driver, A, B, C)
+    driver.make_round(A, B, C)
+    driver.make_round(A, B, C)
     first = asked(driver)
     assert first.writer
     assert first.second
@@ -147,7 +138,7 @@ def test_a_writer_that_goes_is_replaced_and_one_without_a_second_goes_on() -> No
 def test_the_last_step_is_published_and_the_nodes_are_let_go_when_its_state_is_known() -> None:
     driver = run_of(A, B, every=0)
     for _ in range(3):
-        make_round(driver, A, B)
+        driver.make_round(A, B)
     assert driver.machine.state.end.finished
     ask = asked(driver)
     assert ask.round == 2
@@ -163,22 +154,22 @@ def test_the_last_step_is_published_and_the_nodes_are_let_go_when_its_state_is_k
 
 def test_a_run_that_its_operator_ends_publishes_the_state_at_which_it_stands() -> None:
     driver = run_of(A, B, every=0, schedule={"steps": 50})
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     head = driver.machine.state.operator.head
     driver.tell(ordered(Finish(""), 1, head))
     assert not of_kind(AskCheckpoint, driver.effects), "a round is open"
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     assert driver.machine.state.end.finished
     assert asked(driver).round == driver.machine.state.head_round == 1
 
 
 def test_the_operator_asks_for_one_and_a_run_that_stands_still_makes_it_at_once() -> None:
     driver = run_of(A, B, every=0, schedule={"steps": 50})
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     driver.tell(ordered(Pause(""), 1, driver.machine.state.operator.head))
     driver.tell(ordered(Checkpoint(), 2, driver.machine.state.operator.head))
     assert not of_kind(AskCheckpoint, driver.effects), "a round is open"
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     assert asked(driver).round == 1
     assert "on its way already" in publishing.objection(driver.machine.state)
     said(driver, asked(driver).writer)
@@ -191,7 +182,7 @@ def test_after_some_members_have_failed_it_is_given_up_until_the_next_is_due() -
     driver = run_of(A, B, every=0, schedule={"steps": 50})
     for _ in range(3):
         driver.tell(ordered(Checkpoint(), 2, driver.machine.state.operator.head))
-        make_round(driver, A, B)
+        driver.make_round(A, B)
         ask = asked(driver)
         assert ask.writer
         driver.tell(CheckpointFailed(ask.writer, ask.round, "its disk is full"))
@@ -201,12 +192,12 @@ def test_after_some_members_have_failed_it_is_given_up_until_the_next_is_due() -
 def test_old_checkpoints_go_for_new_ones_and_one_without_room_is_not_taken() -> None:
     driver = run_of(A, every=1, room=9000, rounds={"quorum": 1}, schedule={"steps": 50})
     for _ in range(3):
-        make_round(driver, A)
+        driver.make_round(A)
         said(driver, A)
         assert published(driver).made_bytes + 4000 <= 9000, "there is room before it comes"
         stored(driver)
     assert [each.round for each in published(driver).made] == [1, 2]
-    make_round(driver, A)
+    driver.make_round(A)
     said(driver, A, file_bytes=9001)
     assert published(driver).work is None
     assert "--checkpoint-room gives 9,000" in published(driver).note
@@ -215,8 +206,8 @@ def test_old_checkpoints_go_for_new_ones_and_one_without_room_is_not_taken() -> 
 
 def test_without_room_members_publish_themselves_and_only_the_agreed_state_is_shown() -> None:
     driver = run_of(A, B, room=0)
-    make_round(driver, A, B)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
+    driver.make_round(A, B)
     assert (asked(driver).writer, asked(driver).second) == (None, None)
     said(driver, A, url="hf://me/model")
     said(driver, B, url="hf://liar/model", state_digest=5)
@@ -225,7 +216,7 @@ def test_without_room_members_publish_themselves_and_only_the_agreed_state_is_sh
 
 def test_a_publication_is_shown_when_the_members_agree_later() -> None:
     driver = run_of(A, B, room=0)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     driver.exchange(1, A, B)
     said(driver, A, url="hf://me/model")
     assert not publishing.place(driver.machine.state)
@@ -236,11 +227,11 @@ def test_a_publication_is_shown_when_the_members_agree_later() -> None:
 
 def test_words_that_nobody_asked_for_are_worth_a_heartbeat() -> None:
     driver = run_of(A, B)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     state, members = driver.machine.state, driver.machine.members
     word = CheckpointSaid(A, 0, state_digest(0), SHA256, url="hf://a/b")
     assert screened(word, state, members) != word
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     word = CheckpointSaid(A, 1, state_digest(1), SHA256)
     assert screened(word, state, members) == word
     said(driver, A)
@@ -251,8 +242,8 @@ def test_words_that_nobody_asked_for_are_worth_a_heartbeat() -> None:
 
 def test_a_member_that_comes_back_is_asked_again() -> None:
     driver = run_of(A, B)
-    make_round(driver, A, B)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
+    driver.make_round(A, B)
     driver.hello(A)
     effects = of_kind(AskCheckpoint, driver.ready(A))
     assert [each.to for each in effects] == [A]
@@ -260,8 +251,8 @@ def test_a_member_that_comes_back_is_asked_again() -> None:
 
 def test_the_state_survives_its_encoding() -> None:
     driver = run_of(A, B)
-    make_round(driver, A, B)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
+    driver.make_round(A, B)
     for _ in range(2):
         state = driver.machine.state
         assert durable_part(decode_state(encode_state(state))) == durable_part(state)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from coordinator.machine.digests.auditing import AUDITORS_MAX, alarm
-from coordinator.machine.digests.verdicts import REFUSED_MS, WRONG_RESULTS
+from coordinator.machine.digests.records import REFUSED_MS, WRONG_RESULTS
 from coordinator.machine.events import (
     Applied,
     AskResync,

@@ -4,7 +4,7 @@ votes.
 
 import pytest
 
-from coordinator.machine.digests.verdicts import REFUSED_MS, WRONG_RESULTS
+from coordinator.machine.digests.records import REFUSED_MS, WRONG_RESULTS
 from coordinator.machine.events import (
     Admit,
     AskResync,

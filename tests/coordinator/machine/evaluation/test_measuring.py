@@ -23,15 +23,6 @@ def run_of(*peers: PeerId, every: int = 2, **sections: Any) -> Driver:
     return Driver(*peers, retention=retention, **sections)
 
 
-def make_round(driver: Driver, *peers: PeerId) -> list[Effect]:
-    """One round, applied by all; returns the effects until the commit."""
-    round = driver.machine.state.undecided[0].round
-    effects = driver.exchange(round, *peers)
-    for peer in peers:
-        effects += driver.apply(peer, round)
-    return effects
-
-
 def found(driver: Driver) -> Evaluation:
     return driver.machine.state.evaluation
 
@@ -49,8 +40,8 @@ def measured(driver: Driver, **changes: Any) -> list[Effect]:
 
 def test_one_member_is_asked_in_front_of_the_commit_of_every_snapshot() -> None:
     driver = run_of(A, B)
-    assert not of_kind(AskEvaluation, make_round(driver, A, B))
-    effects = make_round(driver, A, B)
+    assert not of_kind(AskEvaluation, driver.make_round(A, B))
+    effects = driver.make_round(A, B)
     kinds = [type(each) for each in effects if isinstance(each, AskEvaluation | CommitRound)]
     assert kinds == [AskEvaluation, CommitRound]
     assert (asked(driver).round, asked(driver).peer in (A, B)) == (1, True)
@@ -61,7 +52,7 @@ def test_the_turn_follows_from_the_round_and_the_members_and_goes_round() -> Non
     for _ in range(2):
         driver = run_of(A, B, C, every=1)
         for _ in range(12):
-            make_round(driver, A, B, C)
+            driver.make_round(A, B, C)
             measured(driver)
         turns.append([ask.peer for ask in of_kind(AskEvaluation, driver.effects)])
     assert turns[0] == turns[1]
@@ -70,8 +61,8 @@ def test_the_turn_follows_from_the_round_and_the_members_and_goes_round() -> Non
 
 def test_a_measured_loss_is_kept_with_its_round_and_its_member() -> None:
     driver = run_of(A, B)
-    make_round(driver, A, B)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
+    driver.make_round(A, B)
     ask = asked(driver)
     assert measuring.words(driver.machine.state).endswith("measures the state after round 1")
     (effect,) = of_kind(LossMeasured, measured(driver, data_sha256=b"d" * 32))
@@ -85,7 +76,7 @@ def test_a_measured_loss_is_kept_with_its_round_and_its_member() -> None:
 def test_words_of_others_of_other_rounds_and_twice_change_nothing() -> None:
     driver = run_of(A, B, every=3)
     for _ in range(3):
-        make_round(driver, A, B)
+        driver.make_round(A, B)
     ask, state, members = asked(driver), driver.machine.state, driver.machine.members
     other = B if ask.peer == A else A
     for said in (
@@ -119,7 +110,7 @@ def test_a_second_member_is_asked_with_a_later_state_and_then_nobody_until_due(g
     every = 2 * measuring.PATIENCE_ROUNDS
     driver = run_of(A, B, C, every=every, schedule={"steps": 1000})
     for _ in range(every):
-        make_round(driver, A, B, C)
+        driver.make_round(A, B, C)
     first = asked(driver)
     others = [peer for peer in (A, B, C) if peer != first.peer]
     if goes == "fails":
@@ -128,14 +119,14 @@ def test_a_second_member_is_asked_with_a_later_state_and_then_nobody_until_due(g
         driver.leave(first.peer)
     rounds = measuring.PATIENCE_ROUNDS + 2 if goes == "is silent" else 2
     for _ in range(rounds):
-        make_round(driver, *others, *([] if goes == "leaves" else [first.peer]))
+        driver.make_round(*others, *([] if goes == "leaves" else [first.peer]))
     second = asked(driver)
     assert second.peer != first.peer
     assert second.round > first.round
     assert not of_kind(LossMeasured, driver.tell(Evaluated(first.peer, first.round, 0.1, 8)))
     measured(driver, loss=0.0, samples=0, failure="its data is damaged")
     count = len(of_kind(AskEvaluation, driver.effects))
-    make_round(driver, *others, *([] if goes == "leaves" else [first.peer]))
+    driver.make_round(*others, *([] if goes == "leaves" else [first.peer]))
     assert len(of_kind(AskEvaluation, driver.effects)) == count
     assert "its data is damaged" in measuring.words(driver.machine.state)
 
@@ -143,7 +134,7 @@ def test_a_second_member_is_asked_with_a_later_state_and_then_nobody_until_due(g
 def test_the_last_state_is_measured_in_place_of_an_older_one() -> None:
     driver = run_of(A, B, every=3, schedule={"steps": 4})
     for _ in range(4):
-        make_round(driver, A, B)
+        driver.make_round(A, B)
     assert [ask.round for ask in of_kind(AskEvaluation, driver.effects)] == [2, 3]
     assert driver.machine.state.end.finished
     measured(driver)
@@ -154,11 +145,11 @@ def test_the_last_state_is_measured_in_place_of_an_older_one() -> None:
 
 def test_where_no_round_follows_the_second_measures_the_head() -> None:
     driver = run_of(A, B, every=2)
-    make_round(driver, A, B)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
+    driver.make_round(A, B)
     first = asked(driver)
     driver.tell(ordered(Pause(""), 1, driver.machine.state.operator.head))
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     effects = measured(driver, loss=0.0, samples=0, failure="it is too busy")
     (second,) = of_kind(AskEvaluation, effects)
     assert (second.round, second.peer != first.peer) == (driver.machine.state.head_round, True)
@@ -169,25 +160,25 @@ def test_whoever_writes_a_checkpoint_measures_its_state() -> None:
         driver = run_of(A, B, C, every=1000, schedule={"steps": seed_round})
         driver.tell(RoomGiven(10_000, 2))
         for _ in range(seed_round):
-            make_round(driver, A, B, C)
+            driver.make_round(A, B, C)
         (ask,) = of_kind(AskCheckpoint, driver.effects)
         assert (asked(driver).round, asked(driver).peer) == (ask.round, ask.writer)
 
 
 def test_nodes_that_mix_are_measured_only_where_all_are_equal() -> None:
     driver = run_of(A, B, every=1000)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     state = driver.machine.state
     found(driver).wanted, state.consensus.apart = True, True
-    assert not of_kind(AskEvaluation, make_round(driver, A, B))
+    assert not of_kind(AskEvaluation, driver.make_round(A, B))
     state.consensus.apart = False
-    assert of_kind(AskEvaluation, make_round(driver, A, B))
+    assert of_kind(AskEvaluation, driver.make_round(A, B))
 
 
 def test_a_member_that_comes_back_is_asked_again() -> None:
     driver = run_of(A, B)
-    make_round(driver, A, B)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
+    driver.make_round(A, B)
     ask = asked(driver)
     driver.hello(ask.peer)
     assert of_kind(AskEvaluation, driver.ready(ask.peer)) == [ask]
@@ -202,11 +193,11 @@ def test_all_measure_the_same_number_of_samples_and_long_ones_cost_no_more() -> 
 
 def test_points_are_bounded_and_the_state_survives_its_encoding() -> None:
     driver = run_of(A, B, every=1)
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     measured(driver)
     (point,) = found(driver).points
     found(driver).points = [point] * POINTS_KEPT
-    make_round(driver, A, B)
+    driver.make_round(A, B)
     state = driver.machine.state
     assert durable_part(decode_state(encode_state(state))) == durable_part(state)
     measured(driver)

@@ -1,8 +1,11 @@
 """Whom a run admits: every key, keys with a token, keys on a list."""
 
+import pytest
+
 from coordinator.machine.events import Admit, Heartbeat, Refuse
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import TokenShown
+from coordinator.machine.operator.orders import token_flaw
 from coordinator.machine.screening import screened
 from protocol.ids import PeerId, sha256
 from tests.coordinator.machine.driver import A, B, C, D, Driver, E
@@ -119,3 +122,14 @@ def test_a_ban_is_stronger_than_a_token_and_a_list() -> None:
 
 def test_a_name_is_one_token() -> None:
     assert "revoke it first" in objection(with_token(A), acts.Token("t", OTHER))
+
+
+@pytest.mark.parametrize(
+    ("late_s", "words"),
+    [(0, "0 s ago"), (119, "119 s ago"), (150, "2 minutes ago"), (10_000, "2 hours ago")],
+)
+def test_a_token_that_has_expired_says_how_long_ago_by_whose_clock(late_s: int, words: str) -> None:
+    driver = with_token(A, expires_s=NOW_S)
+    state, members = driver.machine.state, driver.machine.members
+    flaw = token_flaw(TokenShown(B, SECRET, NOW_S + late_s), state, members)
+    assert f"the token t expired {words} by the coordinator's clock" in flaw

@@ -7,6 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.machine.events import Effect, OpenRound
 from coordinator.machine.members.standing import COUNTED_ROUNDS
 from coordinator.machine.operator import acts, orders
+from coordinator.machine.operator.demotion import REJECTED_MAX, alarm
 from coordinator.state_snapshot import decode_state, encode_state
 from coordinator.status_document import standing
 from protocol.codec.evidence import Evidence, WorkAudit, sign_evidence
@@ -33,6 +34,11 @@ def demote(author: PeerId, *rounds: int, run_id: RunId = RUN) -> acts.Demote:
     audits = tuple(WorkAudit(round, payload_digest(author, round), 5000, 9000) for round in rounds)
     signed = sign_evidence(Evidence(run_id, author, "other work", audits), KEY)
     return acts.Demote(signed.body, signed.public_key, signed.signature)
+
+
+def reject(author: PeerId, *rounds: int, reason: str = "expected more") -> acts.Reject:
+    said = demote(author, *rounds)
+    return acts.Reject(said.body, said.public_key, said.signature, reason)
 
 
 def audited(*peers: PeerId) -> Driver:
@@ -119,6 +125,37 @@ def test_evidence_of_a_key_that_is_no_auditor_is_objected_to_and_the_same_twice_
     driver = audited(A, B, C)
     order(driver, demote(C, 0))
     assert "already" in objection(driver, demote(C, 1))
+
+
+def test_rejected_evidence_changes_no_standing_and_is_an_alarm_until_its_auditor_is_taken_off() -> (
+    None
+):
+    driver = audited(A, B, C)
+    order(driver, reject(C, 0))
+    state = driver.machine.state
+    assert driver.machine.members.decides(C)
+    assert "rejected already" in objection(driver, reject(C, 0))
+    order(driver, reject(B, 0, 1, reason="expected yet more"))
+    assert alarm(state) == (
+        f"auditor {AUDITOR[:8]} accuses with evidence that proves nothing (2 times; expected yet "
+        f"more): see lockstep run audit, and take it off: lockstep run auditor remove {AUDITOR}"
+    )
+    assert decode_state(encode_state(state)).operator.rejected == state.operator.rejected
+    assert acts.words(reject(C, 0)) == (
+        f"refuse the evidence of auditor {AUDITOR} against {C}: expected more"
+    )
+    order(driver, acts.Dismiss(AUDITOR))
+    assert alarm(state) == ""
+    assert "expected evidence of an auditor" in objection(driver, reject(A, 0))
+
+
+def test_an_auditor_cannot_fill_the_chain_with_evidence_that_proves_nothing() -> None:
+    driver = audited(A, B, C)
+    for number in range(REJECTED_MAX):
+        order(driver, reject(C, number))
+    assert "16 pieces of evidence" in objection(driver, reject(C, REJECTED_MAX))
+    order(driver, acts.Ban(AUDITOR))
+    assert not driver.machine.state.operator.rejected
 
 
 def test_evidence_of_another_run_changes_nothing() -> None:

@@ -18,7 +18,7 @@ from coordinator.machine.operator import acts, orders
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.errors import LocalProtocolError
 from tests.coordinator.machine.driver import PEERS, RUN, A, B, C, Driver, of_kind
-from tests.coordinator.machine.operator.test_demotion import demote
+from tests.coordinator.machine.operator.test_demotion import demote, reject
 
 NOW_S = 1_700_000_000
 
@@ -195,6 +195,7 @@ def test_every_act_has_words_and_survives_the_journal() -> None:
         acts.Unban(A),
         acts.Vouch(A),
         demote(A, 0),
+        reject(A, 0),
         acts.Appoint(A),
         acts.Dismiss(A),
         acts.Announce("r"),

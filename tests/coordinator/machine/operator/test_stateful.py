@@ -10,7 +10,7 @@ from coordinator.machine.operator import acts, orders
 from coordinator.machine.operator.acts import TokenShown
 from protocol.ids import Digest, PeerId, sha256
 from tests.coordinator.machine.driver import PEERS
-from tests.coordinator.machine.operator.test_demotion import AUDITOR, demote
+from tests.coordinator.machine.operator.test_demotion import AUDITOR, demote, reject
 from tests.coordinator.machine.test_rounds_stateful import AnyOrder, peers
 
 WALL_S = 1_700_000_000
@@ -26,6 +26,7 @@ reversible = st.one_of(
     st.builds(acts.Appoint, peers),
     st.just(acts.Appoint(AUDITOR)),
     st.builds(demote, peers, st.integers(0, 3)),
+    st.builds(reject, peers, st.integers(0, 3)),
     st.builds(acts.Dismiss, peers),
     st.builds(acts.Announce, st.just("text")),
     st.builds(acts.Admit, st.sampled_from(["open", "token", "list"])),
@@ -75,6 +76,7 @@ class UnderAnOperator(AnyOrder):
         """No banned key is a member, no token admits more keys than it may."""
         operator = self.machine.state.operator
         assert not operator.bans.keys() & self.machine.members.roster.keys()
+        assert operator.rejected.keys() <= self.machine.state.verdicts.auditors
         for used in operator.admission.tokens.values():
             assert used.uses <= used.token.uses
 

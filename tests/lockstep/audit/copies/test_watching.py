@@ -7,8 +7,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.audit.copies.check import CopyCheck
-from lockstep.audit.copies.judge import COPIES, EARLY_ROUNDS
 from lockstep.audit.copies.watching import CopyWatch, uncompared
+from protocol.audit.rule import COPIES, EARLY_ROUNDS
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import Evidence, Source, open_evidence, sign_evidence, words
 from protocol.codec.payload import Coefficients, decode

@@ -7,33 +7,45 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lockstep.audit.work import auditing, judge
+from lockstep.audit.work import auditing
 from lockstep.audit.work.auditing import WorkAudit
 from lockstep.audit.work.check import WorkCheck
-from lockstep.audit.work.judge import FAR_AUDITS
-from lockstep.audit.work.published import evidence_in
+from lockstep.audit.work.proofs import ProofCheck
+from lockstep.audit.work.published import Accusation, evidence_in
 from lockstep.audit.work.recompute import Recomputation, Recomputer, unaudited
 from node.data.corpus import Corpus
-from protocol.codec.evidence import Evidence
+from protocol.audit import lots, rule
+from protocol.audit.lots import Draw, draw
+from protocol.audit.rule import FAR_AUDITS
+from protocol.codec.evidence import CHANCE, WHOLE, Companion, Evidence
+from protocol.codec.evidence import WorkAudit as Audited
 from protocol.errors import DataError, DivergedError, RemoteProtocolError
-from protocol.ids import PeerId
+from protocol.handshake import public_bytes
+from protocol.ids import PeerId, RunId, sha256
 from tests.lockstep.audit.work.crowd import Crowd, spec_for
 from tests.support.tiny import tiny_spec
 
+KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
 ROUNDS = 10
 PATIENCE_S = 60.0
 
 
 @pytest.fixture(autouse=True)
 def no_early_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auditing, "EARLY_ROUNDS", 0)
-    monkeypatch.setattr(judge, "SPACING_ROUNDS", 1)
+    monkeypatch.setattr(rule, "EARLY_ROUNDS", 0)
+    monkeypatch.setattr(rule, "SPACING_ROUNDS", 1)
+    monkeypatch.setattr(lots, "CHANCE_MAX", WHOLE)
 
 
 def audit_of(crowd: Crowd, path: Path, found: list[Evidence], share: float = 1e6) -> WorkAudit:
     recomputer = Recomputer(crowd.info.spec, crowd.corpus)
-    return WorkAudit(crowd.info, recomputer, share, secret=b"s" * 32, tell=found.append, path=path)
+
+    def draws(round: int) -> Draw:
+        return draw(KEY, crowd.info.run_id, round, WHOLE)
+
+    return WorkAudit(crowd.info, recomputer, share, draws=draws, tell=found.append, path=path)
 
 
 async def play(crowd: Crowd, audit: WorkAudit, rounds: int, *, behind: int = 0) -> None:
@@ -81,12 +93,17 @@ async def test_noise_is_found_after_three_audits_and_the_honest_are_left_alone(
         replay.apply(commit, [noisy.payloads[entry.digest] for entry in commit.entries])
     check.require_complete()
     assert check.checked == FAR_AUDITS
+    accusations = [Accusation(each, public_bytes(KEY)) for each in found]
+    proofs = ProofCheck(accusations, noisy.info.spec)
+    for commit, _ in commits:
+        proofs.before(commit)
+    assert (proofs.proven(), proofs.unclear) == (len(found), 0)
 
 
 async def test_turned_signs_are_found_by_one_audit_of_the_first_rounds_where_only_named_are_audited(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auditing, "EARLY_ROUNDS", 32)
+    monkeypatch.setattr(rule, "EARLY_ROUNDS", 32)
     crowd, found = Crowd(corpus, authors=4, turned=(2,)), list[Evidence]()
     audit = audit_of(crowd, tmp_path / "work.json", found)
     turned, honest = crowd.authors[2], crowd.authors[0]
@@ -117,13 +134,71 @@ async def test_evidence_that_was_made_up_does_not_come_out(noisy: Crowd, corpus:
     row = {"round": 0, "payload": entry.digest.hex(), "agreement": 0.5, "expected": 0.9}
     shown = {"peer_id": entry.author, "finding": "other work", "audits": [row]}
     document = msgspec.json.encode({"audit": {"demoted": [shown]}})
-    evidence = evidence_in(document, crowd.info.run_id)
+    evidence = [each.evidence for each in evidence_in(document, crowd.info.run_id)]
     check = WorkCheck(evidence, Recomputer(crowd.info.spec, corpus))
     with pytest.raises(DivergedError, match=r"agrees in 50\.00% of signs, the recomputation says"):
         await check.before(commit, recorded, frozenset(), crowd.replica, crowd.payload)
     missing = WorkCheck(evidence, Recomputer(crowd.info.spec, corpus))
     with pytest.raises(DivergedError, match="names round 0"):
         missing.require_complete()
+
+
+async def test_a_companion_whose_number_is_made_up_does_not_come_out(corpus: Corpus) -> None:
+    crowd = Crowd(corpus, authors=2)
+    commit, recorded = crowd.work()
+    accused, other = commit.entries
+    recomputer = Recomputer(crowd.info.spec, corpus)
+    recomputer.stand_at(crowd.replica.committed)
+    passes = recomputer.begin(auditing.trained(commit, recorded)[accused.author])
+    while passes.next():
+        pass
+    passes.finish()
+    found = recomputer.agreement(crowd.payloads[accused.digest])
+    panel = (Companion(other.author, other.digest, 5100, 100),)
+    true = round(WHOLE * found.share)
+    row = Audited(0, accused.digest, true, 5100, compared=found.compared, companions=panel)
+    said = Evidence(crowd.info.run_id, accused.author, "other work", (row,))
+    check = WorkCheck([said], recomputer)
+    with pytest.raises(
+        DivergedError, match=r"the payload of 00000000 of round 0 agrees in 51\.00%"
+    ):
+        await check.before(commit, recorded, frozenset(), crowd.replica, crowd.payload)
+
+
+def test_verify_refuses_evidence_that_proves_nothing_and_lets_that_of_earlier_releases_pass(
+    corpus: Corpus,
+) -> None:
+    spec, author = spec_for(corpus), PeerId("ab" * 16)
+    row = Audited(40, sha256(b"payload"), 5100, CHANCE, compared=512)
+    honest = Evidence(RunId("0" * 32), author, "other work", (row,))
+    with pytest.raises(DivergedError, match="against abababab proves nothing: expected turned"):
+        ProofCheck([Accusation(honest, b"")], spec).proven()
+    old = msgspec.structs.replace(row, compared=0, expected=9000)
+    proofs = ProofCheck([Accusation(msgspec.structs.replace(honest, audits=(old,)), b"")], spec)
+    assert (proofs.proven(), proofs.unclear) == (0, 1)
+
+
+def test_verify_refuses_audits_of_rounds_that_the_auditors_lots_do_not_draw(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd = Crowd(corpus, authors=2)
+    commit, _ = crowd.work()
+    accused, other = commit.entries
+    panel = (Companion(other.author, other.digest, 9000, 100),)
+
+    def accusation(lot: Draw) -> Accusation:
+        row = Audited(0, accused.digest, 9000, 9000, compared=100, companions=panel, draw=lot)
+        found = Evidence(crowd.info.run_id, accused.author, "other work", (row,))
+        return Accusation(found, public_bytes(KEY))
+
+    own = draw(KEY, crowd.info.run_id, 0, WHOLE)
+    ProofCheck([accusation(own)], crowd.info.spec).before(commit)
+    later = draw(KEY, crowd.info.run_id, 1, WHOLE)
+    with pytest.raises(DivergedError, match="the auditor's own lot of round 0"):
+        ProofCheck([accusation(later)], crowd.info.spec).before(commit)
+    monkeypatch.setattr(lots, "CHANCE_MAX", 0)
+    with pytest.raises(DivergedError, match="rounds that the auditor's lots draw"):
+        ProofCheck([accusation(own)], crowd.info.spec).before(commit)
 
 
 @pytest.mark.parametrize("document", [b"", b"{}", b"[]", b'{"audit": {"demoted": [{}]}}'])
@@ -142,6 +217,19 @@ async def test_nothing_is_drawn_while_the_replay_is_behind_or_the_time_is_spent(
     poor = audit_of(crowd, tmp_path / "poor.json", [], share=1e-9)
     await play(crowd, poor, 4)
     assert poor.document()["audits"] == 2, "one panel, and then the debt"
+
+
+async def test_a_round_that_the_auditors_lot_does_not_draw_is_not_audited(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd = Crowd(corpus, authors=2)
+    audit = audit_of(crowd, tmp_path / "work.json", [])
+    monkeypatch.setattr(lots, "CHANCE_MAX", 0)
+    await play(crowd, audit, 2)
+    assert audit.document()["audits"] == 0
+    monkeypatch.setattr(lots, "CHANCE_MAX", WHOLE)
+    await play(crowd, audit, 1)
+    assert audit.document()["audits"] == 2
 
 
 async def test_a_payload_that_nobody_gives_is_passed_over(corpus: Corpus, tmp_path: Path) -> None:

@@ -13,26 +13,25 @@ import msgspec
 import numpy as np
 import pytest
 
-from lockstep.audit.work.judge import (
-    AUDITS_MAX,
+from lockstep.audit.work.judge import LEARNED, Book, Look, companions_of
+from protocol.audit.lots import Draw
+from protocol.audit.rule import (
     EARLY_ROUNDS,
     FAR_AUDITS,
-    LEARNED,
     LESS_AUDITS,
     OPPOSED,
     OPPOSED_COMPARED,
     SPACING_ROUNDS,
     TELLING,
-    Book,
-    Look,
     expectation,
 )
-from protocol.codec.evidence import CHANCE, Evidence, words
+from protocol.codec.evidence import AUDITS_MAX, CHANCE, WHOLE, Evidence, words
 from protocol.ids import PeerId, RunId, sha256
 
 RUN = RunId("ab" * 16)
 FIRST, *OTHERS = AUTHORS = [PeerId(f"{number:032x}") for number in range(4)]
 DATA = Path(__file__).parents[4] / "docs" / "results" / "data" / "work-audit.json"
+DRAW = Draw(bytes(64), 200)
 COMPARED = 4736
 """Signs of a payload in the measured run: 148 chunks of 32."""
 
@@ -67,6 +66,11 @@ def drawn(panels: list[Panel], random: np.random.Generator, audits: int) -> Iter
         yield panels[place]
 
 
+def round_of(number: int) -> int:
+    """The round of an audit: the first may be judged, and each is far enough from the last."""
+    return EARLY_ROUNDS + SPACING_ROUNDS * number
+
+
 def taught() -> Book:
     """A book that knows how honest work spreads in its run."""
     return Book(recent=[0.03] * LEARNED)
@@ -75,7 +79,7 @@ def taught() -> Book:
 def audits_until(book: Book, panels: Iterator[list[Look]], author: PeerId) -> int | None:
     """The number of panels until there is evidence against the author, and none against others."""
     for number, panel in enumerate(panels, 1):
-        found = book.take(number, panel, RUN)
+        found = book.take(round_of(number), panel, RUN, DRAW)
         assert {each.author for each in found} <= {author}
         if found:
             return number
@@ -125,7 +129,7 @@ def test_honest_work_raises_no_false_alarm_in_the_measured_panels() -> None:
             book = taught()
             for number, place in enumerate(random.permutation(len(run)).tolist()):
                 audited += 4
-                assert not book.take(number, looks(run[place][1]["honest"]), RUN)
+                assert not book.take(round_of(number), looks(run[place][1]["honest"]), RUN, DRAW)
     print(f"honest: no evidence in {audited} audits of measured panels, in any order")  # noqa: T201
     assert audited > 20_000
 
@@ -148,7 +152,7 @@ def test_honest_work_of_the_measured_spread_is_not_accused_once_in_100_000_audit
         book = taught()
         for number, panel in enumerate(honest_panels(random, 100, 0.04)):
             audited += len(panel)
-            accused += len(book.take(number, panel, RUN))
+            accused += len(book.take(round_of(number), panel, RUN, DRAW))
     print(f"synthetic: {accused} accused in {audited} audits")  # noqa: T201
     assert audited == 100_000
     assert accused == 0
@@ -166,18 +170,20 @@ def test_noise_is_found_by_three_audits_at_any_level_of_honest_work() -> None:
 
 def test_one_audit_far_below_makes_a_suspect_and_no_verdict() -> None:
     book = taught()
-    assert not book.take(0, looks([0.5, 0.9, 0.9, 0.9]), RUN)
+    assert not book.take(round_of(0), looks([0.5, 0.9, 0.9, 0.9]), RUN, DRAW)
     assert book.suspects == {FIRST}
     for number in range(1, 5):
-        assert not book.take(number, looks([0.9, 0.9, 0.9, 0.9]), RUN)
+        assert not book.take(round_of(number), looks([0.9, 0.9, 0.9, 0.9]), RUN, DRAW)
     assert not book.suspects
 
 
 def test_evidence_names_the_audits_that_prove_it_and_they_are_used_once() -> None:
     book, found = taught(), list[Evidence]()
     for number in range(6):
-        found += book.take(number, looks([0.52, 0.91, 0.90, 0.92]), RUN)
-    assert [[audit.round for audit in each.audits] for each in found] == [[0, 1, 2], [3, 4, 5]]
+        found += book.take(round_of(number), looks([0.52, 0.91, 0.90, 0.92]), RUN, DRAW)
+    assert [[audit.round for audit in each.audits] for each in found] == [
+        [round_of(number) for number in numbers] for numbers in ((0, 1, 2), (3, 4, 5))
+    ]
     assert {each.finding for each in found} == {"other work"}
     assert [(audit.agreement, audit.expected) for audit in found[0].audits] == [(5200, 9100)] * 3
 
@@ -187,7 +193,7 @@ def test_less_work_is_proven_by_many_audits_within_the_bound_of_evidence() -> No
     book = taught()
     for number in range(60):
         first = 0.5 + 0.35 * 0.85 * (1 + 0.03 * random.standard_normal())
-        found += book.take(number, looks([first, 0.85, 0.85, 0.85]), RUN)
+        found += book.take(round_of(number), looks([first, 0.85, 0.85, 0.85]), RUN, DRAW)
     assert found
     assert {(each.author, each.finding) for each in found} == {(FIRST, "less work")}
     assert all(4 <= len(each.audits) <= AUDITS_MAX for each in found)
@@ -199,14 +205,16 @@ def test_one_companion_in_three_can_neither_frame_nor_hide_an_author() -> None:
     framed = taught()
     for number, panel in enumerate(honest_panels(random, 200, 0.04)):
         framing = [*panel[:3], look(AUTHORS[3], 1.0, panel[0].age)]
-        assert not framed.take(number, framing, RUN)
+        assert not framed.take(round_of(number), framing, RUN, DRAW)
     hidden = (
         [look(FIRST, 0.5, panel[0].age), *panel[1:3], look(AUTHORS[3], 0.5, panel[0].age)]
         for panel in honest_panels(random, 10, 0.04)
     )
     book = taught()
     found = [
-        each.author for number, panel in enumerate(hidden) for each in book.take(number, panel, RUN)
+        each.author
+        for number, panel in enumerate(hidden)
+        for each in book.take(round_of(number), panel, RUN, DRAW)
     ]
     assert {FIRST, AUTHORS[3]} == set(found)
 
@@ -215,16 +223,16 @@ def test_a_young_momentum_agrees_better_and_accuses_no_old_one() -> None:
     book = taught()
     for number in range(100):
         panel = [look(FIRST, 0.80, 1000), *(look(each, 0.97, 10 + number) for each in OTHERS)]
-        assert not book.take(number, panel, RUN)
-    assert expectation(panel[0], panel) is None
-    assert expectation(panel[1], panel) == 0.97
+        assert not book.take(round_of(number), panel, RUN, DRAW)
+    assert not companions_of(panel[0], panel)
+    assert expectation(companions_of(panel[1], panel)) == 9700
 
 
 def test_one_that_was_away_is_found_by_noise_and_not_by_a_little_less() -> None:
     book = taught()
     for number in range(60):
         back = look(FIRST, 0.80, settled=False)
-        assert not book.take(number, [back, *looks([0.9] * 4)[1:]], RUN)
+        assert not book.take(round_of(number), [back, *looks([0.9] * 4)[1:]], RUN, DRAW)
     panels = ([look(FIRST, 0.5, settled=False), *looks([0.9] * 4)[1:]] for _ in range(5))
     assert audits_until(taught(), panels, FIRST) == FAR_AUDITS
 
@@ -232,26 +240,31 @@ def test_one_that_was_away_is_found_by_noise_and_not_by_a_little_less() -> None:
 def test_where_chance_is_near_nobody_is_judged_and_it_says_so() -> None:
     book = taught()
     for number in range(20):
-        assert not book.take(number, looks([0.5, TELLING - 0.01, 0.55, TELLING - 0.01]), RUN)
+        assert not book.take(
+            round_of(number),
+            looks([0.5, TELLING / WHOLE - 0.01, 0.55, TELLING / WHOLE - 0.01]),
+            RUN,
+            DRAW,
+        )
     assert "cannot judge" in book.words
     assert book.audits == 0
-    book.take(20, looks([0.9] * 4), RUN)
+    book.take(round_of(20), looks([0.9] * 4), RUN, DRAW)
     assert book.words == "4 payloads audited"
 
 
 def test_audits_of_an_author_alone_say_nothing() -> None:
     book = taught()
-    assert not book.take(0, [look(FIRST, 0.5)], RUN)
+    assert not book.take(round_of(0), [look(FIRST, 0.5)], RUN, DRAW)
     assert (book.audits, book.suspects) == (0, set())
 
 
 def test_a_round_that_a_replay_comes_to_again_counts_once_and_a_book_survives_a_restart() -> None:
     book = taught()
     for number in (0, 1, 1, 0, 1):
-        assert not book.take(number, looks([0.5, 0.9, 0.9, 0.9]), RUN)
+        assert not book.take(round_of(number), looks([0.5, 0.9, 0.9, 0.9]), RUN, DRAW)
     again = msgspec.json.decode(msgspec.json.encode(book), type=Book)
     assert again == book
-    assert again.take(2, looks([0.5, 0.9, 0.9, 0.9]), RUN)
+    assert again.take(round_of(2), looks([0.5, 0.9, 0.9, 0.9]), RUN, DRAW)
 
 
 def test_a_run_in_which_honest_work_spreads_more_accuses_nobody_of_a_little_less() -> None:
@@ -259,13 +272,13 @@ def test_a_run_in_which_honest_work_spreads_more_accuses_nobody_of_a_little_less
     for _ in range(30):
         book = Book()
         for number, panel in enumerate(honest_panels(random, 100, 0.10)):
-            assert not [each.author for each in book.take(number, panel, RUN)]
-    assert 0.08 < book.spread < 0.16
+            assert not [each.author for each in book.take(round_of(number), panel, RUN, DRAW)]
+    assert 800 < (book.spread or 0) < 1600
 
 
 def test_an_author_is_audited_again_after_some_rounds_alone() -> None:
     book = Book()
-    book.take(10, looks([0.9] * 4), RUN)
+    book.take(10, looks([0.9] * 4), RUN, DRAW)
     assert not book.is_due(FIRST, 9 + SPACING_ROUNDS)
     assert book.is_due(FIRST, 10 + SPACING_ROUNDS)
 
@@ -276,21 +289,24 @@ def test_an_author_is_audited_again_after_some_rounds_alone() -> None:
 @pytest.mark.parametrize("early", [False, True])
 def test_one_audit_of_turned_signs_is_evidence_whatever_the_companions_do(early: bool) -> None:
     book = Book()
-    take = book.take_early if early else book.take
-    (found,) = take(3, looks([0.18, 0.9, 0.9, 0.9]), RUN)
+
+    def take(round: int, panel: list[Look]) -> list[Evidence]:
+        return book.take_early(round, panel, RUN) if early else book.take(round, panel, RUN, DRAW)
+
+    (found,) = take(3, looks([0.18, 0.9, 0.9, 0.9]))
     assert (found.author, found.finding, len(found.audits)) == (FIRST, "other work", 1)
     assert found.audits[0].expected == CHANCE
     assert words(found) == (
         "work audit: agreed in 18 % of signs where chance agrees in 50 %; round 3"
     )
-    framed = take(20, looks([0.9, 0.1, 0.1, 0.1]), RUN)
+    framed = take(20, looks([0.9, 0.1, 0.1, 0.1]))
     assert {each.author for each in framed} == {*OTHERS}, "those that turn theirs, and nobody else"
 
 
 def test_the_first_rounds_prove_nothing_but_turned_signs_and_space_the_audits() -> None:
     book = Book()
     for number in range(0, 4 * FAR_AUDITS, SPACING_ROUNDS):
-        assert not book.take_early(number, looks([OPPOSED, 0.5, 0.9, 0.95]), RUN)
+        assert not book.take_early(number, looks([OPPOSED / WHOLE, 0.5, 0.9, 0.95]), RUN)
         assert not book.is_due(FIRST, number + SPACING_ROUNDS - 1)
         assert book.is_due(FIRST, number + SPACING_ROUNDS)
     assert (book.audits, book.suspects) == (0, set())
@@ -301,7 +317,7 @@ def test_an_author_next_to_chance_is_not_accused_of_turned_signs_once_in_a_milli
     it, are there.
     """
     right = np.random.default_rng(9).binomial(OPPOSED_COMPARED, 0.5, 1_000_000)
-    assert right.min() >= OPPOSED * OPPOSED_COMPARED
+    assert right.min() >= OPPOSED / WHOLE * OPPOSED_COMPARED
     few = Look(FIRST, sha256(b""), 0.0, OPPOSED_COMPARED - 1, 500)
     assert not Book().take_early(0, [few], RUN)
 
@@ -315,4 +331,4 @@ def test_measured_honest_work_is_far_from_turned_signs_from_the_first_round_on()
         if author < 8 - case["hostile"]
     ]
     assert len(shares) > 500
-    assert min(shares) > 2 * OPPOSED
+    assert min(shares) > 2 * OPPOSED / WHOLE

@@ -1,22 +1,36 @@
-"""Panels are drawn in secret, suspects first; audits keep to their part of the run's compute."""
+"""Panels are drawn by the auditor's lots, suspects first; audits keep to their part of the run's
+compute.
+"""
 
 from collections import Counter
 
-from lockstep.audit.work.lottery import BALANCE_S, PANEL, SUSPECTS_MAX, Budget, panel
-from protocol.ids import PeerId
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from lockstep.audit.work.lottery import BALANCE_S, SUSPECTS_MAX, Budget, panel
+from protocol.audit.lots import Draw, draw
+from protocol.audit.rule import PANEL
+from protocol.ids import PeerId, RunId
+
+RUN = RunId("ab" * 16)
+KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(2)]
 AUTHORS = [PeerId(f"{number:032x}") for number in range(12)]
 
 
-def drawn(round: int, secret: bytes = b"s", suspects: frozenset[PeerId] = frozenset()) -> list[str]:
-    return [*panel(secret, round, AUTHORS, suspects, lambda one, other: True)]
+def lot(round: int, key: Ed25519PrivateKey = KEYS[0]) -> Draw:
+    return draw(key, RUN, round, 200)
 
 
-def test_everybody_is_drawn_about_as_often_and_another_secret_draws_others() -> None:
+def drawn(
+    round: int, key: Ed25519PrivateKey = KEYS[0], suspects: frozenset[PeerId] = frozenset()
+) -> list[str]:
+    return [*panel(lot(round, key), AUTHORS, suspects, lambda one, other: True)]
+
+
+def test_everybody_is_drawn_about_as_often_and_another_auditor_draws_others() -> None:
     counts = Counter(author for round in range(600) for author in drawn(round))
     assert min(counts.values()) > 150
     assert max(counts.values()) < 250, "200 on average"
-    assert sum(drawn(round) == drawn(round, b"t") for round in range(600)) < 10
+    assert sum(drawn(round) == drawn(round, KEYS[1]) for round in range(600)) < 10
 
 
 def test_suspects_come_first_and_leave_room_for_others() -> None:
@@ -30,13 +44,13 @@ def test_suspects_come_first_and_leave_room_for_others() -> None:
 def test_companions_are_as_old_as_the_first_where_there_are_such() -> None:
     old = {*AUTHORS[:4]}
     for round in range(50):
-        found = panel(b"s", round, AUTHORS, (), lambda one, other: (one in old) == (other in old))
+        found = panel(lot(round), AUTHORS, (), lambda one, other: (one in old) == (other in old))
         assert len({author in old for author in found}) == 1
 
 
 def test_a_small_round_is_audited_whole() -> None:
-    assert sorted(panel(b"s", 0, AUTHORS[:2], (), lambda *_: True)) == AUTHORS[:2]
-    assert panel(b"s", 0, [], (), lambda *_: True) == []
+    assert sorted(panel(lot(0), AUTHORS[:2], (), lambda *_: True)) == AUTHORS[:2]
+    assert panel(lot(0), [], (), lambda *_: True) == []
 
 
 def test_audits_take_no_more_than_their_share_of_all_authors_time() -> None:

@@ -160,6 +160,18 @@ async def test_members_are_printed_with_their_hosts_and_the_bans(
         assert [row["peer_id"] for row in document["members"]] == [one.peer]
 
 
+async def test_a_ban_is_lifted_by_the_beginning_of_its_key_and_bans_are_named_where_there_is_none(
+    tmp_path: Path, process: CoordinatorProcess
+) -> None:
+    key = "ab" * 16
+    with pytest.raises(SettingsError, match="found 'eve'; banned: none"):
+        await asyncio.to_thread(orders.banned, tmp_path, "eve")
+    await sent(tmp_path, acts.Ban(key, "noise"))
+    assert await asyncio.to_thread(orders.banned, tmp_path, "abab") == key
+    with pytest.raises(SettingsError, match=rf"newest of 1 ban: {key} \(noise\)"):
+        await asyncio.to_thread(orders.banned, tmp_path, "eve")
+
+
 async def test_the_audit_prints_the_acts_and_finds_a_kept_digest(
     tmp_path: Path, process: CoordinatorProcess, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,7 @@
 """Two ranks over gloo on the loopback interface that live through stories, told to a test."""
 
 import hashlib
-import os
-import sys
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 
 from node.demo.optimizer import DeMo
+from tests.support.ranks import join_group
 
 RANKS = 2
 
@@ -71,16 +69,7 @@ def digest(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def run_rank(rank: int, folder: str, stories: Sequence[Story], timeout_s: float) -> None:
-    torch.set_num_threads(1)
-    if sys.platform == "linux":
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder}/store",
-        rank=rank,
-        world_size=RANKS,
-        timeout=timedelta(seconds=timeout_s),
-    )
+    join_group(rank, folder, ranks=RANKS, timeout_s=timeout_s)
     told = {}
     for story in stories:
         told[story.__name__] = story(rank)

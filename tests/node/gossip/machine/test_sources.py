@@ -155,23 +155,23 @@ def test_a_source_that_failed_is_asked_last() -> None:
 def test_rates_within_a_factor_of_four_are_equal(rate: int, equal: bool) -> None:
     sources = known((A, 100_000), (B, rate))
     payload = Payload(SIZE, holders={A, B})
-    assert (sources.standing(payload, A) == sources.standing(payload, B)) is equal
+    assert (sources.cost(payload, A) == sources.cost(payload, B)) is equal
     chosen = {best(sources, payload, digest=blob_digest(number)) for number in range(20)}
     assert chosen == ({A, B} if equal else {A})
 
 
 def test_an_unmeasured_source_counts_as_fast_unless_a_ceiling_bounds_it() -> None:
     sources, payload = known((A, 100_000)), Payload(SIZE)
-    assert sources.standing(payload, B) == sources.standing(payload, A)
-    assert sources.standing(payload, B, ceiling=1000) > sources.standing(payload, A)
-    assert sources.standing(payload, A, ceiling=10**9) == sources.standing(payload, A)
+    assert sources.cost(payload, B) == sources.cost(payload, A)
+    assert sources.cost(payload, B, ceiling=1000) > sources.cost(payload, A)
+    assert sources.cost(payload, A, ceiling=10**9) == sources.cost(payload, A)
 
 
 def test_a_peer_that_did_not_give_the_payload_is_a_worse_source_of_it() -> None:
     sources, payload = known(), Payload(SIZE, holders={A, B})
     payload.remove_holder(A, 0)
     payload.holders.add(A)
-    assert sources.standing(payload, B) < sources.standing(payload, A)
+    assert sources.cost(payload, B) < sources.cost(payload, A)
 
 
 def test_an_idle_holder_goes_before_equal_sources() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from node.links import mesh
+from node.links import kept_peers
 from node.links.frames import Part
 from node.links.mesh import Mesh
 from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
@@ -56,8 +56,8 @@ def one_thread() -> None:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback nobody needs the patience of the internet."""
-    monkeypatch.setattr(mesh, "HEAD_START_S", 0.05)
-    monkeypatch.setattr(mesh, "BACKOFF_MS", (50, 500))
+    monkeypatch.setattr(kept_peers, "HEAD_START_S", 0.05)
+    monkeypatch.setattr(kept_peers, "BACKOFF_MS", (50, 500))
 
 
 # ---- a log with recorded snapshots, and members that serve them

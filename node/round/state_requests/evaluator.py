@@ -6,7 +6,7 @@
 
 The copy costs the memory of the parameters once; training goes on meanwhile. A pass puts the copy
 in the place of the model's own parameters and back, in the trainer's line, where nothing else uses
-the model. `node.round.turns.measurement` says how long a pass may be.
+the model. `node.round.state_requests.measurement` says how long a pass may be.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from torch import Tensor
 from node.model.evaluate import nats_at
 from node.model.training import Tokens
 from node.replica.replica import Replica
-from node.round.turns.measurement import ROUNDS_MAX, Measurement, borrowed_ms
+from node.round.state_requests.measurement import ROUNDS_MAX, Measurement, borrowed_ms
 from node.status import NodeStatus
 from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire
@@ -42,7 +42,7 @@ FINISH_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """What an evaluator measures with. `copied`, `held_out` and `nats` block."""
+    """The tools of an evaluator. `copied`, `held_out` and `nats` block."""
 
     copied: Callable[[], Mapping[str, Tensor]]
     """A copy of the committed parameters."""
@@ -85,7 +85,7 @@ class Evaluator:
             self._asked = message
             self._idle.clear()
 
-    async def look(self, round: int) -> None:
+    async def show_state(self, round: int) -> None:
         """Copy the state if it is the one that is asked for; give up what takes too long."""
         asked = self._asked
         if asked is None:
@@ -120,16 +120,16 @@ class Evaluator:
 
     # ---- the time that there is
 
-    def worked(self, pass_ms: float, *, cut: bool) -> None:
+    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
         """The passes of a round are made, each in this time; `cut`: the bell ended them."""
         self._pass_ms, self._cut = pass_ms, cut
 
-    async def pass_time(self, busy: Callable[[], bool]) -> None:
+    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
         """Measure while nothing else can be done."""
         while self._begun and not busy():
             await self._pass(self._begun.measurement.idle_count(self._with.at_once()))
 
-    async def borrow(self, left_ms: float) -> None:
+    async def borrow_time(self, left_ms: float) -> None:
         """Measure a little in front of a round's passes, where the bell cuts rounds short."""
         lent_ms = borrowed_ms(left_ms, self._pass_ms, cut=self._cut)
         until_ms = self._with.clock_ms() + lent_ms
@@ -143,7 +143,7 @@ class Evaluator:
     async def finish(self) -> None:
         """Complete what was begun, within `FINISH_MS`: no round follows."""
         until_ms = self._with.clock_ms() + FINISH_MS
-        await self.pass_time(lambda: self._with.clock_ms() >= until_ms)
+        await self.use_idle_time(lambda: self._with.clock_ms() >= until_ms)
         self._drop("it had no time for it")
 
     # ---- the measurement

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.round.turns.measurement import IDLE_PASS_MS, Measurement, borrowed_ms
+from node.round.state_requests.measurement import IDLE_PASS_MS, Measurement, borrowed_ms
 
 
 def begun(samples: int = 64) -> Measurement:

@@ -14,7 +14,7 @@ A measurement lasts as many rounds as it takes. It uses two kinds of time:
 from dataclasses import dataclass
 
 IDLE_PASS_MS = 100
-"""Longest pass in idle time, but for a single sample."""
+"""Longest pass in idle time, except for a single sample."""
 
 BORROWED_PART = 4
 """A round gives at most its fourth part."""

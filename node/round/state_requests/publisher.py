@@ -95,7 +95,7 @@ class Publisher:
         if not self._leaving and (message.write or message.second or self._outlet.url):
             self._asked = message
 
-    async def look(self, round: int) -> None:
+    async def show_state(self, round: int) -> None:
         """Say what the state is if it is the one that is asked for, and begin to send it."""
         asked = self._asked
         if asked is None or asked.round > round:
@@ -142,8 +142,8 @@ class Publisher:
     # ---- the state
 
     async def _take(self, asked: wire.CheckpointAsked) -> None:
-        """Whoever is drawn to write gives up an older checkpoint, which nobody waits for now; an
-        address of the volunteer's gets one after the other.
+        """Begin a checkpoint. A member that is drawn to write gives up an older one, for which
+        nobody waits now; an address of the volunteer's gets one after the other.
         """
         busy = self._going is not None and not self._going.done()
         if busy and asked.write:
@@ -160,7 +160,7 @@ class Publisher:
             self._going = asyncio.create_task(self._go(asked, said))
 
     def _made(self, asked: wire.CheckpointAsked, *, files: bool) -> wire.CheckpointSaid:
-        """What this node says of its state; the files are written if they are wanted."""
+        """This node's report on its state; the files are written if they are wanted."""
         parameters = self._committed()
         digest, sha256 = state_digest(parameters), canonical_sha256(parameters)
         said = wire.CheckpointSaid(round=asked.round, state_digest=digest, sha256=sha256)
@@ -305,7 +305,7 @@ def publisher_of(
     outlet = Outlet(
         settings.directory / DIRECTORY_NAME,
         client.send,
-        client.put_checkpoint,
+        client.calls.put_checkpoint,
         settings.publish,
         settings.upload_limit,
     )

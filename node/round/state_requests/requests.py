@@ -1,4 +1,4 @@
-"""What the trainer and its rounds see of the turns of a node."""
+"""The interface between the trainer and this node's work on requests of the coordinator."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -6,8 +6,8 @@ from typing import Protocol
 from node.control.client import CoordinatorClient
 from node.data.corpus import Corpus
 from node.replica.replica import Replica
-from node.round.turns.evaluator import Evaluator, evaluator_of
-from node.round.turns.publisher import Publisher, publisher_of
+from node.round.state_requests.evaluator import Evaluator, evaluator_of
+from node.round.state_requests.publisher import Publisher, publisher_of
 from node.settings import NodeSettings
 from node.status import NodeStatus
 from node.system.clock import own_clock_ms
@@ -16,45 +16,49 @@ from protocol import wire_pb2 as wire
 from protocol.run_info import RunInfo
 
 
-class StateTurns(Protocol):
-    """The part of a node that is asked to do something with a state."""
+class StateRequests(Protocol):
+    """The part of a node that works on requests of the coordinator about a state."""
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
-        """The coordinator asks for something about the state after a round."""
+        """Take a request about the state after a round."""
 
-    async def look(self, round: int) -> None:
-        """The replica's state is the one after `round`, and stays it until this returns."""
+    async def show_state(self, round: int) -> None:
+        """Begin what is asked for of the state after `round`, which the replica has and keeps until
+        this returns.
+        """
 
-    async def pass_time(self, busy: Callable[[], bool]) -> None:
-        """The trainer has nothing to do until `busy()`; nothing else touches the model."""
+    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
+        """Measure until the trainer is `busy()` again. Nothing else touches the model meanwhile."""
 
-    async def borrow(self, left_ms: float) -> None:
-        """A round begins, whose bell rings in this time; nothing else touches the model."""
+    async def borrow_time(self, left_ms: float) -> None:
+        """Measure a little in front of the passes of a round whose bell rings in this time. Nothing
+        else touches the model meanwhile.
+        """
 
-    def worked(self, pass_ms: float, *, cut: bool) -> None:
+    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
         """The passes of a round are made, each in this time; `cut`: the bell ended them."""
 
 
-class NoTurns:
-    """Is asked for nothing."""
+class NoStateRequests:
+    """The part of a node that does nothing that is asked of it."""
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
-        """Nothing follows."""
+        return
 
-    async def look(self, round: int) -> None:
-        """Nothing is asked for."""
+    async def show_state(self, round: int) -> None:
+        return
 
-    async def pass_time(self, busy: Callable[[], bool]) -> None:
-        """Nothing is to be measured."""
+    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
+        return
 
-    async def borrow(self, left_ms: float) -> None:
-        """Nothing is to be measured."""
+    async def borrow_time(self, left_ms: float) -> None:
+        return
 
-    def worked(self, pass_ms: float, *, cut: bool) -> None:
-        """Nothing is to be measured."""
+    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
+        return
 
 
-class Turns:
+class PublisherAndEvaluator:
     """The publisher and the evaluator of a node."""
 
     def __init__(
@@ -64,30 +68,25 @@ class Turns:
         self._duty = duty or DutyKeeper()
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
-        """Hand a request to the part that it is for."""
         if message.WhichOneof("kind") == "checkpoint":
             self.publisher.asked(message.checkpoint)
         else:
             self.evaluator.asked(message.evaluation)
 
-    async def look(self, round: int) -> None:
-        """Show the state to both."""
-        await self.publisher.look(round)
-        await self.evaluator.look(round)
+    async def show_state(self, round: int) -> None:
+        await self.publisher.show_state(round)
+        await self.evaluator.show_state(round)
 
-    async def pass_time(self, busy: Callable[[], bool]) -> None:
-        """Measure meanwhile."""
+    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
         with self._duty.counted():
-            await self.evaluator.pass_time(busy)
+            await self.evaluator.use_idle_time(busy)
 
-    async def borrow(self, left_ms: float) -> None:
-        """Measure a little, if the round has the time."""
+    async def borrow_time(self, left_ms: float) -> None:
         with self._duty.counted():
-            await self.evaluator.borrow(left_ms)
+            await self.evaluator.borrow_time(left_ms)
 
-    def worked(self, pass_ms: float, *, cut: bool) -> None:
-        """Tell what a round's time was spent on."""
-        self.evaluator.worked(pass_ms, cut=cut)
+    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
+        self.evaluator.note_passes(pass_ms, cut=cut)
 
     def leave(self) -> None:
         """This node is to leave: others do what it was asked for."""
@@ -100,7 +99,7 @@ class Turns:
         await self.publisher.finish()
 
 
-def turns_of(
+def publisher_and_evaluator(
     settings: NodeSettings,
     info: RunInfo,
     replica: Replica,
@@ -109,7 +108,7 @@ def turns_of(
     *,
     status: NodeStatus,
     duty: DutyKeeper,
-) -> Turns:
+) -> PublisherAndEvaluator:
     """The publisher and the evaluator of a node with these settings; `SettingsError` as
     `publisher_of`.
     """
@@ -123,4 +122,4 @@ def turns_of(
     )
     tokenizer, loss_of = corpus.tokenizer, evaluator.loss_of
     publisher = publisher_of(settings, info, replica, tokenizer, client, loss_of=loss_of)
-    return Turns(publisher, evaluator, duty)
+    return PublisherAndEvaluator(publisher, evaluator, duty)

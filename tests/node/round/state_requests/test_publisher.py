@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from node.replica.digest import canonical_sha256, state_digest
-from node.round.turns import publisher as module
-from node.round.turns.publisher import Outlet, Publisher
+from node.round.state_requests import publisher as module
+from node.round.state_requests.publisher import Outlet, Publisher
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError
 from protocol.ids import RunId
@@ -56,7 +56,7 @@ class Stage:
                 round=round, step=round, ticket=b"t", room_bytes=10**6, samples=4, **roles
             )
         )
-        await self.publisher.look(round)
+        await self.publisher.show_state(round)
         await self.publisher.finish()
 
 
@@ -97,11 +97,11 @@ async def test_the_state_of_an_earlier_round_is_waited_with_and_one_past_it_decl
 ) -> None:
     stage = Stage(tmp_path)
     stage.publisher.asked(wire.CheckpointAsked(round=7, second=True))
-    await stage.publisher.look(6)
+    await stage.publisher.show_state(6)
     assert not stage.said
-    await stage.publisher.look(8)
+    await stage.publisher.show_state(8)
     assert stage.said[0].failure == "its state holds round 8 already"
-    await stage.publisher.look(8)
+    await stage.publisher.show_state(8)
     assert len(stage.said) == 1
 
 
@@ -170,7 +170,7 @@ async def test_a_writer_that_is_drawn_again_gives_the_older_checkpoint_up(tmp_pa
     for round in (7, 8):
         taken.clear()
         stage.publisher.asked(wire.CheckpointAsked(round=round, write=True, room_bytes=10**6))
-        await stage.publisher.look(round)
+        await stage.publisher.show_state(round)
         await until(taken.is_set)
     await stage.publisher.stop()
     assert [(said.round, said.failure) for said in stage.said] == [(7, ""), (8, "")]
@@ -191,10 +191,10 @@ async def test_a_node_that_leaves_gives_the_upload_up(tmp_path: Path) -> None:
         stage.write,
     )
     stage.publisher.asked(wire.CheckpointAsked(round=7, write=True, room_bytes=10**6))
-    await stage.publisher.look(7)
+    await stage.publisher.show_state(7)
     await until(taken.is_set)
     stage.publisher.leave()
     await stage.publisher.finish()
     stage.publisher.asked(wire.CheckpointAsked(round=8, write=True, room_bytes=10**6))
-    await stage.publisher.look(8)
+    await stage.publisher.show_state(8)
     assert len(stage.said) == 1

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from lockstep.volunteer.manners import (
+from lockstep.volunteer.limits import (
     Limits,
     changed,
     hold,

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from node.model.training import Tokens
-from node.round.turns import evaluator as module
-from node.round.turns.evaluator import Evaluator, Instruments
-from node.round.turns.measurement import ROUNDS_MAX
+from node.round.state_requests import evaluator as module
+from node.round.state_requests.evaluator import Evaluator, Instruments
+from node.round.state_requests.measurement import ROUNDS_MAX
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.errors import DataError
@@ -55,14 +55,14 @@ class Stage:
 
     async def begin(self, round: int = 7) -> None:
         self.evaluator.asked(wire.EvaluationAsked(round=round, samples=64))
-        await self.evaluator.look(round)
+        await self.evaluator.show_state(round)
 
 
 async def test_the_state_is_that_of_the_round_whatever_is_trained_meanwhile() -> None:
     stage = Stage()
     await stage.begin()
     stage.parameter = 9.0
-    await stage.evaluator.pass_time(lambda: False)
+    await stage.evaluator.use_idle_time(lambda: False)
     (said,) = stage.said
     assert (said.round, said.loss, said.samples, said.failure) == (7, 2.5, 6, "")
     assert said.data_sha256 == sha256(SAMPLES.astype("<i8").tobytes())
@@ -73,49 +73,49 @@ async def test_the_state_is_that_of_the_round_whatever_is_trained_meanwhile() ->
 async def test_idle_passes_end_as_soon_as_there_is_something_to_do() -> None:
     stage = Stage()
     await stage.begin()
-    await stage.evaluator.pass_time(lambda: len(stage.passes) >= 1)
+    await stage.evaluator.use_idle_time(lambda: len(stage.passes) >= 1)
     assert stage.passes == [1]
     assert not stage.said
-    await stage.evaluator.pass_time(lambda: False)
+    await stage.evaluator.use_idle_time(lambda: False)
     assert stage.passes == [1, 4, 1], "four of 20 ms are a short pass"
 
 
 async def test_a_round_that_is_not_cut_lends_nothing_and_one_that_is_lends_a_part() -> None:
     stage = Stage()
     await stage.begin()
-    await stage.evaluator.borrow(1000)
+    await stage.evaluator.borrow_time(1000)
     assert not stage.passes
-    stage.evaluator.worked(pass_ms=10, cut=True)
-    await stage.evaluator.borrow(240)
+    stage.evaluator.note_passes(pass_ms=10, cut=True)
+    await stage.evaluator.borrow_time(240)
     assert stage.now_ms <= 240 / 4
     assert stage.passes == [1, 2]
-    await stage.evaluator.borrow(10_000)
+    await stage.evaluator.borrow_time(10_000)
     assert [said.loss for said in stage.said] == [2.5]
 
 
 async def test_a_state_that_is_past_is_declined_and_one_to_come_is_waited_for() -> None:
     stage = Stage()
     stage.evaluator.asked(wire.EvaluationAsked(round=7, samples=64))
-    await stage.evaluator.look(6)
-    await stage.evaluator.pass_time(lambda: False)
+    await stage.evaluator.show_state(6)
+    await stage.evaluator.use_idle_time(lambda: False)
     assert not stage.said
     assert not stage.passes
-    await stage.evaluator.look(8)
+    await stage.evaluator.show_state(8)
     assert stage.said[0].failure == "its state holds round 8 already"
-    await stage.evaluator.look(8)
+    await stage.evaluator.show_state(8)
     assert len(stage.said) == 1
 
 
 async def test_the_same_request_again_changes_nothing_and_a_newer_one_takes_its_place() -> None:
     stage = Stage()
     await stage.begin(7)
-    await stage.evaluator.pass_time(lambda: len(stage.passes) >= 1)
+    await stage.evaluator.use_idle_time(lambda: len(stage.passes) >= 1)
     stage.evaluator.asked(wire.EvaluationAsked(round=7, samples=64))
-    await stage.evaluator.look(8)
+    await stage.evaluator.show_state(8)
     assert not stage.said
     stage.parameter = 3.5
     await stage.begin(9)
-    await stage.evaluator.pass_time(lambda: False)
+    await stage.evaluator.use_idle_time(lambda: False)
     assert [(said.round, said.loss) for said in stage.said] == [(9, 3.5)]
 
 
@@ -124,8 +124,8 @@ async def test_a_node_without_time_says_so_after_some_rounds() -> None:
     await stage.begin(7)
     for round in range(8, 8 + ROUNDS_MAX + 1):
         assert not stage.said
-        await stage.evaluator.look(round)
-        await stage.evaluator.look(round)
+        await stage.evaluator.show_state(round)
+        await stage.evaluator.show_state(round)
     assert "found no time" in stage.said[0].failure
 
 
@@ -134,7 +134,7 @@ async def test_a_loss_that_is_none_is_said_in_words(parameter: float) -> None:
     stage = Stage()
     stage.parameter = parameter
     await stage.begin()
-    await stage.evaluator.pass_time(lambda: False)
+    await stage.evaluator.use_idle_time(lambda: False)
     assert stage.said[0].failure.startswith("the loss is ")
     assert stage.status.validation_loss is None
 
@@ -147,7 +147,7 @@ async def test_data_that_cannot_be_read_and_memory_that_is_full_end_the_turn_onl
         assert stage.said[0].failure in ("no held-out text", "full")
         stage.error = None
         await stage.begin(9)
-        await stage.evaluator.pass_time(lambda: False)
+        await stage.evaluator.use_idle_time(lambda: False)
         assert stage.said[1].loss == 2.5
 
 
@@ -169,8 +169,8 @@ async def test_a_copy_takes_no_memory_that_training_may_need(
         NodeStatus("me", "me"),
     )
     evaluator.asked(wire.EvaluationAsked(round=7, samples=64))
-    await evaluator.look(7)
-    await evaluator.pass_time(lambda: False)
+    await evaluator.show_state(7)
+    await evaluator.use_idle_time(lambda: False)
     failure = "" if measures else "a copy of the parameters needs 12 bytes, and 23 are free"
     assert said[0].failure.partition(":")[0] == failure
 
@@ -202,7 +202,7 @@ async def test_the_writer_of_a_checkpoint_waits_for_the_loss_of_its_state() -> N
     assert await stage.evaluator.loss_of(7, patience_s=0.0) is None
     waiting = asyncio.create_task(stage.evaluator.loss_of(7, patience_s=60))
     await asyncio.sleep(0)
-    await stage.evaluator.pass_time(lambda: False)
+    await stage.evaluator.use_idle_time(lambda: False)
     assert await waiting == 2.5
     assert await stage.evaluator.loss_of(8, patience_s=60) is None
 
@@ -210,21 +210,21 @@ async def test_the_writer_of_a_checkpoint_waits_for_the_loss_of_its_state() -> N
 async def test_it_waits_also_while_the_state_is_being_copied() -> None:
     stage = Stage()
     stage.evaluator.asked(wire.EvaluationAsked(round=7, samples=64))
-    looking = asyncio.create_task(stage.evaluator.look(7))
+    looking = asyncio.create_task(stage.evaluator.show_state(7))
     await asyncio.sleep(0)
     waiting = asyncio.create_task(stage.evaluator.loss_of(7, patience_s=60))
     await looking
-    await stage.evaluator.pass_time(lambda: False)
+    await stage.evaluator.use_idle_time(lambda: False)
     assert await waiting == 2.5
 
 
 async def test_a_node_that_leaves_while_the_state_is_being_copied_measures_nothing() -> None:
     stage = Stage()
     stage.evaluator.asked(wire.EvaluationAsked(round=7, samples=64))
-    looking = asyncio.create_task(stage.evaluator.look(7))
+    looking = asyncio.create_task(stage.evaluator.show_state(7))
     await asyncio.sleep(0)
     stage.evaluator.leave()
     await looking
-    await stage.evaluator.pass_time(lambda: False)
+    await stage.evaluator.use_idle_time(lambda: False)
     assert [said.failure for said in stage.said] == ["it leaves"]
     assert not stage.passes

@@ -1,0 +1,213 @@
+"""The peers to which a mesh keeps links, and the task that each of them has.
+
+    wait until unlinked -> dial its addresses -> carry the link -> again
+
+Rules
+- A peer that cannot be dialled (behind a router, or of another transport) links when it dials.
+- Dialling pauses longer after each failure, and starts at once when the peer's addresses change.
+- A relayed link is dialled again at intervals: a direct one replaces it as soon as one is possible.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from node.links.link import Link
+from node.links.link_choice import host_part
+from node.links.network import PeerAddress
+from node.system.backoff import Backoff
+from node.transports.base import DIAL_S, Pipe, Transport
+from protocol.errors import UnavailableError
+from protocol.ids import PeerId, short
+from protocol.limits import ADDRESSES_MAX
+
+LINKS_MAX = 64
+"""Peers to which links are kept; with more members, the most important ones."""
+
+LINK_S = 5
+"""Longest wait of an offer or a fetch for a link that is being dialled."""
+
+BACKOFF_MS = (500, 30_000)
+"""First and longest pause between two attempts to dial a peer; half more or less at random."""
+
+HEAD_START_S = 1.0
+"""Time that the higher peer id leaves to the lower one to dial, so that not both do."""
+
+UPGRADE_S = 30.0
+"""Pause between two attempts to replace a relayed link by a direct one."""
+
+HEALTHY_MS = 30_000
+"""Time after which a link counts as good: the next dial begins with the first pause."""
+
+
+class Links(Protocol):
+    """The mesh, as the tasks that dial see it."""
+
+    clock_ms: Callable[[], int]
+
+    def link_with(self, peer: PeerId) -> Link | None:
+        """The proven link with a peer, if there is one."""
+
+    def carry(self, pipe: Pipe, kind: str, expected: PeerId) -> tuple[Link, asyncio.Task[None]]:
+        """Make a link of a pipe to a peer that was dialled; the task ends with it."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task until it ends, or the mesh stops."""
+
+
+@dataclass(slots=True)
+class KeptPeer:
+    """One such peer, and what its task waits for."""
+
+    remote: PeerAddress
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set for its task: the addresses changed, or a link opened or ended."""
+    linked: asyncio.Event = field(default_factory=asyncio.Event)
+    trouble: str = "not dialled yet"
+    task: asyncio.Task[None] | None = None
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Wait until its addresses or its link change, or for `timeout_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self.changed.wait()
+        self.changed.clear()
+
+
+class KeptPeers:
+    """The kept peers of one node, whose id is `own`. `transports` may lose some that do not
+    start.
+    """
+
+    def __init__(self, own: PeerId, transports: Sequence[Transport], links: Links) -> None:
+        self._own, self._transports, self._links = own, transports, links
+        self._peers: dict[PeerId, KeptPeer] = {}
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._peers
+
+    @property
+    def hosts(self) -> set[str]:
+        """The hosts of all their addresses."""
+        return {
+            host_part(address) for kept in self._peers.values() for address in kept.remote.addresses
+        }
+
+    def troubles(self) -> dict[PeerId, str]:
+        """The reason why a link is missing, by peer."""
+        return {
+            peer: kept.trouble
+            for peer, kept in sorted(self._peers.items())
+            if self._links.link_with(peer) is None
+        }
+
+    # ---- for the mesh
+
+    def keep(self, remotes: Sequence[PeerAddress]) -> None:
+        """Keep links to these peers from now on, the most important first, and to no others."""
+        wanted = {
+            remote.peer_id: remote for remote in remotes[:LINKS_MAX] if remote.peer_id != self._own
+        }
+        for peer in self._peers.keys() - wanted.keys():
+            if task := self._peers.pop(peer).task:
+                task.cancel()
+        for peer, remote in wanted.items():
+            self._keep(peer, remote)
+
+    async def link_to(self, remote: PeerAddress) -> Link:
+        """The link to a peer, which is kept from now on; `UnavailableError` if none opens within
+        `LINK_S`.
+        """
+        peer = remote.peer_id
+        if link := self._links.link_with(peer):
+            return link
+        kept = self._peers.get(peer) or self._keep(peer, remote)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINK_S):
+                await kept.linked.wait()
+        if link := self._links.link_with(peer):
+            return link
+        raise UnavailableError(f"no link to {short(peer)}: {kept.trouble}")
+
+    def on_linked(self, peer: PeerId) -> None:
+        """A link to the peer is open."""
+        if kept := self._peers.get(peer):
+            kept.linked.set()
+            kept.changed.set()
+
+    def on_unlinked(self, peer: PeerId) -> None:
+        """The last link to the peer has ended."""
+        if kept := self._peers.get(peer):
+            kept.linked.clear()
+            kept.changed.set()
+
+    def note_trouble(self, peer: PeerId, trouble: str) -> None:
+        """A link to the peer has failed, or ended, for this reason."""
+        if kept := self._peers.get(peer):
+            kept.trouble = trouble
+
+    # ---- the task of each
+
+    def _keep(self, peer: PeerId, remote: PeerAddress) -> KeptPeer:
+        kept = self._peers.get(peer)
+        if kept is None:
+            kept = self._peers[peer] = KeptPeer(remote)
+            kept.task = self._links.spawn(self._keep_linked(peer, kept))
+            if link := self._links.link_with(peer):
+                link.limit(None)  # a stranger no more
+        elif kept.remote != remote:
+            kept.remote = remote
+            kept.changed.set()
+        return kept
+
+    async def _keep_linked(self, peer: PeerId, kept: KeptPeer) -> None:
+        """Dial whenever there is no link, or only a relayed one, for as long as the peer is
+        kept.
+        """
+        backoff = Backoff(*BACKOFF_MS)
+        head_start_s = HEAD_START_S if peer < self._own else 0.0
+        await kept.wait(head_start_s)
+        while True:
+            if link := self._links.link_with(peer):
+                since_ms = self._links.clock_ms()
+                await kept.wait(UPGRADE_S if link.pipe.relayed else None)
+                if self._links.clock_ms() - since_ms > HEALTHY_MS:
+                    backoff.reset()
+                if self._links.link_with(peer) is None:
+                    await kept.wait(head_start_s)
+            for address in kept.remote.addresses[:ADDRESSES_MAX]:
+                await self._dial(peer, address, kept)
+            if self._links.link_with(peer) is None:
+                await kept.wait(backoff.next() / 1000 * random.uniform(0.5, 1.5))
+
+    async def _dial(self, peer: PeerId, address: str, kept: KeptPeer) -> None:
+        """Try one address, unless there is a direct link; return once the new link is proven or has
+        failed.
+        """
+        transport = next(
+            (transport for transport in self._transports if transport.dials(address)), None
+        )
+        link = self._links.link_with(peer)
+        if transport is None or (link and not link.pipe.relayed):
+            return
+        try:
+            async with asyncio.timeout(DIAL_S + 1):  # for a transport that breaks its promise
+                pipe = await transport.dial(address)
+        except TimeoutError:
+            kept.trouble = f"{address}: no answer within {DIAL_S + 1} s"
+            return
+        except UnavailableError as error:
+            kept.trouble = f"{address}: {error}"
+            return
+        if pipe.relayed and self._links.link_with(peer):  # asked again: a dial takes seconds
+            await pipe.close()  # it would not replace the link that exists
+            return
+        opened, carrying = self._links.carry(pipe, transport.kind, peer)
+        proven = asyncio.create_task(opened.proven.wait())
+        try:
+            await asyncio.wait((carrying, proven), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            proven.cancel()
