@@ -49,6 +49,7 @@ PAGES: dict[str, Blocks] = {
     "links.md": {"links": tables.links},
     "scale.md": {"scale": tables.scale},
     "chaos.md": {"chaos": tables.chaos, "busy": tables.chaos_busy},
+    "notes/local-steps-first.md": {"expected-later": partial(local_steps.expected, later=True)},
     "notes/headline-rates.md": {"rates": headline.rates},
     "notes/parity-tries.md": {
         sweep: partial(parity.tables, sweep) for sweep in SWEEPS if not sweep.startswith("local")
