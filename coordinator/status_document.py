@@ -293,6 +293,8 @@ def _audited(audit: WorkAudit) -> dict[str, Any]:
     }
     if draw := audit.draw:
         found["draw"] = {"lot": draw.lot.hex(), "share": draw.share / WHOLE}
+    if cross := audit.cross:
+        found["cross"] = {"differ": cross.differ, "own": cross.own}
     if source := audit.source:
         digest = source.digest.hex()
         found["source"] = {"peer_id": source.author, "round": source.round, "payload": digest}

@@ -29,6 +29,8 @@ from node.demo.gradient_scaling import GradientScaling, Scale
 from protocol.codec.payload import Coefficients
 from protocol.limits import CHUNK_ENTRIES
 
+Signs = npt.NDArray[np.int8]
+
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
@@ -66,10 +68,17 @@ def sign_agreement(sent: Coefficients, gradient: Tensor) -> Agreement:
     """A payload's signs beside those of `gradient`, float32 [chunks, 64, 64] as
     `gradient_coefficients` makes it.
     """
+    followed = signs_followed(sent, gradient)
+    return Agreement(int(np.count_nonzero(followed)), int(np.count_nonzero(followed > 0)))
+
+
+def signs_followed(sent: Coefficients, gradient: Tensor) -> Signs:
+    """int8 [n], for each place of a payload: 1 where its sign is that of `gradient`, -1 where it is
+    the other one, 0 where the gradient has none.
+    """
     entries = gradient.reshape(-1)
     found = entries[torch.from_numpy(_places(sent))].sign().numpy().astype(np.int8)
-    signs = np.sign(sent.values).astype(np.int8)
-    return Agreement(int(np.count_nonzero(found)), int(np.count_nonzero(found == signs)))
+    return (found * np.sign(sent.values)).astype(np.int8)
 
 
 def shared_places(one: Coefficients, other: Coefficients) -> float:

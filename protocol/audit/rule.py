@@ -95,6 +95,11 @@ COPIES: Final = 3
 
 AMONG_ROUNDS: Final = 256
 
+CROSS_ODDS: Final = 41
+"""Square of the standard deviations of chance by which a copy follows the gradient of its source's
+author and not its own: once in ten thousand million, as for turned signs. Honest payloads followed
+their own in 68 to 100 % of the places where another's differs (docs/results/attack.md)."""
+
 BITS_OF_A_BYTE: Final = 8
 """Signs that one byte of a payload holds, at most."""
 
@@ -128,13 +133,14 @@ def misplaced(evidence: Evidence, spec: RunSpec) -> str:
     """Why nobody can tell in a run what the evidence says; empty where one can."""
     if spec.algorithm.name != "demo":
         return f"expected evidence in a run of demo alone, this one is of {spec.algorithm.name}"
-    if evidence.finding == "copied work":
+    worked = [audit for audit in evidence.audits if audit.source is None or audit.cross]
+    if not worked:
         return ""
     if not spec.data.manifest_sha256:
         return (
             "expected evidence about work on the run's own data, which its run file does not name"
         )
-    for audit in evidence.audits:
+    for audit in worked:
         if spec.rounds.overlap_at(audit.round):
             return (
                 "expected evidence about rounds that wait for the decision before them, got round "
@@ -147,7 +153,8 @@ def unfounded(author: PeerId, audit: WorkAudit, commit: Commit | None) -> str:
     """Why an audit is not of the payloads that `commit`, which is that of its round, names; empty
     when it is. None: the log has no such round.
     """
-    named = [(author, audit.digest, audit.compared)]
+    differ = audit.cross.differ if audit.cross else 0
+    named = [(author, audit.digest, max(audit.compared, differ))]
     named += [(each.author, each.digest, each.compared) for each in audit.companions]
     entries = {(entry.author, entry.digest): entry for entry in commit.entries} if commit else {}
     for peer, digest, compared in named:
@@ -337,6 +344,14 @@ def is_foreign(audit: WorkAudit) -> bool:
     return audit.source is not None and audit.source.digest == audit.digest
 
 
+def is_crossed(audit: WorkAudit) -> bool:
+    """Whether a payload follows the gradient of another author of its round, and not its own."""
+    if audit.cross is None:
+        return False
+    against = audit.cross.differ - 2 * audit.cross.own
+    return against > 0 and against * against >= CROSS_ODDS * audit.cross.differ
+
+
 def _copies_flaw(evidence: Evidence) -> str:
     audits = evidence.audits
     for audit in audits:
@@ -346,7 +361,13 @@ def _copies_flaw(evidence: Evidence) -> str:
                 f"expected a likeness of {_percent(least)} % or more, got "
                 f"{_percent(audit.agreement)} % in round {audit.round}"
             )
-    if len(audits) < COPIES and not any(map(is_foreign, audits)):
+        if audit.cross and not is_crossed(audit):
+            return (
+                "expected a copy that follows the gradient of its source's author against its own, "
+                f"got {audit.cross.own} of {audit.cross.differ} signs of its own in round "
+                f"{audit.round}"
+            )
+    if len(audits) < COPIES and not any(is_foreign(each) or each.cross for each in audits):
         return f"expected {COPIES} copies or the very bytes of another, got {len(audits)}"
     if (rounds := audits[-1].round - audits[0].round) >= AMONG_ROUNDS:
         return f"expected copies within {AMONG_ROUNDS} rounds, got {rounds} rounds between them"

@@ -76,6 +76,17 @@ class Companion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """Signs that were compared."""
 
 
+class Cross(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Whose gradient a copied payload follows, at its places where those of its author and of the
+    source's author have different signs.
+    """
+
+    differ: Count
+    """Places."""
+    own: Count
+    """Those of them at which it has the sign of its author's gradient."""
+
+
 class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How far one committed payload agrees with the gradient of its author's samples, or is like
     another payload.
@@ -98,6 +109,8 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """The audits from which `expected` follows, none where that is `CHANCE`."""
     draw: Draw | None = None
     """By which lot the round was audited; None where that proves itself: turned signs, copies."""
+    cross: Cross | None = None
+    """What tells the copy from its source where both are of one round; else None."""
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -176,6 +189,8 @@ def _require_sources(evidence: Evidence) -> None:
     """
     for audit in evidence.audits:
         source = audit.source
+        if audit.cross and source is None:
+            raise RemoteProtocolError("expected a source beside the copy, got none")
         if (source is not None) != (evidence.finding == "copied work"):
             raise RemoteProtocolError(
                 f"expected a source exactly of copied work, got {evidence.finding} with "
@@ -185,12 +200,26 @@ def _require_sources(evidence: Evidence) -> None:
             continue
         parse_peer_id(source.author)
         parse_digest(source.digest)
-        if (source.round, source.author) == (audit.round, evidence.author) or (
+        if audit.cross:
+            _require_cross(evidence.author, audit, audit.cross, source)
+        elif (source.round, source.author) == (audit.round, evidence.author) or (
             source.round >= audit.round and source.digest != audit.digest
         ):
             raise RemoteProtocolError(
                 f"expected a source before round {audit.round}, got one of round {source.round}"
             )
+
+
+def _require_cross(author: PeerId, audit: WorkAudit, cross: Cross, source: Source) -> None:
+    if source.round != audit.round or source.author == author or source.digest == audit.digest:
+        raise RemoteProtocolError(
+            f"expected another author's payload of round {audit.round} beside the copy, got one of "
+            f"round {source.round}"
+        )
+    if cross.own > cross.differ:
+        raise RemoteProtocolError(
+            f"expected at most {cross.differ} signs of the author's own gradient, got {cross.own}"
+        )
 
 
 def words(evidence: Evidence) -> str:

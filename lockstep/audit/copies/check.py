@@ -68,6 +68,10 @@ class CopyCheck:
             opened = await read.opened(accused)
             named = (opened[0].author, opened[0].round) if opened else None
             return float(named == (source.author, source.round))
+        if source.round == accused.round:  # the gradients tell which is the copy
+            copied = Sent(source.round, source.author, source.digest)
+            is_there = copied in self._sent[source.round]
+            return await read.likeness(accused, copied) if is_there else 0.0
         if source.round not in self._sent or 0 < source.round == self._begun:
             return None  # the round before it was not seen; before the first one is none
         then = self._sent[source.round]

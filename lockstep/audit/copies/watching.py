@@ -20,6 +20,7 @@ import msgspec
 from lockstep.audit.copies.judge import Copy, CopyBook, foreign, is_proof
 from lockstep.audit.copies.likeness import Near, Sent, Sketch, Window, drawn_chunks, sketch_of
 from lockstep.audit.copies.payloads import Payloads
+from lockstep.audit.copies.twins import Twins
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import Evidence, words
@@ -63,6 +64,8 @@ class CopyWatch:
         self._window = Window()
         self._saved_round = self._book.newest_round
         self._restarts, self._goes_back = 0, False
+        self.twins: list[Twins] = []
+        """Like payloads of the round that was looked at last, of which one may be the copy."""
 
     def drop(self) -> None:
         """The replay goes back: earlier payloads come again."""
@@ -84,6 +87,7 @@ class CopyWatch:
         if self._goes_back:
             self._goes_back = False
             self._book.go_back(commit.round)
+        self.twins = []
         sketches, copies = await self._read(commit, voids, read)
         compared = await asyncio.to_thread(self._window.add, sketches)
         self._book.learn(commit.round, len(sketches) + len(copies), compared.usual)
@@ -95,7 +99,11 @@ class CopyWatch:
             if proven:
                 copies.append(Copy(near.sent, near.earlier, value, min(1.0, self._book.usual)))
             elif near.earlier.round == commit.round:
-                named |= self._book.alike(near.sent, near.earlier, value)
+                alike = self._book.alike(near.sent, near.earlier, value)
+                named |= alike
+                if alike:
+                    usual = min(1.0, self._book.usual)
+                    self.twins.append(Twins(near.sent, near.earlier, value, usual))
         await self._take(copies, commit.round)
         return named
 

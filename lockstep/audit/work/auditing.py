@@ -9,6 +9,7 @@ parameters before the round are copied; there is one copy, so one panel is audit
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,11 +21,12 @@ from typing import Any
 import msgspec
 
 from lockstep.audit.copies.payloads import Payload
+from lockstep.audit.copies.twins import Twins, copies
 from lockstep.audit.work.ages import Ages
 from lockstep.audit.work.judge import Book, Look, Row, are_alike
 from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
-from node.demo.sign_audit import Agreement
+from node.demo.sign_audit import Agreement, Signs
 from node.replica.replica import Replica
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol import wire_pb2 as wire
@@ -66,6 +68,9 @@ class Panel:
     """Payloads that are not audited yet, with the positions of their samples."""
     ages: Ages
     """Those of the round."""
+    twins: Sequence[Twins]
+    followed: dict[tuple[PeerId, PeerId], Signs] = field(default_factory=dict)
+    """Of like payloads, as `lockstep.audit.copies.twins` wants it."""
     payload: bytes = b""
     """The first one, once its passes have begun."""
     passes: Recomputation | None = None
@@ -109,9 +114,10 @@ class WorkAudit:
         *,
         behind: int,
         named: frozenset[PeerId] = frozenset(),
+        twins: Sequence[Twins] = (),
     ) -> None:
         """A commit is about to be applied: maybe draw a panel of its authors. Those that the
-        comparison of payloads has `named` are suspects.
+        comparison of payloads has `named` are suspects; of `twins` one may be the copy.
         """
         self._budget.earn(time.monotonic(), len(commit.entries))
         self._ages.committed(commit.round, (entry.author for entry in commit.entries))
@@ -133,7 +139,7 @@ class WorkAudit:
         self._budget.spend(time.monotonic() - started_s)
         entries = {entry.author: entry for entry in commit.entries}
         left = [(entries[author], said[author]) for author in authors]
-        self._panel = Panel(commit.round, draw, left, deepcopy(self._ages))
+        self._panel = Panel(commit.round, draw, left, deepcopy(self._ages), twins)
 
     def drop(self) -> None:
         """The replay goes back: the round in hand may not be what it was."""
@@ -193,9 +199,26 @@ class WorkAudit:
         work.passes = None
         if found.compared:
             work.looks.append(look_of(entry, found, work.ages))
+        await self._follow(work, entry.author, payload)
+
+    async def _follow(self, work: Panel, author: PeerId, payload: Payload) -> None:
+        """Hold the like payloads against the gradient of this author of one of them."""
+        for pair in work.twins:
+            both = (pair.one, pair.other)
+            if author not in (sent.author for sent in both):
+                continue
+            for sent in both:
+                entry = Entry(sent.author, sent.digest, 0, 0, 0)
+                with contextlib.suppress(UnavailableError):
+                    blob = await payload(work.round, entry)
+                    found = await asyncio.to_thread(self._recomputer.followed, blob)
+                    if found is not None:
+                        work.followed[author, sent.author] = found
 
     async def _judge(self, work: Panel) -> None:
-        evidence = proven(self._book, work.round, work.looks, self._info.run_id, work.draw)
+        run_id = self._info.run_id
+        evidence = proven(self._book, work.round, work.looks, run_id, work.draw)
+        evidence += self._book.keep(work.round, copies(work.twins, work.followed, run_id))
         await asyncio.to_thread(self._save)
         for each in evidence:
             about = {"peer": each.author, "reason": words(each)}

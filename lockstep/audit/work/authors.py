@@ -5,6 +5,7 @@ copies, and whose work was not done.
 from typing import Any
 
 from lockstep.audit.copies.payloads import Payload, Payloads
+from lockstep.audit.copies.twins import Twins
 from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.work.auditing import WorkAudit
 from node.replica.replica import Replica
@@ -33,12 +34,15 @@ class AuthorAudit:
         """A commit is about to be applied. Raises `UnavailableError` when a payload of it is not
         there.
         """
-        named = frozenset[PeerId]()
+        named, twins = frozenset[PeerId](), list[Twins]()
         if self._copies:
             read = Payloads(payload, replica.shape)
             named = frozenset(await self._copies.look(commit, voids, read, restarts=restarts))
+            twins = self._copies.twins
         if self._work:
-            await self._work.before(commit, recorded, voids, replica, behind=behind, named=named)
+            await self._work.before(
+                commit, recorded, voids, replica, behind=behind, named=named, twins=twins
+            )
 
     def drop(self) -> None:
         """The replay goes back."""

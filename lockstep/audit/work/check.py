@@ -9,14 +9,17 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from lockstep.audit.copies.payloads import Payload
+from lockstep.audit.copies.twins import crossing
 from lockstep.audit.work.auditing import trained
 from lockstep.audit.work.recompute import Recomputer
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.audit import rule
 from protocol.codec.commits import Commit
-from protocol.codec.evidence import WHOLE, Evidence, WorkAudit
+from protocol.codec.evidence import WHOLE, Cross, Evidence, WorkAudit
 from protocol.errors import DivergedError
 from protocol.ids import Digest, PeerId, short
 from protocol.shuffle import Share
@@ -33,7 +36,7 @@ class WorkCheck:
         self._wanted: dict[int, list[tuple[PeerId, WorkAudit]]] = defaultdict(list)
         for each in evidence:
             for audit in each.audits:
-                if audit.source is None:  # copies are compared without data
+                if audit.source is None or audit.cross:  # other copies need no data
                     self._wanted[audit.round].append((each.author, audit))
         self.checked = 0
         """Audits that were computed again, with those of their companions, and the same result."""
@@ -59,28 +62,56 @@ class WorkCheck:
         for author, audit in wanted:
             if flaw := rule.unfounded(author, audit, commit):
                 raise DivergedError(f"evidence against {short(author)}: {flaw}")
+            source = audit.source
             said = [(author, audit.agreement)]
             said += [(each.author, each.agreement) for each in audit.companions]
-            for peer, agreement in said:
+            peers = [author, source.author] if source else [peer for peer, _ in said]
+            for peer in peers:
                 if peer not in shares:
                     raise DivergedError(
-                        f"evidence against {short(author)} names payload "
-                        f"{entries[peer].digest.hex()[:16]} of round {commit.round}, which the log "
-                        "has without its samples"
+                        f"evidence against {short(author)} names work of {short(peer)} in round "
+                        f"{commit.round}, which the log has without its samples"
                     )
-                if peer not in found:
-                    sent = await payload(commit.round, entries[peer])
-                    found[peer] = await self._agreement(shares[peer], sent)
-                _compare(author, peer, audit.round, agreement, found[peer])
+            if source:
+                sent = await payload(commit.round, entries[author])
+                await self._check_cross(author, audit, [shares[peer] for peer in peers], sent)
+            else:
+                for peer, agreement in said:
+                    if peer not in found:
+                        sent = await payload(commit.round, entries[peer])
+                        found[peer] = await self._agreement(shares[peer], sent)
+                    _compare(author, peer, audit.round, agreement, found[peer])
             self.checked += 1
 
+    async def _check_cross(
+        self, author: PeerId, audit: WorkAudit, shares: Sequence[Sequence[Share]], sent: bytes
+    ) -> None:
+        """Whether a payload follows the gradient over the second shares, not over the first, its
+        author's own.
+        """
+        followed = []
+        for each in shares:
+            await self._compute(each)
+            followed.append(self._recomputer.followed(sent))
+        own, other = followed
+        cross = Cross(0, 0) if own is None or other is None else crossing(own, other)
+        if not rule.is_crossed(msgspec.structs.replace(audit, cross=cross)):
+            raise DivergedError(
+                f"evidence against {short(author)} says that its payload of round {audit.round} "
+                "follows another's gradient, the recomputation says that it has the signs of its "
+                f"own in {cross.own} of {cross.differ} places"
+            )
+
     async def _agreement(self, shares: Sequence[Share], sent: bytes) -> int:
+        await self._compute(shares)
+        found = self._recomputer.agreement(sent)
+        return round(WHOLE * found.share) if found.compared else 0
+
+    async def _compute(self, shares: Sequence[Share]) -> None:
         passes = self._recomputer.begin(shares)
         while await asyncio.to_thread(passes.next):
             pass
         passes.finish()
-        found = self._recomputer.agreement(sent)
-        return round(WHOLE * found.share) if found.compared else 0
 
     def require_complete(self) -> None:
         """`DivergedError` when the evidence names rounds that the walk did not come by."""

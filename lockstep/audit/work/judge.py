@@ -125,7 +125,7 @@ class Book(msgspec.Struct):
     def take_early(self, round: int, looks: Sequence[Look], run_id: RunId) -> list[Evidence]:
         """The audits of one of the first rounds; returns what they prove."""
         self.early |= {look.author: round for look in looks}
-        return self._kept(round, [opposition(look, round, run_id) for look in looks])
+        return self.keep(round, [opposition(look, round, run_id) for look in looks])
 
     def take(self, round: int, looks: Sequence[Look], run_id: RunId, draw: Draw) -> list[Evidence]:
         """The audits of one panel, whose round `draw` has drawn; returns what they prove."""
@@ -139,9 +139,10 @@ class Book(msgspec.Struct):
                 continue
             self.untold = 0
             self._add(look.author, Row(audit, look.settled))
-        return self._kept(round, [self._judged(look, round, run_id) for look in looks])
+        return self.keep(round, [self._judged(look, round, run_id) for look in looks])
 
-    def _kept(self, round: int, verdicts: Sequence[Evidence | None]) -> list[Evidence]:
+    def keep(self, round: int, verdicts: Sequence[Evidence | None]) -> list[Evidence]:
+        """Remember what was proven in a round, and return it."""
         evidence = [each for each in verdicts if each]
         self.verdicts += len(evidence)
         self.newest_round = max(self.newest_round, round)

@@ -80,6 +80,8 @@ def _audit(shown: Any) -> dict[str, Any]:
     }
     if draw := shown.get("draw"):
         audit["draw"] = (bytes.fromhex(draw["lot"]), round(WHOLE * draw["share"]))
+    if cross := shown.get("cross"):
+        audit["cross"] = (cross["differ"], cross["own"])
     if source := shown.get("source"):
         digest = bytes.fromhex(source["payload"])
         audit["source"] = {"author": source["peer_id"], "round": source["round"], "digest": digest}

@@ -17,7 +17,13 @@ from torch import Tensor
 from node.data.corpus import Corpus
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import GradientError
-from node.demo.sign_audit import Agreement, gradient_coefficients, sign_agreement
+from node.demo.sign_audit import (
+    Agreement,
+    Signs,
+    gradient_coefficients,
+    sign_agreement,
+    signs_followed,
+)
 from node.model.build import build_model
 from node.model.training import GradientAccumulation, Tokens, TrainingModel
 from protocol.codec.payload import PayloadShape, decode
@@ -70,6 +76,8 @@ class Recomputer:
         self._trainee = TrainingModel(model, "cpu", PASS_SAMPLES)
         shapes = {name: tuple(p.shape) for name, p in self._trainee.parameters.items()}
         self._layout = ChunkLayout.from_shapes(shapes)
+        self._gradient: Tensor | None = None
+        """Coefficients of the gradient that was computed last, once they are asked for."""
 
     def stand_at(self, committed: Mapping[str, Tensor]) -> None:
         """Take over the parameters before a round."""
@@ -79,6 +87,7 @@ class Recomputer:
 
     def begin(self, shares: Sequence[Share]) -> Recomputation:
         """The passes over these positions of the data order, none of them made yet."""
+        self._gradient = None
         return Recomputation(self._trainee.passes(self._batches(shares)))
 
     def agreement(self, payload: bytes) -> Agreement:
@@ -86,14 +95,25 @@ class Recomputer:
         or gradient that counts for nothing agrees in nothing.
         """
         try:
-            coefficients = decode(payload, self.shape)[1]
-            gradients = {name: p.grad for name, p in self._trainee.parameters.items()}
-            scale = self._spec.algorithm.gradients
-            return sign_agreement(
-                coefficients, gradient_coefficients(self._layout, gradients, scale)
-            )
+            return sign_agreement(decode(payload, self.shape)[1], self._coefficients())
         except (RemoteProtocolError, GradientError):
             return Agreement(0, 0)
+
+    def followed(self, payload: bytes) -> Signs | None:
+        """Where a payload has the signs of the gradient that was computed last
+        (`node.demo.sign_audit.signs_followed`); None where one of them counts for nothing.
+        """
+        try:
+            return signs_followed(decode(payload, self.shape)[1], self._coefficients())
+        except (RemoteProtocolError, GradientError):
+            return None
+
+    def _coefficients(self) -> Tensor:
+        if self._gradient is None:  # gradients are changed by it
+            gradients = {name: p.grad for name, p in self._trainee.parameters.items()}
+            scale = self._spec.algorithm.gradients
+            self._gradient = gradient_coefficients(self._layout, gradients, scale)
+        return self._gradient
 
     @property
     def shape(self) -> PayloadShape:

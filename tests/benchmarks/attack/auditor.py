@@ -8,17 +8,19 @@ reaches the coordinator `DELAY_ROUNDS` later.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.audit.copies.payloads import Payloads
+from lockstep.audit.copies.twins import copies
 from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.work.ages import Ages
 from lockstep.audit.work.auditing import drawn, look_of, proven
 from lockstep.audit.work.judge import Book
 from lockstep.audit.work.lottery import Budget
-from node.demo.sign_audit import Agreement
+from node.demo.sign_audit import Agreement, Signs
 from protocol.audit.lots import draw
 from protocol.audit.rule import EARLY_ROUNDS, PANEL
 from protocol.codec.commits import Commit, Entry
@@ -33,6 +35,9 @@ PEERS = [PeerId(f"{number + 1:032x}") for number in range(AUTHORS)]
 
 Sent = Mapping[int, Coefficients]
 """The payloads of a round, by author."""
+
+Follow = Callable[[int, int], Signs]
+"""Where the payload of the second author has the signs of the first one's gradient."""
 
 
 class Auditor:
@@ -61,17 +66,30 @@ class Auditor:
         self._runner.close()
 
     def look(
-        self, number: int, sent: Sent, audit: Callable[[int], Agreement]
+        self, number: int, sent: Sent, audit: Callable[[int], Agreement], follow: Follow
     ) -> dict[int, Evidence]:
         """The evidence that the payloads of a round bring, by author. `audit` computes an author's
-        gradient again.
+        gradient again, `follow` holds another's payload against it too.
         """
         self._found.clear()
         commit = self._commit(number, sent)
         read = Payloads(self._payload, self._shape)
         named = self._runner.run(self._watch.look(commit, frozenset(), read, restarts=0))
+        audited = len(self.audits)
         self._found += self._work(commit, frozenset(named), audit)
+        there = {author for _, author, _ in self.audits[audited:]}
+        self._found += self._copies(there, follow)
         return {PEERS.index(each.author): each for each in self._found}
+
+    def _copies(self, audited: set[int], follow: Follow) -> list[Evidence]:
+        """What the gradients of the audited authors tell of like payloads."""
+        followed = {}
+        for pair in self._watch.twins:
+            peers = (pair.one.author, pair.other.author)
+            for one, other in product(peers, peers):
+                if PEERS.index(one) in audited:
+                    followed[one, other] = follow(PEERS.index(one), PEERS.index(other))
+        return copies(self._watch.twins, followed, self._info.run_id)
 
     def _work(
         self, commit: Commit, named: frozenset[PeerId], audit: Callable[[int], Agreement]

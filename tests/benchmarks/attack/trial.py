@@ -12,9 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from torch import Tensor
+
 from node.demo.aggregate import apply
 from node.demo.engine import GradientError
-from node.demo.sign_audit import Agreement, gradient_coefficients, sign_agreement
+from node.demo.sign_audit import (
+    Agreement,
+    Signs,
+    gradient_coefficients,
+    sign_agreement,
+    signs_followed,
+)
 from node.demo.vote_sum import Contribution
 from protocol.codec.payload import Coefficients, PayloadShape
 from tests.benchmarks.attack.auditor import Auditor
@@ -150,16 +158,22 @@ class Trial:
         def audit(author: int) -> Agreement:
             return self._agreement(counted[author], self.fixture.gradients(shares[author]))
 
+        def follow(author: int, other: int) -> Signs:
+            own = self._coefficients_of(self.fixture.gradients(shares[author]))
+            return signs_followed(counted[other].votes, own)
+
         votes = {author: payload.votes for author, payload in counted.items()}
-        for author, evidence in auditor.look(number, votes, audit).items():
+        for author, evidence in auditor.look(number, votes, audit, follow).items():
             last = number + 1 + DELAY_ROUNDS
             self.result.removed.setdefault(author, (last, len(evidence.audits)))
 
     def _agreement(self, payload: Payload, gradients: Gradients) -> Agreement:
         """How far a payload agrees with the gradient of its author's share, which is changed."""
+        return sign_agreement(payload.votes, self._coefficients_of(gradients))
+
+    def _coefficients_of(self, gradients: Gradients) -> Tensor:
         fixture = self.fixture
-        own = gradient_coefficients(fixture.layout, gradients, fixture.cell.gradients)
-        return sign_agreement(payload.votes, own)
+        return gradient_coefficients(fixture.layout, gradients, fixture.cell.gradients)
 
 
 def trial_of(fixture: Fixture, case: Case) -> Result:

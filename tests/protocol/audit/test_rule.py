@@ -25,7 +25,7 @@ from protocol.audit.rule import (
     TELLING,
 )
 from protocol.codec.commits import Commit, Entry
-from protocol.codec.evidence import CHANCE, WHOLE, Companion, Evidence, Source, WorkAudit
+from protocol.codec.evidence import CHANCE, WHOLE, Companion, Cross, Evidence, Source, WorkAudit
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from tests.support.tiny import tiny_spec
@@ -90,6 +90,12 @@ def copied(likeness: int, count: int = COPIES, usual: int = 200, first: int = 10
     return Evidence(RUN, AUTHOR, "copied work", audits)
 
 
+def crossed(own: int, differ: int, likeness: int = WHOLE) -> Evidence:
+    digest, source = digest_of(AUTHOR, 3), Source(OTHERS[0], 3, digest_of(OTHERS[0], 3))
+    row = WorkAudit(3, digest, likeness, WHOLE, source, cross=Cross(differ, own))
+    return Evidence(RUN, AUTHOR, "copied work", (row,))
+
+
 def changed(evidence: Evidence, place: int, **fields: object) -> Evidence:
     """The evidence with another audit in one place."""
     audits = list(evidence.audits)
@@ -108,6 +114,8 @@ def changed(evidence: Evidence, place: int, **fields: object) -> Evidence:
         copied(COPY),
         copied(EXACT, usual=WHOLE),
         copied(EXACT, first=5),
+        crossed(0, 41),
+        crossed(76, 256),
     ],
 )
 def test_evidence_that_meets_the_thresholds_proves_what_it_finds(evidence: Evidence) -> None:
@@ -143,6 +151,11 @@ PROVEN = other_work(FAR, FAR, FAR)
         (copied(5000, usual=2000), "expected a likeness of 80 % or more"),
         (copied(EXACT - 1, first=5), "expected a likeness of 95 % or more"),
         (copied(WHOLE, count=COPIES - 1), "expected 3 copies or the very bytes of another, got 2"),
+        (crossed(0, 40), "expected a copy that follows the gradient of its source's author"),
+        (crossed(77, 256), "got 77 of 256 signs of its own in round 3"),
+        (crossed(250, 256), "got 250 of 256 signs of its own"),
+        (crossed(0, 0), "got 0 of 0 signs of its own"),
+        (crossed(0, 100, EXACT - 1), "expected a likeness of 95 % or more"),
         (changed(copied(WHOLE), 2, round=100 + AMONG_ROUNDS), "expected copies within 256 rounds"),
     ],
 )
@@ -205,6 +218,9 @@ def test_more_signs_than_a_payload_holds_are_refused() -> None:
     row = PROVEN.audits[0]
     small = commit(row.round, AUTHOR, *OTHERS, payload_bytes=COMPARED // 8 - 1)
     assert "no more signs than a payload of 591 bytes holds" in rule.unfounded(AUTHOR, row, small)
+    row = crossed(0, 8 * 5 + 1).audits[0]
+    small = commit(row.round, AUTHOR, payload_bytes=5)
+    assert "no more signs than a payload of 5 bytes holds" in rule.unfounded(AUTHOR, row, small)
 
 
 def test_an_audit_of_a_round_that_its_auditors_lot_has_not_drawn_is_refused() -> None:
@@ -235,6 +251,9 @@ def test_work_that_nobody_can_compute_again_is_no_evidence() -> None:
     spec = tiny_spec(overlap=1)
     named = spec.model_copy(
         update={"data": spec.data.model_copy(update={"manifest_sha256": "ab" * 32})}
+    )
+    assert "wait for the decision before them, got round 3," in rule.misplaced(
+        crossed(0, 41), named
     )
     assert "wait for the decision before them, got round 32" in rule.misplaced(PROVEN, named)
     assert rule.misplaced(copied(WHOLE), spec) == "", "copies are told there too"

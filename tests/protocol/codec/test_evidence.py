@@ -10,6 +10,7 @@ from protocol.codec.evidence import (
     COMPANIONS_MAX,
     EVIDENCE_BYTES_MAX,
     Companion,
+    Cross,
     Evidence,
     SignedEvidence,
     Source,
@@ -47,6 +48,21 @@ def copied(*rounds: int, source: int = 0, of: PeerId = OTHER) -> Evidence:
     named = Source(of, source, sha256(b"source"))
     rows = [msgspec.structs.replace(row, source=named) for row in evidence(*rounds).audits]
     return Evidence(RUN, AUTHOR, "copied work", tuple(rows))
+
+
+def crossed(
+    own: int = 10, *, source: int = 7, of: PeerId = OTHER, digest: bytes = b"s"
+) -> Evidence:
+    """Evidence of a copy of the same round."""
+    (row,) = evidence(7).audits
+    named = Source(of, source, sha256(digest))
+    row = msgspec.structs.replace(row, source=named, cross=Cross(100, own))
+    return Evidence(RUN, AUTHOR, "copied work", (row,))
+
+
+def unsourced(said: Evidence) -> Evidence:
+    rows = tuple(msgspec.structs.replace(row, source=None) for row in said.audits)
+    return msgspec.structs.replace(said, audits=rows)
 
 
 def resigned(body: bytes) -> SignedEvidence:
@@ -140,6 +156,12 @@ def test_changed_bytes_are_not_the_auditors() -> None:
         (packed(beside(OTHER, OTHER)), "each author once in the panel of round 1"),
         (packed(beside(OTHER, draw=Draw(bytes(63), 200))), "length >= 64"),
         (packed(beside(OTHER, draw=Draw(bytes(64), 0))), ">= 1"),
+        (packed(crossed(101)), "at most 100 signs of the author's own gradient, got 101"),
+        (packed(crossed(-1)), ">= 0"),
+        (packed(crossed(source=6)), "another author's payload of round 7"),
+        (packed(crossed(of=AUTHOR)), "another author's payload of round 7"),
+        (packed(crossed(digest=b"7")), "another author's payload of round 7"),
+        (packed(unsourced(crossed())), "expected a source beside the copy, got none"),
         (packed(beside(AUTHOR)), "each author once in the panel of round 1"),
         (packed(beside(*(PeerId(f"{n:032x}") for n in range(COMPANIONS_MAX + 1)))), "length <= 3"),
         (packed(beside(OTHER, agreement=10_001)), "<= 10000"),
@@ -174,6 +196,10 @@ def test_a_payload_of_another_header_may_have_its_source_in_the_same_round() -> 
     named = msgspec.structs.replace(row, source=Source(OTHER, 7, row.digest))
     said = Evidence(RUN, AUTHOR, "copied work", (named,))
     assert open_evidence(sign_evidence(said, KEY))[1] == said
+
+
+def test_a_copy_of_its_own_round_comes_back_with_what_tells_it_from_its_source() -> None:
+    assert open_evidence(sign_evidence(crossed(), KEY))[1] == crossed()
 
 
 def test_its_words_name_the_shares_and_the_first_rounds() -> None:

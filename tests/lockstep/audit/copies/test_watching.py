@@ -131,6 +131,8 @@ async def test_likeness_within_a_round_names_both_and_blames_nobody(watched: Wat
         own = watched.work()
         await watched.add({A: own, B: own, C: watched.work()})
         assert watched.suspects == {A, B}
+        (pair,) = watched.watch.twins
+        assert ({pair.one.author, pair.other.author}, pair.likeness) == ({A, B}, 1.0)
     assert not watched.found
     (pair,) = watched.watch.document()["alike"]
     assert pair["peers"] == [A, B]

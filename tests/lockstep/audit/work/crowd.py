@@ -32,7 +32,7 @@ def spec_for(corpus: Corpus) -> RunSpec:
 
 class Crowd:
     """Authors A, B, ...; those in `noisy` send places and signs by chance, those in `turned` every
-    sign turned.
+    sign turned, those in `copying` what A sends in the same round.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class Crowd:
         authors: int,
         noisy: tuple[int, ...] = (),
         turned: tuple[int, ...] = (),
+        copying: tuple[int, ...] = (),
     ) -> None:
         torch.set_num_threads(1)
         spec = spec_for(corpus)
@@ -51,6 +52,7 @@ class Crowd:
         self._own = [self._replica() for _ in self.authors]
         self.noisy = {self.authors[number] for number in noisy}
         self.turned = {self.authors[number] for number in turned}
+        self.copying = {self.authors[number] for number in copying}
         self.payloads: dict[Digest, bytes] = {}
         self.round = 0
         self._random = np.random.default_rng(0)
@@ -71,6 +73,9 @@ class Crowd:
             payload, _ = replica.encoded(header, replica.extract(self.round))
             if author in self.noisy:
                 payload = self._noise(header, payload)
+            if author in self.copying:
+                origin = self.payloads[entries[0].digest]
+                payload = encode(header, decode(origin, replica.shape)[1], replica.shape)
             if author in self.turned:
                 payload = self._turned(header, payload)
             digest = sha256(payload)

@@ -9,21 +9,31 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.machine.members.standing import Demoted
+from coordinator.status_document import _demoted
+from lockstep.audit.copies.check import CopyCheck
+from lockstep.audit.copies.payloads import Payloads
+from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.work import auditing
 from lockstep.audit.work.auditing import WorkAudit
+from lockstep.audit.work.authors import AuthorAudit
 from lockstep.audit.work.check import WorkCheck
 from lockstep.audit.work.proofs import ProofCheck
 from lockstep.audit.work.published import Accusation, evidence_in
 from lockstep.audit.work.recompute import Recomputation, Recomputer, unaudited
 from node.data.corpus import Corpus
+from node.replica.replica import Replica
+from protocol import wire_pb2 as wire
 from protocol.audit import lots, rule
 from protocol.audit.lots import Draw, draw
 from protocol.audit.rule import FAR_AUDITS
-from protocol.codec.evidence import CHANCE, WHOLE, Companion, Evidence
+from protocol.codec.commits import Commit
+from protocol.codec.evidence import CHANCE, WHOLE, Companion, Evidence, Source
 from protocol.codec.evidence import WorkAudit as Audited
+from protocol.codec.messagepack import packed
 from protocol.errors import DataError, DivergedError, RemoteProtocolError
 from protocol.handshake import public_bytes
-from protocol.ids import PeerId, RunId, sha256
+from protocol.ids import Digest, PeerId, RunId, sha256
 from tests.lockstep.audit.work.crowd import Crowd, spec_for
 from tests.support.tiny import tiny_spec
 
@@ -125,6 +135,60 @@ async def test_turned_signs_are_found_by_one_audit_of_the_first_rounds_where_onl
     await check.before(*first, frozenset(), replica=genesis, payload=crowd.payload)
     check.require_complete()
     assert check.checked == 1
+
+
+async def test_a_copy_of_its_own_round_is_told_from_its_origin_by_one_audit_of_both(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rule, "EARLY_ROUNDS", 32)
+    monkeypatch.setattr(rule, "CROSS_ODDS", 16)  # so small, gradients differ in few places
+    crowd, found = Crowd(corpus, authors=3, copying=(2,)), list[Evidence]()
+    tell, run_id = found.append, crowd.info.run_id
+    work = audit_of(crowd, tmp_path / "work.json", found)
+    watch = CopyWatch(crowd.info, secret=b"s", tell=tell, path=tmp_path / "copies.json")
+    authors = AuthorAudit(watch, work)
+    commit, recorded = crowd.work()
+    nothing = frozenset[Digest]()
+    await authors.before(
+        commit, recorded, nothing, crowd.replica, crowd.payload, behind=0, restarts=0
+    )
+    crowd.apply(commit)
+    while await authors.step(crowd.payload, PATIENCE_S):
+        pass
+    (evidence,) = found
+    origin, copier = commit.entries[0], crowd.authors[2]
+    assert (evidence.author, evidence.finding) == (copier, "copied work")
+    assert evidence.audits[0].source == Source(origin.author, 0, origin.digest)
+    # anybody computes it again, and it does not come out the other way round
+    document = status_of(evidence)
+    (published,) = evidence_in(document, run_id)
+    assert published.evidence == evidence
+    await checked(Crowd(corpus, 3).replica, crowd, commit, recorded, evidence)
+    (row,) = evidence.audits
+    turned = Source(copier, 0, row.digest)
+    row = msgspec.structs.replace(row, digest=origin.digest, source=turned)
+    framed = Evidence(run_id, origin.author, "copied work", (row,))
+    with pytest.raises(DivergedError, match="the recomputation says that it has the signs of its"):
+        await checked(Crowd(corpus, 3).replica, crowd, commit, recorded, framed)
+
+
+def status_of(evidence: Evidence) -> bytes:
+    """The part of a coordinator's status that shows evidence."""
+    shown = _demoted(evidence.author, Demoted(evidence.author, "", packed(evidence)))
+    return msgspec.json.encode({"audit": {"demoted": [shown]}})
+
+
+async def checked(
+    replica: Replica, crowd: Crowd, commit: Commit, recorded: wire.Committed, evidence: Evidence
+) -> None:
+    """Compare evidence about the first round again, with data and without."""
+    copies = CopyCheck([evidence])
+    await copies.before(commit, frozenset(), Payloads(crowd.payload, replica.shape))
+    assert (copies.checked, copies.unchecked) == (1, 0)
+    work = WorkCheck([evidence], Recomputer(crowd.info.spec, crowd.corpus))
+    await work.before(commit, recorded, frozenset(), replica, crowd.payload)
+    work.require_complete()
+    assert work.checked == 1
 
 
 async def test_evidence_that_was_made_up_does_not_come_out(noisy: Crowd, corpus: Corpus) -> None:
