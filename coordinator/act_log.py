@@ -14,6 +14,7 @@ import msgspec
 
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act, Ordered
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import StorageError
 from protocol.ids import Digest, RunId
 
@@ -47,7 +48,7 @@ def read_acts(journal: Path) -> ActLog:
     for sequence, body in rows:
         try:
             event = msgspec.msgpack.decode(body, type=Ordered)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise StorageError(
                 f"{journal}: act {len(found) + 1} (event {sequence}) is damaged: {error}"
             ) from None

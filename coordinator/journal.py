@@ -26,18 +26,15 @@ from typing import Any, TypeAlias, get_args
 
 import msgspec
 
+from coordinator.bound_run import FORMAT, difference, require_format, spec_in
 from coordinator.machine.events import Event, Heartbeat, RecordDigest
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
-from protocol.errors import SettingsError, StorageError, VersionError
+from protocol.codec.decoding import UNREADABLE
+from protocol.errors import SettingsError, StorageError
 from protocol.ids import RunId
+from protocol.runfile import RunSpec
 from protocol.shuffle import Share
-
-FORMAT = "12"
-"""Version of the tables, of the events' names and fields, and of the snapshots."""
-
-CHANGES_SHOWN = 3
-"""Longest list of fields in the message about another run file."""
 
 JOURNAL_NAME = "journal.sqlite"
 """Name of the journal in a coordinator's directory."""
@@ -61,7 +58,25 @@ CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, after_round INTE
     round INTEGER NOT NULL, body BLOB NOT NULL, signature BLOB NOT NULL);
 """
 
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""Primary codes of SQLite for a damaged file; an error without a code is about its values."""
+
 _Leases: TypeAlias = tuple[tuple[Share, ...], ...]
+
+_CommitRow: TypeAlias = tuple[
+    int,
+    bytes,
+    bytes,
+    float | None,
+    bytes | None,
+    bytes | None,
+    int | None,
+    int | None,
+    bytes | None,
+]
+"""A commit with what is on record about it: `Journal._commits` names the columns. Damage makes
+values of other types, which SQLite permits.
+"""
 
 _ENTRIES = """
 SELECT after_round, round, body, signature FROM entries WHERE round BETWEEN :first AND :last
@@ -125,12 +140,12 @@ class Journal:
                 rows = {"format": FORMAT, "run_id": run_id, "run_json": run_json}
                 self._database.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
                 return
-        self._require_format(stored["format"])
-        if stored["run_id"] != run_id:
-            reason = _difference(stored["run_json"], run_json)
+        require_format(stored, self._path)
+        if stored.get("run_id") != run_id:
+            reason = difference(stored.get("run_json", b""), run_json)
             raise SettingsError(
                 f"{self._path}: expected the journal of run {run_id}, which this run file and key "
-                f"make, got one of run {stored['run_id']}: {reason}"
+                f"make, got one of run {stored.get('run_id')}: {reason}"
             )
 
     def append(
@@ -195,15 +210,16 @@ class Journal:
     def snapshots(self) -> list[tuple[int, bytes]]:
         """(sequence of the last event in it, state) of every snapshot, oldest first."""
         with self._translated():
-            return self._database.execute(
-                "SELECT sequence, state FROM snapshots ORDER BY sequence"
-            ).fetchall()
+            query = "SELECT sequence, state FROM snapshots ORDER BY sequence"
+            found = self._database.execute(query).fetchall()
+            return msgspec.convert(found, list[tuple[int, bytes]])
 
     def newest_snapshot(self) -> tuple[int, bytes | None]:
         """The last of `snapshots()`; (0, None) before the first."""
         with self._translated():
             query = "SELECT sequence, state FROM snapshots ORDER BY sequence DESC LIMIT 1"
-            return self._database.execute(query).fetchone() or (0, None)
+            found = self._database.execute(query).fetchone() or (0, None)
+            return msgspec.convert(found, tuple[int, bytes | None])
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """All events in order, with their times."""
@@ -218,13 +234,15 @@ class Journal:
             rows = self._database.execute(
                 "SELECT * FROM events WHERE sequence > ? ORDER BY sequence", (after,)
             )
-            for sequence, at_ms, kind, body in rows:
+            for row in rows:
                 try:
-                    yield sequence, at_ms, msgspec.msgpack.decode(body, type=_KINDS[kind])
-                except (KeyError, msgspec.MsgspecError) as error:
+                    sequence, at_ms, kind, body = msgspec.convert(row, tuple[int, int, str, bytes])
+                    event: Event = msgspec.msgpack.decode(body, type=_KINDS[kind])
+                except (KeyError, *UNREADABLE) as error:
                     raise StorageError(
-                        f"{self._path}: event {sequence} ({kind}) is damaged: {error}"
+                        f"{self._path}: event {row[0]} ({row[2]}) is damaged: {error}"
                     ) from None
+                yield sequence, at_ms, event
 
     def commits(self, after_round: int, count: int) -> list[RecordedCommit]:
         """At most `count` commits of rounds after `after_round`, oldest first."""
@@ -241,22 +259,22 @@ class Journal:
         round `last` or behind it, and those that are about these rounds; in their order.
         """
         with self._translated(), self._reading:
-            rows = self._reader.execute(_ENTRIES, {"first": first, "last": last}).fetchall()
+            found = self._reader.execute(_ENTRIES, {"first": first, "last": last}).fetchall()
+            rows = msgspec.convert(found, list[tuple[int, int, bytes, bytes]])
         return [
             RecordedEntry(after, round, SignedEntry(body, signature))
             for after, round, body, signature in rows
         ]
 
-    def run_json(self) -> bytes:
+    def spec(self) -> RunSpec:
         """The run file that this journal is bound to. Raises `StorageError` when it is bound to
-        none, `VersionError` when it is of another format.
+        none or damaged, `VersionError` when it is of another format.
         """
         with self._translated():
             stored = dict(self._database.execute("SELECT key, value FROM meta").fetchall())
         if not stored:
             raise StorageError(f"{self._path}: expected the journal of a run, got an empty one")
-        self._require_format(stored["format"])
-        return bytes(stored["run_json"])
+        return spec_in(stored, self._path)
 
     def damage(self) -> str:
         """Faults that SQLite finds in the file itself, with their places; empty for none."""
@@ -275,13 +293,6 @@ class Journal:
             self._database.close()
             self._lock.close()
 
-    def _require_format(self, found: str) -> None:
-        if found != FORMAT:
-            raise VersionError(
-                f"{self._path}: expected journal format {FORMAT}, got {found}; continue this run "
-                "with the release of Lockstep that wrote it, or use another --directory"
-            )
-
     def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
         columns = (
             "commits.round, commits.body, signature, loss, leases.body, state_digest, reports, "
@@ -292,8 +303,8 @@ class Journal:
             f"LEFT JOIN digests ON digests.round = commits.round {where}"
         )
         with self._translated(), self._reading:
-            rows = self._reader.execute(query, arguments).fetchall()
-        return [_recorded(*row) for row in rows]
+            found = self._reader.execute(query, arguments).fetchall()
+            return [_recorded(*row) for row in msgspec.convert(found, list[_CommitRow])]
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -310,33 +321,12 @@ class Journal:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, *UNREADABLE) as error:
             remedy = "free space or repair the disk: no commit that a node was told is lost"
-            if type(error) is sqlite3.DatabaseError:  # those of a full disk are of its subclasses
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if not isinstance(error, OSError) and code in _DAMAGED:
                 remedy = "the file is damaged: put the directory back from its newest copy"
             raise StorageError(f"cannot use the journal {self._path}: {error}; {remedy}") from error
-
-
-def _difference(before: bytes, now: bytes) -> str:
-    """Why the same directory makes another run, by both run files, and what to do."""
-    changed = list(_changed(msgspec.json.decode(before), msgspec.json.decode(now)))
-    if not changed:
-        return "the run file is the same, so key.pem is another: put the run's own key back"
-    more = "" if len(changed) <= CHANGES_SHOWN else f" and {len(changed) - CHANGES_SHOWN} more"
-    return (
-        f"the run file was changed ({', '.join(changed[:CHANGES_SHOWN])}{more}): change it back "
-        "(`lockstep run extend` makes a run longer), or begin a new run in another --directory"
-    )
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Fields that differ, with their values."""
-    for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from _changed(old, new, f"{path}{name}.")
-        elif old != new:
-            yield f"{path}{name} was {old!r:.40}, is {new!r:.40}"
 
 
 def _recorded(

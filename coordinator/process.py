@@ -18,7 +18,7 @@ from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
 from coordinator.history import History
-from coordinator.journal import JOURNAL_NAME, Journal
+from coordinator.journal import JOURNAL_NAME, Journal, RecordedCommit
 from coordinator.machine.events import CommitRound
 from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator import demotion
@@ -34,7 +34,8 @@ from coordinator.traffic import Traffic
 from protocol.border.join_link import JoinLink, is_loopback
 from protocol.channel import SERVER_OPTIONS
 from protocol.codec.commits import Commit, open_commit
-from protocol.errors import AddressInUseError
+from protocol.codec.decoding import UNREADABLE
+from protocol.errors import AddressInUseError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec, run_id, run_json
@@ -230,8 +231,7 @@ class CoordinatorProcess:
         """The commits are this journal's own: their signatures are not checked again."""
         after = -1
         while page := self.journal.commits(after, COMMITS_PAGE):
-            commits = [msgspec.msgpack.decode(row.signed.body, type=Commit) for row in page]
-            losses = [row.loss for row in page]
+            commits, losses = [_read(row) for row in page], [row.loss for row in page]
             self.history.restore(zip(commits, losses, strict=True))
             after = page[-1].round
         former = self.rounds.state.members.former
@@ -243,3 +243,14 @@ class CoordinatorProcess:
         if any(isinstance(effect, CommitRound) for effect in outcome.effects):
             self.history.name((member.peer, member.name) for member in self.rounds.members)
         self.service.delivery.emit(outcome)
+
+
+def _read(row: RecordedCommit) -> Commit:
+    """A commit of this journal, whose signature is not checked; `StorageError` if it is damaged."""
+    try:
+        return msgspec.msgpack.decode(row.signed.body, type=Commit)
+    except UNREADABLE as error:
+        raise StorageError(
+            f"the journal's commit of round {row.round} is damaged: {error}; put the directory "
+            "back from its newest copy"
+        ) from None

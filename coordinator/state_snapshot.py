@@ -10,6 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from coordinator.machine.run_state import RunState
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import StorageError
 
 
@@ -22,7 +23,7 @@ def decode_state(blob: bytes) -> RunState:
     """The state in these bytes; `StorageError` when they do not decode to one."""
     try:
         return msgspec.msgpack.decode(blob, type=RunState)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise StorageError(
             f"expected a snapshot of a run's state, got bytes that do not decode: {error}"
         ) from None

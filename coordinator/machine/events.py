@@ -6,7 +6,7 @@ and as `Lapsed`, `InstantReached`, `VoidDue` and `Concluded`, which the machine 
 (`Rounds.due`), so that the journal replays without the heartbeats.
 
 The journal stores the class names of events and their fields: a change of either needs a new
-`coordinator.journal.FORMAT`.
+`coordinator.bound_run.FORMAT`.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The whole state of a run as one value: what the events have made of it.
 
 `Rounds` changes it, `coordinator.state_snapshot` encodes it as it is. A field that is added here is
-therefore saved and restored without further code; it needs a new `coordinator.journal.FORMAT`.
+therefore saved and restored without further code; it needs a new `coordinator.bound_run.FORMAT`.
 """
 
 from dataclasses import dataclass, field

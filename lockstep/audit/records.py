@@ -15,19 +15,21 @@ import contextlib
 import secrets
 import sqlite3
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.act_log import read_acts
+from coordinator.bound_run import spec_in
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.operator.acts import Demote
 from coordinator.service.coordinator_messages import commits_reply
 from lockstep.audit.work.published import Accusation, shown_evidence
 from lockstep.exit_codes import UsageError
-from lockstep.service.keys import KEY_NAME, load_or_create_key
+from lockstep.service.journal_copy import readable_journal
+from lockstep.service.keys import KEY_NAME, read_key
 from node.control.client import CoordinatorClient
 from node.gossip.transfer import Transfer
 from node.links.mesh import Mesh
@@ -53,7 +55,7 @@ from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256, short
 from protocol.limits import COMMITS_PER_REPLY
 from protocol.run_info import RunInfo
-from protocol.runfile import parse_run_json, run_id
+from protocol.runfile import run_id
 
 CONNECT_S = 5
 """Longest wait for the first answer of a coordinator."""
@@ -95,10 +97,13 @@ class RecordInFiles:
                 f"{directory}: expected the directory of a coordinator or a demo, "
                 f"found no {JOURNAL_NAME}"
             )
-        self.info = _info(place)
         self._payloads = payloads or _payload_directories(place)
-        self._path = place / JOURNAL_NAME
-        self._journal = Journal(self._path)
+        with ExitStack() as opened:
+            self._path = opened.enter_context(readable_journal(place / JOURNAL_NAME))
+            self.info = _info(place, self._path)
+            self._journal = Journal(self._path)
+            opened.callback(self._journal.close)
+            self._opened = opened.pop_all()
 
     async def commits(self, after_round: int) -> wire.Commits:
         return await asyncio.to_thread(self._commits, after_round)
@@ -120,7 +125,7 @@ class RecordInFiles:
         return [Accusation(read_evidence(act.body), act.public_key) for act in acts]
 
     async def close(self) -> None:
-        self._journal.close()
+        self._opened.close()
 
     def _read(self, round: int, entry: Entry) -> bytes:
         paths = [directory / str(round) / entry.digest.hex() for directory in self._payloads]
@@ -151,9 +156,11 @@ def _payload_directories(place: Path) -> tuple[Path, ...]:
     )
 
 
-def _info(place: Path) -> RunInfo:
-    """The run of a coordinator's directory; its name must be the hash of key and run file."""
-    with _opened(place / JOURNAL_NAME) as database:
+def _info(place: Path, journal: Path) -> RunInfo:
+    """The run of a coordinator's directory, whose journal may be read from a copy; its name must
+    be the hash of key and run file.
+    """
+    with _opened(journal) as database:
         meta = dict(database.execute("SELECT key, value FROM meta").fetchall())
     if "run_id" not in meta or "run_json" not in meta:
         raise StorageError(
@@ -161,8 +168,8 @@ def _info(place: Path) -> RunInfo:
         )
     if not (place / KEY_NAME).is_file():
         raise StorageError(f"{place}: expected the coordinator's key in {KEY_NAME}, found none")
-    key = public_bytes(load_or_create_key(place))
-    spec = parse_run_json(bytes(meta["run_json"]), f"run file in {place / JOURNAL_NAME}")
+    key = public_bytes(read_key(place / KEY_NAME))
+    spec = spec_in(meta, place / JOURNAL_NAME)
     if run_id(spec, key) != meta["run_id"]:
         raise SettingsError(
             f"{place}: expected the key and the run file of run {meta['run_id']}, got another's"

@@ -25,6 +25,7 @@ import msgspec
 from lockstep.exit_codes import ExitCode, error_of
 from lockstep.service.serve import NOTE_NAME, STATUS_NAME, read_note
 from node.system.files import storage_errors
+from protocol.codec.decoding import UNREADABLE
 
 RESTARTS_MAX = 5
 """Restarts of one process: one that dies more often has a reason that a restart does not remove."""
@@ -192,7 +193,7 @@ class Child:
                 connection.connect()
             connection.request("GET", "/status.json")
             document = msgspec.json.decode(connection.getresponse().read())
-        except (OSError, HTTPException, msgspec.DecodeError):
+        except (OSError, HTTPException, *UNREADABLE):
             return None  # starting, ending or too busy: the status known before stays
         finally:
             connection.close()

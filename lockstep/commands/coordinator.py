@@ -5,6 +5,7 @@ run.
 import asyncio
 import logging
 import socket
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from lockstep.console import messages, own_command
 from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
 from lockstep.service.directory import Owner, claimed
-from lockstep.service.keys import KEY_NAME, load_or_create_key
+from lockstep.service.journal_copy import readable_journal
+from lockstep.service.keys import KEY_NAME, load_or_create_key, read_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import NOTE_NAME, STATUS_NAME, ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
@@ -34,7 +36,7 @@ from protocol.border.join_link import JoinLink, is_loopback
 from protocol.errors import SettingsError, StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.run_info import RunInfo
-from protocol.runfile import RunSpec, parse_run_json, run_id
+from protocol.runfile import RunSpec, run_id
 
 EVERYWHERE = ("0.0.0.0", "::")
 """Hosts that stand for every address of this machine."""
@@ -98,14 +100,11 @@ def check_directory(directory: Path) -> None:
         raise StorageError(
             f"{directory}: expected a coordinator's directory with {JOURNAL_NAME} and {KEY_NAME}"
         )
-    key = public_bytes(load_or_create_key(directory))
-    journal = Journal(path)
-    try:
-        spec = parse_run_json(journal.run_json(), str(path))
+    key = public_bytes(read_key(directory / KEY_NAME))
+    with readable_journal(path) as readable, closing(Journal(readable)) as journal:
+        spec = journal.spec()
         with messages.status("replaying the journal"):
             found = check_journal(journal, Rounds(spec, run_id(spec, key)), key)
-    finally:
-        journal.close()
     messages.print(
         f"{directory}: sound: {found.events} events, {found.commits} commits "
         f"up to round {found.head_round}, {found.snapshots} snapshots",

@@ -24,14 +24,15 @@ from lockstep.commands.status import admitted_nodes, ask
 from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, output, write_json
 from lockstep.exit_codes import ExitCode, exit_code
 from lockstep.own_packages import NODE_EXTRA
-from lockstep.service.contact import ask_run, connect
+from lockstep.service.contact import ask_run, connect, knock
+from lockstep.service.keys import KEY_NAME, read_key
 from lockstep.volunteer.bell import counted_words, limit_trouble
 from lockstep.volunteer.measured import bell_of, members_after, pass_words
 from lockstep.volunteer.needs import exchange_text
 from node.control.addresses import address_towards
 from node.settings import NodeSettings
 from protocol.addresses import split_address
-from protocol.border.join_link import parse_link
+from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document
 from protocol.errors import LockstepError
 from protocol.planner.parameters import Size, has_layout, size_of
@@ -120,7 +121,7 @@ def examine(settings: NodeSettings, home: Path, *, finds_pass: bool) -> Iterator
     if info:
         finding, status = _examine_run(settings.coordinator)
         yield finding
-        yield from examine_admission(status)
+        yield from examine_door(link, info, home, status)
     yield examine_way_in(address)
     yield Finding("clock", "ok", "rounds go by the coordinator's clock; this one's may be wrong")
     if software.verdict == "bad":
@@ -190,6 +191,23 @@ def _examine_run(coordinator: str) -> tuple[Finding, dict[str, Any]]:
         words, remedy = f"{words}: finished", "join another run"
         return Finding("run", "bad", words, remedy, ExitCode.OK), status
     return Finding("run", "ok", f"{words}: {status.get('reason')}"), status
+
+
+def examine_door(
+    link: JoinLink, info: RunInfo, home: Path, status: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Whether the run takes this machine: the coordinator says so of its key, if it has one."""
+    path = home.expanduser() / KEY_NAME
+    if not path.is_file():
+        yield from examine_admission(status)
+        return
+    try:
+        told = knock(link, info, read_key(path))
+    except LockstepError as error:
+        yield _failed("admission", error)
+        return
+    if told.WhichOneof("kind") == "refused":
+        yield Finding("admission", "note", told.refused.reason, "nothing, the node waits")
 
 
 def examine_admission(status: Mapping[str, Any]) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from lockstep.service.contact import connect, open_channel, translated
 from protocol import wire_pb2, wire_pb2_grpc
 from protocol.border.join_link import parse_link
 from protocol.border.text import clean_document, one_line
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import RemoteProtocolError
 from protocol.ids import short
 
@@ -77,7 +78,7 @@ def ask(coordinator: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
             raise translated(error, address) from None
     try:
         document = msgspec.json.decode(reply.json)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RemoteProtocolError(
             f"coordinator {address}: expected a status in JSON, got {error}"
         ) from None

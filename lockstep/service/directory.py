@@ -18,6 +18,7 @@ from typing import IO
 import msgspec
 
 from node.system.files import replacing_file, storage_errors
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import SettingsError, StorageError
 
 HAS_LOCKS = os.name == "posix"
@@ -83,7 +84,7 @@ def owner_of(directory: Path) -> Owner | None:
         return msgspec.json.decode((directory / OWNER_NAME).read_bytes(), type=Owner)
     except FileNotFoundError:
         pass
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise StorageError(
             f"{directory / OWNER_NAME} cannot be read: {error}; put it back from a copy, or choose "
             "another --directory"

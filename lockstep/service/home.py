@@ -21,6 +21,7 @@ from lockstep.service.keys import KEY_NAME
 from lockstep.service.serve import NOTE_NAME, read_note
 from node.control import first_contact
 from node.system.files import replacing_file, storage_errors
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import StorageError
 from protocol.ids import RunId
 
@@ -84,7 +85,7 @@ class Home:
             return msgspec.json.decode(path.read_bytes(), type=Remembered)
         except FileNotFoundError:
             return Remembered()
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, *UNREADABLE) as error:
             raise StorageError(f"{path} cannot be read: {error}; remove it") from None
 
     def remember(self, settings: Remembered) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from node.system.files import storage_errors
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import RemoteProtocolError, UnavailableError
 
 LINE_BYTES_MAX = 1 << 22
@@ -61,7 +62,9 @@ class LocalSocket:
             self._path.unlink(missing_ok=True)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, ValueError, TimeoutError):
+        # Cancelled: the process ends, and the answer that this waited for does not come.
+        ends = ConnectionError, ValueError, TimeoutError, asyncio.CancelledError
+        with contextlib.suppress(*ends):
             async with asyncio.timeout(ANSWER_S):
                 answer = await self._make_answer(await reader.readline())
                 writer.write(msgspec.json.encode(answer) + b"\n")
@@ -73,7 +76,8 @@ def ask(path: Path, question: msgspec.Struct, who: str, cure: str) -> dict[str, 
     """The answer of the process that serves the socket at `path`; `who`, such as "no node", and
     the cure are for the error.
 
-    Raises `UnavailableError` when none is there, `RemoteProtocolError` for an answer that is none.
+    Raises `UnavailableError` when none is there or it ends, `RemoteProtocolError` for an answer
+    that is none.
     """
     try:
         with socket.socket(socket.AF_UNIX) as line, _short(path) as short:
@@ -85,9 +89,13 @@ def ask(path: Path, question: msgspec.Struct, who: str, cure: str) -> dict[str, 
     except OSError as error:
         reason = error.strerror or str(error)
         raise UnavailableError(f"{who} answers in {path.parent} ({reason}): {cure}") from None
+    if not reply:
+        raise UnavailableError(
+            f"the process in {path.parent} ended before it answered: its last line says why"
+        )
     try:
         return msgspec.json.decode(reply, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise RemoteProtocolError(f"{path}: expected an answer in JSON, got {error}") from None
 
 

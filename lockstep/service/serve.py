@@ -25,6 +25,7 @@ from lockstep.service.admin import AdminServer, Service
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.signals import until_stopped
 from node.system.files import replacing_file, sweep
+from protocol.codec.decoding import UNREADABLE
 
 _Result = TypeVar("_Result")
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
     """The document that `serve` left at `path`; None when there is none (yet)."""
     try:
         note = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
     return note if isinstance(note, dict) else None
 

@@ -51,6 +51,11 @@ def has_agreed(place: Path) -> bool:
     return (place / CONSENT_NAME).exists()
 
 
+def somebody_is_there() -> bool:
+    """Whether there is a terminal at which somebody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def ask_once(
     place: Path,
     lines: list[str],
@@ -66,7 +71,7 @@ def ask_once(
     if has_agreed(place):
         return True
     if terminal is None:
-        terminal = sys.stdin.isatty() and sys.stderr.isatty()
+        terminal = somebody_is_there()
     for line in lines:
         messages.print(line, soft_wrap=True, markup=False)
     if not yes and not terminal:

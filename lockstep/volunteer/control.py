@@ -11,6 +11,7 @@ import msgspec
 
 from lockstep.service import local_socket
 from lockstep.service.local_socket import LocalSocket
+from protocol.codec.decoding import UNREADABLE
 
 SOCKET_NAME = "control"
 """Name of the socket in the directory of a node at work."""
@@ -40,7 +41,7 @@ class ControlSocket(LocalSocket):
         async def answer(line: bytes) -> dict[str, Any]:
             try:
                 return node.obey(msgspec.json.decode(line, type=Wish))
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 return {"error": f"expected a wish in JSON: {error}"}
 
         super().__init__(directory / SOCKET_NAME, answer)

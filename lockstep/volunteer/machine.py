@@ -1,10 +1,15 @@
 """Facts of a volunteer's machine: its battery, and the bytes of this day."""
 
+import logging
 from pathlib import Path
 
 import msgspec
 
 from node.system.files import replacing_file
+from protocol.codec.decoding import UNREADABLE
+from protocol.errors import StorageError
+
+log = logging.getLogger("lockstep.join")
 
 POWER_SUPPLIES = Path("/sys/class/power_supply")
 
@@ -48,7 +53,7 @@ class DailyUsage:
         self._seen = 0
         try:
             self._now = msgspec.json.decode(self._path.read_bytes(), type=_Day)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, *UNREADABLE):
             self._now = _Day()
 
     def add(self, day: str, process_bytes: int) -> int:
@@ -60,6 +65,11 @@ class DailyUsage:
         return self._now.moved_bytes
 
     def save(self) -> None:
-        """Keeps the count over a restart."""
-        with replacing_file(self._path) as temporary:
-            temporary.write_bytes(msgspec.json.encode(self._now))
+        """Keeps the count over a restart, if the disk takes it: it must not hide how the node
+        ended.
+        """
+        try:
+            with replacing_file(self._path) as temporary:
+                temporary.write_bytes(msgspec.json.encode(self._now))
+        except StorageError as error:
+            log.warning("the bytes of this day are not kept", extra={"reason": str(error)})

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from protocol.errors import LockstepError
+
 log = logging.getLogger(__name__)
 
 
@@ -59,7 +61,8 @@ class Background:
         self._writes.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("a background task died", extra={"error": str(error)}, exc_info=error)
+            bug = None if isinstance(error, LockstepError) else error  # a full disk is none
+            log.error("a background task died", extra={"error": str(error)}, exc_info=bug)
             self._failure = self._failure or error
             self._died.set()
             self._on_death()

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from node.system.files import replacing_file
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import StorageError
 from protocol.ids import RunId
 
@@ -32,7 +33,7 @@ def read_note(path: Path, fresh: Note, log: logging.Logger, unusable: str) -> No
         return fresh
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         log.warning(unusable, extra={"path": str(path), "reason": str(error)})
         return fresh
     return note if note.run_id == fresh.run_id else fresh

@@ -3,13 +3,15 @@
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.journal import FORMAT, SNAPSHOTS_KEPT, Journal
+from coordinator.bound_run import FORMAT
+from coordinator.journal import SNAPSHOTS_KEPT, Journal, RecordedEntry
 from coordinator.machine.checkpoints.events import (
     CheckpointFailed,
     CheckpointSaid,
@@ -46,6 +48,7 @@ from coordinator.machine.operator.acts import (
     first_digest,
     ordered,
 )
+from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import (
     Commit,
     Entry,
@@ -58,6 +61,7 @@ from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256
 from protocol.mixing.link_report import MeasuredLink
+from protocol.shuffle import Share
 from tests.coordinator.disk import leave_pages
 from tests.coordinator.machine.driver import RUN, A, B
 
@@ -99,6 +103,11 @@ EVENTS: list[Event] = [
 def signed(round: int) -> SignedCommit:
     entry = Entry(A, sha256(b"payload"), 100, 1, 8)
     return sign_commit(Commit(RUN, round, round, (entry,), 0, 0, genesis_digest(RUN)), KEY)
+
+
+def everything_in(journal: Journal) -> tuple[object, ...]:
+    found = journal.commits(-1, 10), journal.entries(0, 10), list(journal.events())
+    return *found, journal.snapshots(), journal.spec()
 
 
 @pytest.fixture
@@ -169,7 +178,7 @@ def test_another_format_is_refused_in_one_line_that_tells_the_way_out(
     with sqlite3.connect(path) as database:
         database.execute("UPDATE meta SET value = ? WHERE key = 'format'", (found,))
     database.close()
-    for use in (lambda: journal.bind(RUN, b"{}"), journal.run_json):
+    for use in (lambda: journal.bind(RUN, b"{}"), journal.spec):
         with pytest.raises(VersionError) as caught:
             use()
         assert str(caught.value) == (
@@ -194,6 +203,40 @@ def test_a_damaged_event_is_named(journal: Journal, path: Path, damage: str) -> 
     database.close()
     with pytest.raises(StorageError, match=r"event 2 \(\w+\) is damaged"):
         list(journal.events())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE commits SET body = 7",
+        "UPDATE commits SET signature = 1.5",
+        "UPDATE commits SET body = 'text', signature = '!'",
+        "UPDATE leases SET body = x'a3b2fffe'",  # text that is no UTF-8
+        "UPDATE digests SET reports = 'many'",
+        "UPDATE entries SET body = 7",
+        "UPDATE events SET kind = CAST(x'b2ff' AS TEXT)",
+        "UPDATE events SET body = 'text'",
+        "UPDATE events SET body = x'81a3b2fffe01'",
+        "UPDATE snapshots SET state = 7",
+        "UPDATE meta SET value = 7 WHERE key = 'run_json'",
+        "UPDATE meta SET value = x'7b22' WHERE key = 'run_json'",
+    ],
+)
+def test_a_value_that_damage_has_made_is_a_damaged_file_and_no_bug(
+    journal: Journal, path: Path, damage: str
+) -> None:
+    row = RecordDigest(0, 1, 1, 0, b"")
+    trained = {0: ((Share(0, 4),),)}
+    chained = [RecordedEntry(-1, 0, SignedEntry(b"entry", b"s" * 64))]
+    journal.append(
+        [(1, Lapsed(A))], [(0, signed(0), 1.0)], [row], b"state", chained, trained=trained
+    )
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA ignore_check_constraints = ON")
+        assert database.execute(damage).rowcount > 0
+        database.commit()
+    with pytest.raises(StorageError, match="damaged"):
+        everything_in(journal)
 
 
 def test_a_file_that_is_no_journal_is_a_storage_error(path: Path) -> None:

@@ -79,7 +79,8 @@ class Admission:
         if self.mode == "list" and not token.vouches:
             return "this run goes by its operator's list, and no token counts"
         if self.admitted.get(peer) != token.name and used.uses >= token.uses:
-            return f"the token {token.name} is used up: it has admitted {used.uses} keys{ASK}"
+            keys = "1 key" if used.uses == 1 else f"{used.uses} keys"
+            return f"the token {token.name} is used up: it has admitted {keys}{ASK}"
         if peer not in self.admitted and len(self.admitted) >= ADMITTED_MAX:
             return f"this run has admitted {ADMITTED_MAX} keys, and remembers no more"
         return ""

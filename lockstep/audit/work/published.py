@@ -10,6 +10,7 @@ from lockstep.service.contact import open_channel
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink
 from protocol.border.text import clean
+from protocol.codec.decoding import UNREADABLE
 from protocol.codec.evidence import WHOLE, Evidence
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import RunId
@@ -55,7 +56,7 @@ def evidence_in(document: bytes, run_id: RunId) -> list[Accusation]:
         TypeError,
         ValueError,
         RecursionError,
-        msgspec.MsgspecError,
+        *UNREADABLE,
     ) as error:
         raise RemoteProtocolError(
             f"expected evidence in the coordinator's status, got {type(error).__name__}: {error}"

@@ -14,6 +14,7 @@ from lockstep.commands.run.orders import moment
 from lockstep.commands.run.place import any_here
 from lockstep.console import output, write_json
 from lockstep.service.directory import pid_at_work
+from lockstep.service.journal_copy import readable_journal
 from protocol.border.text import clean
 from protocol.codec.evidence import read_evidence
 from protocol.errors import SettingsError, StorageError
@@ -32,7 +33,8 @@ def audit(directory: Path | None, kept: str, json_path: str | None) -> None:
     """
     place = any_here(directory)
     known = None if pid_at_work(place) is None else send(place, Look())["document"]["audit"]
-    log = read_acts(place / JOURNAL_NAME)
+    with readable_journal(place / JOURNAL_NAME) as journal:
+        log = read_acts(journal)
     digests = [acts.first_digest(log.run_id), *(each.digest for each in log.acts)]
     if known and digests[known["acts"] : known["acts"] + 1] != [bytes.fromhex(known["head"])]:
         raise StorageError(

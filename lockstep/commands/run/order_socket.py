@@ -14,6 +14,7 @@ from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act, Ordered
 from lockstep.service import local_socket
 from lockstep.service.local_socket import LocalSocket
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import RemoteProtocolError, SettingsError
 
 _WORDS = (
@@ -60,7 +61,7 @@ class OrderSocket(LocalSocket):
                 if isinstance(order, Look):
                     return {"document": await desk.document()}
                 event = await desk.order(order)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 return {"error": f"expected an order in JSON: {error}"}
             except SettingsError as error:
                 return {"refused": str(error)}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.machine.operator.acts import Ban
 from coordinator.process import CoordinatorProcess
 from lockstep.cli import main
 from lockstep.commands import doctor
@@ -14,15 +15,21 @@ from lockstep.commands.doctor import (
     examine_admission,
     examine_device,
     examine_disk,
+    examine_door,
     examine_rounds,
     examine_way_in,
     render,
     upload_words,
 )
 from lockstep.exit_codes import ExitCode
+from lockstep.service.contact import ask_run
+from lockstep.service.keys import load_or_create_key
 from node.rehearsal import Rehearsal
 from node.settings import NodeSettings
 from node.system.hardware import Facts, unused
+from protocol.border.join_link import parse_link
+from protocol.handshake import public_bytes
+from protocol.ids import peer_id
 from protocol.planner.parameters import Size
 from protocol.runfile import AlgorithmSpec, RoundsSpec, RunSpec
 from tests.lockstep.shared import printed
@@ -74,6 +81,25 @@ def test_a_run_that_does_not_admit_everybody_says_what_it_takes() -> None:
     assert (token.verdict, listed.verdict) == ("note", "note")
     assert "--token" in token.remedy
     assert "id to be allowed" in listed.remedy
+
+
+async def test_a_key_that_the_run_does_not_take_is_told_with_the_code_of_a_join(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+
+    def found(process: CoordinatorProcess) -> list[Finding]:
+        link = parse_link(process.address)
+        return list(examine_door(link, ask_run(link), home, {}))
+
+    async with coordinator_of(tiny_spec(), tmp_path / "c") as process:
+        assert await asyncio.to_thread(found, process) == [], "it has no key yet"
+        peer = peer_id(public_bytes(load_or_create_key(home)))
+        assert await asyncio.to_thread(found, process) == []
+        await process.desk.order(Ban(peer, "noise"))
+        (banned,) = await asyncio.to_thread(found, process)
+    assert (banned.verdict, banned.code) == ("bad", ExitCode.REFUSED)
+    assert "banned this node: noise" in banned.found
 
 
 def test_the_table_fits_80_columns() -> None:

@@ -1,5 +1,6 @@
 """The last words of a node: the work of this machine, and where the model is."""
 
+import io
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from lockstep.volunteer.limits import Limits
 from lockstep.volunteer.measured import FirstLook
 from node.rehearsal import Rehearsal
 from node.settings import NodeSettings
+from protocol import wire_pb2 as wire
 from protocol.ids import RunId
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
@@ -114,6 +116,34 @@ def test_a_token_of_the_link_is_in_no_setting_that_is_shown(
         assert "s3cret" not in repr(settings)
     assert main(["join", "plain://192.0.2.7:1?token=s3cret"]) == ExitCode.SETTINGS
     assert len(seen) == 2
+
+
+def test_where_nobody_can_be_asked_nothing_is_measured_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = RunInfo(RunSpec(), RunId("12" * 16), b"k" * 32)
+    monkeypatch.setattr(joining, "first_word", lambda *_, **__: info)
+    monkeypatch.setattr(joining, "knock", lambda *_: wire.CoordinatorMessage())
+    monkeypatch.setattr(joining, "_measured", lambda *_, **__: pytest.fail("it was measured"))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.delenv("LOCKSTEP_YES", raising=False)
+    assert main(["join", "127.0.0.1:1", "--home", str(tmp_path)]) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert "nobody can be asked here: add --yes" in said
+    assert "run:" in said, "what the consent is about is listed"
+
+
+def test_a_run_that_has_ended_ends_a_newcomer_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = RunInfo(RunSpec(), RunId("12" * 16), b"k" * 32)
+    told = wire.CoordinatorMessage(finished=wire.RunFinished(reason="all 6 steps are done"))
+    monkeypatch.setattr(joining, "first_word", lambda *_, **__: info)
+    monkeypatch.setattr(joining, "knock", lambda *_: told)
+    monkeypatch.setattr(joining, "_measured", lambda *_, **__: pytest.fail("it was measured"))
+    words = ["join", "127.0.0.1:1", "--home", str(tmp_path), "--yes"]
+    assert main(words) == ExitCode.OK
+    assert "there is nothing to do: all 6 steps are done" in capsys.readouterr().err
 
 
 def test_the_first_start_measures_the_pass_and_the_next_ones_remember_it(

@@ -9,6 +9,7 @@ from lockstep.console import bytes_text
 from lockstep.exit_codes import UsageError
 from lockstep.volunteer.consent import CONSENT_NAME, ask_once, terms
 from node.settings import NodeSettings
+from protocol import wire_pb2 as wire
 from protocol.ids import RunId
 from protocol.planner.parameters import size_of
 from protocol.run_info import RunInfo
@@ -113,7 +114,9 @@ def test_the_join_asks_in_the_home_alone(
     monkeypatch.setattr(joining, "first_word", lambda *_, **__: INFO)
     monkeypatch.setattr(joining, "ask_once", refused)
     monkeypatch.setattr(joining, "_measured", lambda settings, *_, **__: (settings, None))
-    monkeypatch.setattr(joining, "claimed", begun)
+    monkeypatch.setattr(joining, "knock", lambda *_: wire.CoordinatorMessage())
+    monkeypatch.setattr(joining, "somebody_is_there", lambda: True)
+    monkeypatch.setattr(joining, "remember", begun)  # the first thing that a join keeps
     wishes = joining.Wishes(Limits((), 0, False), 0)
     options = ServeOptions(tmp_path, "127.0.0.1:0", follows)
     try:

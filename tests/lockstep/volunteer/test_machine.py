@@ -34,6 +34,14 @@ def test_a_laptop_without_mains_is_on_battery(
     assert on_battery(supplies(tmp_path, **of)) is expected
 
 
+def test_a_disk_that_takes_no_count_does_not_hide_how_the_node_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    DailyUsage(tmp_path / "file").save()
+    assert "are not kept" in caplog.text
+
+
 def test_a_day_s_bytes_survive_a_restart_and_end_at_midnight(tmp_path: Path) -> None:
     usage = DailyUsage(tmp_path)
     assert usage.add("2026-11-25", 100) == 100
