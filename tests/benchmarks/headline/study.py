@@ -224,19 +224,20 @@ def begun_with(found: Sequence[Finished], ground: Ground) -> dict[Method, tuple[
     """The rates with which the sweeps of a ground begin, the most likely ones first; none for a
     method whose sweep on the grounds before it is not whole.
     """
+    begun = {method: _begun_with(found, ground, method) for method in RATES}
+    return {method: rates for method, rates in begun.items() if rates}
+
+
+def _begun_with(found: Sequence[Finished], ground: Ground, method: Method) -> tuple[float, ...]:
+    if not any(method in methods for each, methods in ORDER if each == ground):
+        return ()
     if ground == FIRST:
-        return {
-            method: tuple(rates[place] for place in (1, 2, 0, 3)) for method, rates in RATES.items()
-        }
-    best: dict[Method, float] = {}
-    for before in reversed(BEFORE[ground]):
-        best |= best_rates(found, before)
-    compared = {method for each, methods in ORDER if each == ground for method in methods}
-    return {
-        method: (rate / 2, rate) if ground.steps > STEPS else (rate, rate / 2, rate * 2)
-        for method, rate in best.items()
-        if method in compared
-    }
+        return tuple(RATES[method][place] for place in (1, 2, 0, 3))
+    best = (_best_rate(found, before, method) for before in BEFORE[ground])
+    rate = next((each for each in best if each is not None), None)
+    if rate is None:
+        return ()
+    return (rate / 2, rate) if ground.steps > STEPS else (rate, rate / 2, rate * 2)
 
 
 def sweep(found: Sequence[Finished], ground: Ground) -> list[Job]:
@@ -263,12 +264,13 @@ def best_rates(found: Sequence[Finished], ground: Ground) -> dict[Method, float]
     """The rate of each method that is best on the validation split, once its sweep is whole and has
     a worse rate on both sides of it.
     """
-    best = {method: _best(found, ground, method) for method in RATES}
-    return {
-        method: rate
-        for method, rate in best.items()
-        if rate is not None and not _missing(found, ground, method, rate)
-    }
+    best = {method: _best_rate(found, ground, method) for method in RATES}
+    return {method: rate for method, rate in best.items() if rate is not None}
+
+
+def _best_rate(found: Sequence[Finished], ground: Ground, method: Method) -> float | None:
+    rate = _best(found, ground, method)
+    return None if rate is None or _missing(found, ground, method, rate) else rate
 
 
 def beyond(found: Sequence[Finished], ground: Ground) -> list[Job]:
@@ -301,8 +303,8 @@ def _tried(found: Sequence[Finished], ground: Ground, method: Method) -> dict[fl
 def _best(found: Sequence[Finished], ground: Ground, method: Method) -> float | None:
     """The best rate so far of a sweep that was made."""
     tried = _tried(found, ground, method)
-    begun = begun_with(found, ground).get(method)
-    whole = begun is not None and tried.keys() >= set(begun)
+    begun = _begun_with(found, ground, method)
+    whole = bool(begun) and tried.keys() >= set(begun)
     return min(tried, key=tried.__getitem__) if whole else None
 
 
@@ -312,7 +314,7 @@ def _missing(found: Sequence[Finished], ground: Ground, method: Method, rate: fl
     """
     rates, tried = _long(method), _tried(found, ground, method)
     if ground.steps > STEPS:
-        rates = rates[: rates.index(max(begun_with(found, ground)[method])) + 1]
+        rates = rates[: rates.index(max(_begun_with(found, ground, method))) + 1]
     place = rates.index(rate)
     return [each for each in rates[max(place - 1, 0) : place + 2] if each not in tried]
 
