@@ -35,6 +35,7 @@ from tests.benchmarks.headline.study import (
 )
 from tests.benchmarks.headline.texts import prepare_text, split_by_document, token_bytes
 from tests.benchmarks.headline.train import TextFixture, finished, judged, train_job
+from tests.benchmarks.pages import headline as page
 from tests.benchmarks.pages.headline import shown
 from tests.benchmarks.parity.comparison import Difference
 from tests.benchmarks.parity.results import Point, Result
@@ -244,6 +245,20 @@ def test_a_cell_is_trained_kept_and_judged_with_the_parameters_it_ended_with(
         assert judged(job, tmp_path) == pytest.approx(done.choosing, rel=0.1)
 
 
+def test_samples_may_come_twice_but_no_more_often(tmp_path: Path) -> None:
+    corpus = prepared(tmp_path / "texts", "library", subwords=False)
+    made = cell("muon", 0.01, 0)
+    job = Job("library", "muon", made)
+    once = corpus.samples(job.task.sequence_length) // job.task.batch_samples
+    for passes, allowed in ((1, True), (1.9, True), (2.1, False)):
+        longer = replace(job, cell=replace(made, steps=int(once * passes)))
+        if allowed:
+            TextFixture(longer, corpus)
+        else:
+            with pytest.raises(SettingsError, match="each of the text 2 times at most"):
+                TextFixture(longer, corpus)
+
+
 def _small(task: study.Task) -> study.Task:
     return replace(task, layers=1, hidden=32, sequence_length=32, validation_samples=16)
 
@@ -312,6 +327,28 @@ def test_eight_authors_send_and_receive_seven_payloads_and_a_longer_ring() -> No
     assert rows["default", 8]["bytes_up"] == 7 * 1000 * 2000
     assert rows["muon", 8]["bytes_up"] == 2 * 7 / 8 * 2 * 100_000 * 2000
     assert [row["steps"] for row in rows.values()] == [150, 150, 2000, 2000]
+
+
+def test_the_curves_end_with_what_local_steps_are_behind_at_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for method, behind in (("default", 0.0), ("local_steps", 0.1)):
+        for seed in (0, 1):
+            made = cell(method, 0.01, seed, FULL.steps, FULL.authors)
+            job = Job(FULL.text, method, made)
+            points = tuple(
+                Point(step, 0, 5.0 - step / 1000 + behind * (1 + seed), 9, 9)
+                for step in (0, 1000, 2000)
+            )
+            result = replace(ended(job, 3.0).result, points=points)
+            found.append(looking.Judged(Finished(job, result), 3.0))
+    monkeypatch.setattr(page, "cells", lambda: found)
+    assert [line.split(" | ")[2:] for line in page.curves().splitlines()[2:]] == [
+        ["4.000", "3.000 |"],
+        ["4.150", "3.150 |"],
+        ["+0.150 ± 0.635", "+0.150 ± 0.635 |"],
+    ]
 
 
 def test_a_pair_is_told_on_the_ground_on_which_it_was_expected() -> None:
