@@ -192,9 +192,8 @@ def _tried(rate: float, end: float, *, bold: bool) -> str:
 
 def looks() -> str:
     """Every look at a test split."""
-    records = read_records(DATA / LOOKS)
-    return "\n".join(
-        f"- {each['text']}: {each['when']}, {len(each['cells'])} cells"
-        + (f"; again, because {each['why']}" if each["why"] else "")
-        for each in records
-    )
+    lines = [
+        (each["text"], each["when"], f"{len(each['cells'])}", each["why"] or "it was the first")
+        for each in read_records(DATA / LOOKS)
+    ]
+    return table(("text", "when", "cells", "why"), lines, left=2)
