@@ -17,16 +17,25 @@ from tests.benchmarks.headline import look as looking
 from tests.benchmarks.headline import study, texts
 from tests.benchmarks.headline.study import (
     FIRST,
+    FULL,
+    FULL_SECOND,
+    GROUNDS,
+    HEADLINE,
     LONG,
     ORDER,
     RATES,
     SEEDS,
+    SHORTER,
     Finished,
+    Ground,
     Job,
+    Method,
     cell,
+    waiting,
 )
 from tests.benchmarks.headline.texts import prepare_text, split_by_document, token_bytes
 from tests.benchmarks.headline.train import TextFixture, finished, judged, train_job
+from tests.benchmarks.pages import headline as page
 from tests.benchmarks.pages.headline import shown
 from tests.benchmarks.parity.comparison import Difference
 from tests.benchmarks.parity.results import Point, Result
@@ -101,9 +110,11 @@ def test_every_method_sees_the_same_tokens_and_share_of_warm_up() -> None:
         assert job.task.tokens(job.cell.steps) == study.TASKS["library"].tokens(study.STEPS)
         assert job.cell.warmup_steps / job.cell.steps == pytest.approx(2 / 15)
         assert job.cell.authors == study.AUTHORS
-        long = Job("library", method, cell(method, rates[0], 0, LONG.steps))
-        assert long.ground == LONG
-        assert long.cell.warmup_steps / long.cell.steps == pytest.approx(2 / 15)
+        for ground in GROUNDS:
+            made = cell(method, rates[0], 0, ground.steps, ground.authors)
+            assert Job(ground.text, method, made).ground == ground
+            assert made.warmup_steps / made.steps == pytest.approx(2 / 15, abs=0.003)
+            assert made.authors == ground.authors
 
 
 def test_the_best_rate_on_the_validation_split_gets_the_other_seeds() -> None:
@@ -114,12 +125,14 @@ def test_the_best_rate_on_the_validation_split_gets_the_other_seeds() -> None:
         at = RATES[left[0].method].index(left[0].cell.learning_rate)
         found.append(ended(left[0], 3.0 + abs(at - 2)))  # the third rate is best
         assert len(trained) < 1000
-    assert len(trained) == len(set(trained)) == 5 * (4 + 2) + 4 * (3 + 2) + 4 * (2 + 2)
+    short, long, full = 5 * (4 + 2) + 4 * (3 + 2), 2 * (2 + 2), 2 * 4 * (2 + 2)
+    assert len(trained) == len(set(trained)) == short + long + full
     more = [job for job in trained if job.cell.seed]
     assert {job.cell.seed for job in more} == {*SEEDS[1:]}
-    assert {job.cell.learning_rate for job in more if job.ground != LONG} == {
-        rates[2] for rates in RATES.values()
-    }
+    assert all(job.cell.learning_rate == RATES[job.method][2] for job in more)
+    for ground in HEADLINE:
+        ends = {(job.method, job.cell.seed) for job in trained if job.ground == ground}
+        assert ends == {(method, seed) for method in _COMPARED for seed in SEEDS}
     order = [
         next(at for at, (ground, methods) in enumerate(ORDER) if _in(job, ground, methods))
         for job in trained
@@ -127,8 +140,56 @@ def test_the_best_rate_on_the_validation_split_gets_the_other_seeds() -> None:
     assert order == sorted(order)
 
 
-def _in(job: Job, ground: study.Ground, methods: tuple[study.Method, ...]) -> bool:
+def _in(job: Job, ground: Ground, methods: tuple[Method, ...]) -> bool:
     return job.ground == ground and job.method in methods
+
+
+_COMPARED: tuple[Method, ...] = ("default", "local_steps", "muon", "adamw")
+
+
+def trained_on(ground: Ground, best: dict[Method, int]) -> list[Finished]:
+    """Sweeps of a ground of which a rate is best, by its place; those beside it are there too."""
+    found = []
+    for method, place in best.items():
+        for beside in (place - 1, place, place + 1):
+            rate = RATES[method][0] * 2.0**beside
+            made = cell(method, rate, SEEDS[0], ground.steps, ground.authors)
+            found.append(ended(Job(ground.text, method, made), 3.0 + abs(beside - place)))
+    return found
+
+
+def test_the_longest_training_begins_with_the_best_rate_of_the_longest_before_it() -> None:
+    found = [*swept(), *trained_on(LONG, {"default": 0, "local_steps": 0})]
+    before = {"default": 0, "local_steps": 0, "muon": 1, "adamw": 1}
+    assert study.begun_with(found, FULL) == {
+        method: (RATES[method][0] * 2.0**place / 2, RATES[method][0] * 2.0**place)
+        for method, place in before.items()
+    }
+    assert study.begun_with(found, FULL_SECOND) == {}
+    found += trained_on(FULL, {"default": -1})
+    best = RATES["default"][0] / 2
+    assert study.begun_with(found, FULL_SECOND) == {"default": (best / 2, best)}
+
+
+def test_each_text_waits_for_its_own_cells_and_the_second_for_rates_of_the_first() -> None:
+    found = [*swept(), *trained_on(LONG, {"default": 0, "local_steps": 0})]
+    found += [ended(job, 3.1) for job in (*study.finals(found, FIRST), *study.finals(found, LONG))]
+    assert {job.ground for job in waiting(found, "library")} == {FULL}
+    assert {job.ground for job in waiting(found, "manual")} == {study.SECOND}
+    found += trained_on(FULL, {"default": -1})
+    assert {(job.ground, job.method) for job in waiting(found, "manual")} == {
+        (FULL_SECOND, "default")
+    }
+    assert {job.cell.seed for job in waiting(found, "library")} == {*SEEDS[1:]}
+
+
+def test_the_kept_cells_of_shorter_trainings_have_the_names_and_settings_of_their_grounds() -> None:
+    kept = [each.finished.job for each in looking.read_cells()]
+    known = {*study.possible()}
+    assert all(job in known for job in kept if job.ground in SHORTER)
+    assert {job.cell.authors for job in kept if job.ground in SHORTER} == {study.AUTHORS}
+    assert all("authors" not in job.name for job in known if job.ground in SHORTER)
+    assert all("authors=8" in job.name for job in known if job.ground in HEADLINE)
 
 
 def test_a_longer_training_is_tuned_downwards_from_the_best_rate_of_the_short_one() -> None:
@@ -139,7 +200,7 @@ def test_a_longer_training_is_tuned_downwards_from_the_best_rate_of_the_short_on
     found += [ended(job, 3.0 - job.cell.learning_rate) for job in study.sweep(found, LONG)]
     assert study.beyond(found, LONG) == []
     assert study.best_rates(found, LONG) == {
-        method: rate for method, rate in best.items() if method != "default_large_batch"
+        method: best[method] for method in ("default", "local_steps")
     }
     found = [each for each in found if each.job.ground != LONG]
     found += [ended(job, 3.0 + job.cell.learning_rate) for job in study.sweep(found, LONG)]
@@ -182,6 +243,20 @@ def test_a_cell_is_trained_kept_and_judged_with_the_parameters_it_ended_with(
         before = fixture.bits_per_byte(fixture.validation)
         assert done.choosing < before < 12
         assert judged(job, tmp_path) == pytest.approx(done.choosing, rel=0.1)
+
+
+def test_samples_may_come_twice_but_no_more_often(tmp_path: Path) -> None:
+    corpus = prepared(tmp_path / "texts", "library", subwords=False)
+    made = cell("muon", 0.01, 0)
+    job = Job("library", "muon", made)
+    once = corpus.samples(job.task.sequence_length) // job.task.batch_samples
+    for passes, allowed in ((1, True), (1.9, True), (2.1, False)):
+        longer = replace(job, cell=replace(made, steps=int(once * passes)))
+        if allowed:
+            TextFixture(longer, corpus)
+        else:
+            with pytest.raises(SettingsError, match="each of the text 2 times at most"):
+                TextFixture(longer, corpus)
 
 
 def _small(task: study.Task) -> study.Task:
@@ -235,6 +310,52 @@ def test_the_committed_headline_is_that_of_its_cells_and_looks() -> None:
     assert judged_cells == {name for look in looks for name in look["cells"]}
     unasked = [each["text"] for each in looks if not each["why"]]
     assert len(set(unasked)) == len(unasked), "every look after a text's first one has a reason"
+
+
+def test_eight_authors_send_and_receive_seven_payloads_and_a_longer_ring() -> None:
+    found = []
+    for ground in (FIRST, FULL):
+        for method in ("default", "muon"):
+            made = cell(method, RATES[method][0], 0, ground.steps, ground.authors)
+            done = ended(Job(ground.text, method, made), 3.0)
+            last = replace(done.result.last, up_bytes=1000 * ground.steps)
+            points = (done.result.points[0], last)
+            result = replace(done.result, points=points)
+            found.append(looking.Judged(Finished(done.job, result), 3.0))
+    rows = {(row["method"], row["authors"]): row for row in looking.rows(found)}
+    assert rows["default", 4]["bytes_up"] == 3 * 1000 * 150
+    assert rows["default", 8]["bytes_up"] == 7 * 1000 * 2000
+    assert rows["muon", 8]["bytes_up"] == 2 * 7 / 8 * 2 * 100_000 * 2000
+    assert [row["steps"] for row in rows.values()] == [150, 150, 2000, 2000]
+
+
+def test_the_curves_end_with_what_local_steps_are_behind_at_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for method, behind in (("default", 0.0), ("local_steps", 0.1)):
+        for seed in (0, 1):
+            made = cell(method, 0.01, seed, FULL.steps, FULL.authors)
+            job = Job(FULL.text, method, made)
+            points = tuple(
+                Point(step, 0, 5.0 - step / 1000 + behind * (1 + seed), 9, 9)
+                for step in (0, 1000, 2000)
+            )
+            result = replace(ended(job, 3.0).result, points=points)
+            found.append(looking.Judged(Finished(job, result), 3.0))
+    monkeypatch.setattr(page, "cells", lambda: found)
+    assert [line.split(" | ")[2:] for line in page.curves().splitlines()[2:]] == [
+        ["4.000", "3.000 |"],
+        ["4.150", "3.150 |"],
+        ["+0.150 ± 0.635", "+0.150 ± 0.635 |"],
+    ]
+
+
+def test_a_pair_is_told_on_the_ground_on_which_it_was_expected() -> None:
+    assert set(study.EXPECTED) == set(GROUNDS)
+    assert not set(HEADLINE) & set(SHORTER)
+    for pairs in study.EXPECTED.values():
+        assert {method for pair in pairs for method in pair} <= set(RATES)
 
 
 def test_an_interval_around_nothing_shows_nothing() -> None:

@@ -17,7 +17,7 @@ from node.data.corpus import Corpus
 from node.system.files import replacing_file
 from protocol.errors import DataError
 from tests.benchmarks.headline.study import TEST_SAMPLES, Finished, Job, possible, waiting
-from tests.benchmarks.headline.texts import open_test, open_text, token_bytes
+from tests.benchmarks.headline.texts import TextName, open_test, open_text, token_bytes
 from tests.benchmarks.parity.results import load, result_path, save
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.parity.train import train_in
@@ -25,6 +25,10 @@ from tests.benchmarks.parity.train import train_in
 
 class TextFixture(Fixture):
     """The fixture of a job, which counts bits by the bytes of the text."""
+
+    passes_max = 2
+    """The longest training goes through the first text 1.2 times, in an order that no pass
+    repeats."""
 
     def __init__(self, job: Job, corpus: Corpus) -> None:
         super().__init__(job.task, job.cell, corpus)
@@ -40,9 +44,13 @@ class TextFixture(Fixture):
         return nats / math.log(2) / int(self._token_bytes[targets].sum())
 
 
-def train_waiting(directory: Path, kept: Sequence[Finished] = ()) -> Iterator[Finished]:
-    """Train what waits beside the cells that the repository keeps, until nothing does."""
-    while left := waiting(finished(directory, kept)):
+def train_waiting(
+    directory: Path, kept: Sequence[Finished] = (), text: TextName | None = None
+) -> Iterator[Finished]:
+    """Train what waits, of one text or of both, beside the cells that the repository keeps, until
+    nothing does. Two processes with a text each share nothing that one of them writes.
+    """
+    while left := waiting(finished(directory, kept), text):
         job = left[0]
         yield train_job(job, open_text(job.text, directory / "texts"), directory)
 

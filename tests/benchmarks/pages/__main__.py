@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from tests.benchmarks.headline.study import HEADLINE, SHORTER
 from tests.benchmarks.pages import attack, headline, local_steps, parity, tables, wan
 from tests.benchmarks.pages.blocks import Blocks, rendered
 from tests.benchmarks.parity.sweeps import SWEEPS
@@ -20,8 +21,9 @@ RESULTS = Path("docs/results")
 PAGES: dict[str, Blocks] = {
     "parity.md": {"deciding": parity.deciding, "delays": parity.delays, "volumes": parity.volumes},
     "headline.md": {
-        "results": headline.results,
-        "differences": headline.differences,
+        "results": partial(headline.results, HEADLINE),
+        "differences": partial(headline.differences, HEADLINE),
+        "curves": headline.curves,
         "looks": headline.looks,
     },
     "local-steps.md": {
@@ -51,6 +53,10 @@ PAGES: dict[str, Blocks] = {
     "chaos.md": {"chaos": tables.chaos, "busy": tables.chaos_busy},
     "notes/local-steps-first.md": {"expected-later": partial(local_steps.expected, later=True)},
     "notes/headline-rates.md": {"rates": headline.rates},
+    "notes/headline-short.md": {
+        "results": partial(headline.results, SHORTER),
+        "differences": partial(headline.differences, SHORTER),
+    },
     "notes/parity-tries.md": {
         sweep: partial(parity.tables, sweep) for sweep in SWEEPS if not sweep.startswith("local")
     },

@@ -1,7 +1,9 @@
-"""The computed parts of docs/results/headline.md."""
+"""The computed parts of docs/results/headline.md and of its notes."""
 
 import json
+from collections.abc import Iterable
 from functools import cache
+from statistics import fmean
 from typing import Any
 
 from tests.benchmarks.headline.look import (
@@ -11,14 +13,14 @@ from tests.benchmarks.headline.look import (
     Judged,
     by_method,
     difference,
+    half_width,
     read_cells,
 )
 from tests.benchmarks.headline.study import (
+    EXPECTED,
     GROUNDS,
+    HEADLINE,
     LOCAL_STEPS,
-    LONG,
-    LONG_PAIRS,
-    PAIRS,
     RATES,
     SEEDS,
     STEPS,
@@ -28,6 +30,8 @@ from tests.benchmarks.headline.study import (
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.parity.comparison import Difference
 from tests.benchmarks.records import read_records
+
+_DENSE = ("adamw", "muon")
 
 LABELS: dict[Method, str] = {
     "adamw": "AdamW, dense",
@@ -44,21 +48,24 @@ def cells() -> list[Judged]:
     return read_cells()
 
 
-def results() -> str:
-    """The rows of headline.json."""
+def results(grounds: Iterable[Ground]) -> str:
+    """The rows of headline.json of these grounds."""
     rows: list[dict[str, Any]] = json.loads((DATA / ROWS).read_bytes())["rows"]
-    dense = {
-        row["text"]: row["bytes_up"] / row["steps"] for row in rows if row["method"] == "adamw"
+    ring = {
+        (row["text"], row["authors"]): row["bytes_up"] / row["steps"]
+        for row in rows
+        if row["method"] in _DENSE
     }
     lines = []
-    for row in sorted(rows, key=lambda row: (_length(row), row["text"], row["bits_per_byte"])):
+    kept = [row for row in rows if _ground(row) in grounds]
+    for row in sorted(kept, key=lambda row: (_ground(row)[1:], row["text"], row["bits_per_byte"])):
         interval = "one seed" if row["ci95"] is None else f"± {row['ci95']:.3f}"
-        times = dense.get(row["text"], 0) * _length(row) / row["bytes_up"]
+        dense = ring.get((row["text"], row["authors"]), 0) * _ground(row).steps
         lines.append(
             (
                 *(row["text"], LABELS[row["method"]], f"{row['steps']}", f"{len(row['seeds'])}"),
                 *(f"{row['bits_per_byte']:.3f}", interval, f"{row['bytes_up'] / 1e6:.2f}"),
-                "" if row["method"] in ("adamw", "muon") else f"{times:.0f}",
+                "" if row["method"] in _DENSE else f"{dense / row['bytes_up']:.0f}",
             )
         )
     head = (
@@ -68,18 +75,18 @@ def results() -> str:
     return table(head, lines, left=2)
 
 
-def _length(row: dict[str, Any]) -> int:
-    """Steps of 16 samples that a row's tokens are."""
+def _ground(row: dict[str, Any]) -> Ground:
+    """Where a row is compared: a larger batch counts as the steps of 16 samples that it is."""
     large = row["method"] == "default_large_batch"
-    return int(row["steps"]) * (LOCAL_STEPS if large else 1)
+    return Ground(row["text"], row["steps"] * (LOCAL_STEPS if large else 1), row["authors"])
 
 
-def differences() -> str:
+def differences(grounds: Iterable[Ground]) -> str:
     """Each pair on each ground: what was expected, what was found, and what that shows."""
     of_method = by_method(cells())
     lines = []
-    for ground in GROUNDS:
-        for (ours, theirs), predicted in (LONG_PAIRS if ground == LONG else PAIRS).items():
+    for ground in grounds:
+        for (ours, theirs), predicted in EXPECTED[ground].items():
             sides = of_method.get((ground, ours)), of_method.get((ground, theirs))
             if not all(sides):
                 continue
@@ -97,6 +104,51 @@ def differences() -> str:
 def named(ground: Ground) -> str:
     """The text, and the length where it is not the usual one."""
     return ground.text if ground.steps == STEPS else f"{ground.text}, {ground.steps} steps"
+
+
+def curves() -> str:
+    """Bits per byte on the validation split along the headline's training, each method at its best
+    rate, the mean over its seeds; and how far local steps are behind the default, with half its
+    95 % interval.
+    """
+    of_method = by_method(cells())
+    lines: list[tuple[str, ...]] = []
+    head: tuple[str, ...] = ()
+    for ground in HEADLINE:
+        found = {method: _curves(of_method.get((ground, method), {})) for method in RATES}
+        for method, curves in found.items():
+            if curves:
+                means = {step: fmean(ends) for step, ends in _by_step(curves.values()).items()}
+                head = ("text", "method", *map(str, means))
+                lines.append((ground.text, LABELS[method], *(f"{m:.3f}" for m in means.values())))
+        ours, theirs = found["local_steps"], found["default"]
+        shared = sorted(ours.keys() & theirs.keys())
+        behind = [{s: ours[seed][s] - theirs[seed][s] for s in ours[seed]} for seed in shared]
+        if behind:
+            told = (_with_half(ends) for ends in _by_step(behind).values())
+            lines.append((ground.text, "local steps less the default", *told))
+    return table(head, lines, left=2)
+
+
+def _curves(of_seed: dict[int, Judged]) -> dict[int, dict[int, float]]:
+    """Validation bits per byte by seed, then by step; genesis is left out."""
+    return {
+        seed: {point.step: point.bits_per_byte for point in each.finished.result.points[1:]}
+        for seed, each in of_seed.items()
+    }
+
+
+def _by_step(curves: Iterable[dict[int, float]]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for curve in curves:
+        for step, end in curve.items():
+            found.setdefault(step, []).append(end)
+    return found
+
+
+def _with_half(values: list[float]) -> str:
+    half = half_width(values)
+    return f"{fmean(values):+.3f}" + ("" if half is None else f" ± {half:.3f}")
 
 
 def shown(found: Difference) -> str:
@@ -140,9 +192,8 @@ def _tried(rate: float, end: float, *, bold: bool) -> str:
 
 def looks() -> str:
     """Every look at a test split."""
-    records = read_records(DATA / LOOKS)
-    return "\n".join(
-        f"- {each['text']}: {each['when']}, {len(each['cells'])} cells"
-        + (f"; again, because {each['why']}" if each["why"] else "")
-        for each in records
-    )
+    lines = [
+        (each["text"], each["when"], f"{len(each['cells'])}", each["why"] or "it was the first")
+        for each in read_records(DATA / LOOKS)
+    ]
+    return table(("text", "when", "cells", "why"), lines, left=2)

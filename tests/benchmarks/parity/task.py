@@ -36,15 +36,19 @@ def open_corpus(directory: Path) -> Corpus:
 class Fixture:
     """One network at its genesis, with the samples, rates and measure of one cell."""
 
+    passes_max = 1
+    """Passes over the training text at most: with one, no sample repeats."""
+
     def __init__(self, task: Task, cell: Cell, corpus: Corpus) -> None:
         """`SettingsError` for a text too short to train without repetition, or a batch that cannot
         be cut evenly.
         """
         self.task, self.cell = task, cell
         needed, there = cell.steps * task.batch_samples, corpus.samples(task.sequence_length)
-        if needed > there:
+        if needed > there * self.passes_max:
             raise SettingsError(
-                f"expected at most {there} samples, so that none repeats, got {needed}"
+                f"expected at most {there * self.passes_max} samples, each of the text "
+                f"{self.passes_max} times at most, got {needed}"
             )
         if task.batch_samples % cell.authors:
             raise SettingsError(

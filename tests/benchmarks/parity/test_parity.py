@@ -287,7 +287,7 @@ def test_cells_of_one_seed_see_the_same_weights_and_samples(corpus: Corpus) -> N
 
 
 def test_a_cell_that_would_repeat_its_text_or_cut_a_sample_is_refused(corpus: Corpus) -> None:
-    with pytest.raises(SettingsError, match="so that none repeats"):
+    with pytest.raises(SettingsError, match="each of the text 1 times at most"):
         Fixture(TASK, replace(CELL, steps=10**6), corpus)
     with pytest.raises(SettingsError, match="authors that divide 4 samples, got 3"):
         Fixture(TASK, replace(CELL, authors=3), corpus)
