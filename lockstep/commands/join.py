@@ -109,9 +109,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     options = replace(options, directory=place)
     asks = not (home.only or options.follow_parent)
     with claimed(place, Owner("node", info.run_id, info.spec.name)):
-        if home.lost_key:
-            log.warning(LOST_KEY, extra={"key": home.path / KEY_NAME})
-        key = load_or_create_key(home.path)
+        key = _own_key(home)
         if over := _at_the_door(link.with_token(settings.token), info, key, place):
             messages.print(over, soft_wrap=True)
             return
@@ -144,6 +142,13 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         for line in farewell(status, place):
             messages.print(line, soft_wrap=True)
         messages.print(AGAIN if reason == ASKED_TO_LEAVE else reason, soft_wrap=True)
+
+
+def _own_key(home: Home) -> Ed25519PrivateKey:
+    """The identity of this computer; the first start makes it."""
+    if home.lost_key:
+        log.warning(LOST_KEY, extra={"key": home.path / KEY_NAME})
+    return load_or_create_key(home.path)
 
 
 def _at_the_door(link: JoinLink, info: RunInfo, key: Ed25519PrivateKey, place: Path) -> str:
