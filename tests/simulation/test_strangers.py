@@ -90,6 +90,12 @@ def test_random_casts_have_every_kind_of_stranger_and_at_most_a_third_of_the_sta
     assert cast_of(7) == casts[7]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_liar_that_meets_one_honest_node_before_the_others_come_costs_a_replay() -> None:
+    assert judge(cast_of(15)) == ""
+
+
 @pytest.mark.timeout(600)
 def test_the_command_plays_a_cast_of_strangers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--strangers", "--seeds", "1", "--first-seed", "2"]) == 0

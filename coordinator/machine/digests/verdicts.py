@@ -40,6 +40,9 @@ from coordinator.machine.events import (
 from coordinator.machine.members.membership import Membership
 from protocol.ids import PeerId
 
+LEVEL = "level: the replay of the log decides"
+"""What is said of a vote that nobody has won: those who voted replay the log, and lose nothing."""
+
 GENESIS_DIFFERS = (
     "its first state differs from that of the nodes which came before it, also after a resync: "
     "compare releases, and ask the operator whose is right"
@@ -240,8 +243,7 @@ class DigestVerdicts:
             self._hold(round, reports)
             return effects
         reason = (
-            f"votes of {len(reports.by_peer)} nodes on the state after round {round} are level: "
-            "the replay of the log decides"
+            f"votes of {len(reports.by_peer)} nodes on the state after round {round} are {LEVEL}"
         )
         self.held |= dict.fromkeys(reports.by_peer, reason)
         for peer in fresh:

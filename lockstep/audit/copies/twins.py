@@ -40,7 +40,9 @@ class Twins:
 
 
 def crossing(own: npt.NDArray[np.int8], other: npt.NDArray[np.int8]) -> Cross:
-    """Whose gradient a payload follows, where that of its author and another's differ."""
+    """The places where the gradients of a payload's author and of another differ, and which of them
+    the payload follows there.
+    """
     differ = own * other < 0
     return Cross(int(np.count_nonzero(differ)), int(np.count_nonzero(differ & (own > 0))))
 
