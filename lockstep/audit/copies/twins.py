@@ -40,7 +40,7 @@ class Twins:
 
 
 def crossing(own: npt.NDArray[np.int8], other: npt.NDArray[np.int8]) -> Cross:
-    """Whose gradient a payload follows, where that of its author and another's differ."""
+    """The gradient that a payload follows, where that of its author and another's differ."""
     differ = own * other < 0
     return Cross(int(np.count_nonzero(differ)), int(np.count_nonzero(differ & (own > 0))))
 
