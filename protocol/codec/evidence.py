@@ -77,8 +77,8 @@ class Companion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class Cross(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The places of a copied payload where the gradients of its author and of the source's author
-    have different signs, and which of the two it follows there.
+    """The gradient that a copied payload follows, its author's or that of the source's author, at
+    its places where these have different signs.
     """
 
     differ: Count

@@ -77,6 +77,7 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.pace.slot.exchange_ms",
         "state.pace.reason",
         "state.members.former",
+        "state.operator.rejected",  # with an auditor: machine/operator/test_demotion.py
         "state.verdicts.held",
         "state.verdicts.origin",
         "state.verdicts.auditors",

@@ -40,9 +40,7 @@ class Twins:
 
 
 def crossing(own: npt.NDArray[np.int8], other: npt.NDArray[np.int8]) -> Cross:
-    """The places where the gradients of a payload's author and of another differ, and which of them
-    the payload follows there.
-    """
+    """The gradient that a payload follows, where that of its author and another's differ."""
     differ = own * other < 0
     return Cross(int(np.count_nonzero(differ)), int(np.count_nonzero(differ & (own > 0))))
 

@@ -70,7 +70,7 @@ class Panel:
     """Those of the round."""
     twins: Sequence[Twins]
     followed: dict[tuple[PeerId, PeerId], Signs] = field(default_factory=dict)
-    """The gradients that like payloads follow, as `lockstep.audit.copies.twins` wants them."""
+    """Signs of like payloads, as `lockstep.audit.copies.twins` wants them."""
     payload: bytes = b""
     """The first one, once its passes have begun."""
     passes: Recomputation | None = None
