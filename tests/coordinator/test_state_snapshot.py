@@ -101,7 +101,6 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.operator.paused",
         "state.operator.finishing",
         "state.operator.away",
-        "state.operator.rejected",
     }
 
 
