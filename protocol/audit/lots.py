@@ -4,11 +4,12 @@
              |                                        '----------> the order of the authors
              '-- in the evidence: whoever has it checks that the round was drawn
 
-An ed25519 signature is a function of the key and the message, so an auditor has one lot for a round
-and cannot draw again; nobody else can make it, so an author learns of an audit from the evidence at
-the earliest, when its payload is long committed. Each auditor draws its own rounds. The chance is
-twice what the auditor's part of the run's compute pays for, as time forbids some of the rounds that
-are drawn (`lockstep.audit.work.lottery`).
+As RFC 8032 makes it, an ed25519 signature is a function of the key and the message, so an auditor
+has one lot for a round; nobody else can make it, so an author learns of an audit from the evidence
+at the earliest, when its payload is long committed. A changed auditor can sign a message anew, with
+another nonce, until a lot suits it: all of these are valid. So lots bind honest auditors, and blind
+authors. Each auditor draws its own rounds. The chance is twice what the auditor's part of the run's
+compute pays for, as time forbids some of the rounds that are drawn (`lockstep.audit.work.lottery`).
 """
 
 import hashlib
