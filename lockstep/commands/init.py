@@ -17,8 +17,17 @@ from protocol.errors import SettingsError
 from protocol.planner.parameters import has_layout, size_of
 from protocol.runfile import RunSpec, parse_run_json
 
-ADAM_RATE = 0.001
-"""Learning rate of a run file for gossip Adam: that of Adam where nothing else is known."""
+RATES = {"local_steps": 0.012, "gossip-adam": 0.001}
+"""Learning rates of run files for networks of `RATE_WIDTH`, where they are not the run file's
+default: the best one found for local steps (docs/results/local-steps.md), and that of Adam where
+nothing else is known."""
+
+RATE_WIDTH = 128
+"""Width of the network of the defaults. Over widths of 64 to 256 the best rate times the width was
+the same (docs/results/local-steps.md); how Adam's depends on it was not measured."""
+
+WIDTH_FIELDS = ("hidden_size", "n_embd", "d_model")
+"""Names of the width in configurations of transformers."""
 
 ORIGIN = "lockstep init"
 """The place that an error about a value names."""
@@ -29,8 +38,10 @@ def run_of(algorithm: str, **sections: dict[str, Any]) -> RunSpec:
     name of no algorithm.
     """
     values: dict[str, dict[str, Any]] = {"algorithm": {"name": algorithm}}
+    if algorithm in RATES:
+        values["schedule"] = {"learning_rate": RATES[algorithm]}
     if algorithm == "gossip-adam":
-        values |= {"schedule": {"learning_rate": ADAM_RATE}, "rounds": {"overlap_from": 0}}
+        values["rounds"] = {"overlap_from": 0}
     for name, fields in sections.items():
         values[name] = values.get(name, {}) | fields
     return parse_run_json(json.dumps(values).encode(), ORIGIN)
@@ -125,6 +136,20 @@ def chosen(
     if published is None:
         return run_of(algorithm or "demo") if defaults else ask(path, algorithm, force=force)
     spec = run_of(algorithm or "demo")
-    spec = with_room(spec.model_copy(update={"model": published_run(published).model}))
+    spec = at_its_width(spec.model_copy(update={"model": published_run(published).model}))
+    spec = with_room(spec)
     check_run(spec)
     return spec
+
+
+def at_its_width(spec: RunSpec) -> RunSpec:
+    """The run file with the learning rate of its network's width, of two digits; as it is where the
+    configuration does not name the width, and for gossip Adam.
+    """
+    named = (spec.model.config.get(field) for field in WIDTH_FIELDS)
+    width = next((width for width in named if isinstance(width, int) and width > 0), RATE_WIDTH)
+    if spec.algorithm.mixes:
+        return spec
+    rate = float(f"{spec.schedule.learning_rate * RATE_WIDTH / width:.2g}")
+    schedule = spec.schedule.model_copy(update={"learning_rate": rate})
+    return spec.model_copy(update={"schedule": schedule})

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli import main
-from lockstep.commands.init import ask, audit_warning
+from lockstep.commands.init import ask, at_its_width, audit_warning, run_of
 from lockstep.exit_codes import ExitCode, UsageError
 from lockstep.run_file import read_run_file
 from protocol.runfile import RunSpec, ScheduleSpec
@@ -70,6 +70,22 @@ def test_a_gossip_adam_run_is_written_with_its_contraction_factor(
     spec = read_run_file(path)
     assert spec.algorithm.mixes
     assert spec.rounds.overlap_at(0) == 1, "the exchange hides behind the passes from the start"
+
+
+def test_the_rate_times_the_width_stays_the_same() -> None:
+    defaults = run_of("demo")
+    assert defaults.schedule == RunSpec().schedule
+    assert at_its_width(defaults) == defaults, "the defaults are for the width of their network"
+    for algorithm, config, rate in (
+        ("demo", {"n_embd": 768}, 0.0005),
+        ("demo", {"hidden_size": 64}, 0.006),
+        ("local_steps", {"hidden_size": 768}, 0.002),
+        ("local_steps", {"d_model": 1000}, 0.0015),
+        ("local_steps", {"hidden_size": "wide"}, 0.012),
+        ("gossip-adam", {"hidden_size": 768}, 0.001),
+    ):
+        spec = run_of(algorithm, model={"config": config})
+        assert at_its_width(spec).schedule.learning_rate == rate
 
 
 def test_an_algorithm_of_no_name_is_refused(
