@@ -65,6 +65,9 @@ BATCH_SAMPLES_MAX = 96
 LEARNING_RATE = 0.004
 """Learning rate; above the default of a run file, because sixty rounds are few."""
 
+LOCAL_RATE = 0.012
+"""That of local steps, the best found for this width (docs/results/local-steps.md)."""
+
 TITLES = {"demo": "DeMo", "local_steps": "local steps", "gossip-adam": "gossip Adam"}
 """Algorithms, for the heading of the plot."""
 
@@ -153,7 +156,7 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
         algorithm=_algorithm(settings),
         schedule=ScheduleSpec(
             steps=settings.rounds,
-            learning_rate=LEARNING_RATE,
+            learning_rate=LOCAL_RATE if settings.algorithm == "local_steps" else LEARNING_RATE,
             warmup_steps=min(5, settings.rounds // 10),
         ),
         rounds=RoundsSpec(

@@ -36,9 +36,6 @@ from node.data.prepare import prepare_builtin
 from protocol.runfile import RunSpec
 
 NODES = 4
-RATE = 0.012
-"""The best of the study for the width of the demo's network."""
-
 TOP_K = 192
 
 SAMPLES_MAX = 1000
@@ -66,7 +63,6 @@ def spec_of(directory: Path, rounds: int, overlap: int) -> RunSpec:
     return spec.model_copy(
         update={
             "algorithm": spec.algorithm.model_copy(update={"top_k": TOP_K}),
-            "schedule": spec.schedule.model_copy(update={"learning_rate": RATE}),
             "rounds": spec.rounds.model_copy(
                 update={
                     "overlap": overlap,
