@@ -116,3 +116,13 @@ def _reconcilable(older: tuple[int, int, int], newer: tuple[int, int, int]) -> b
     drift_ms = abs(newer[2] - older[2]) * DRIFT_PPM // 1_000_000
     errors_ms = (older[0] + newer[0]) // 2 + 1 + 2 * ROUNDING_MS
     return abs(newer[1] - older[1]) <= errors_ms + drift_ms
+
+
+def length_text(seconds: int, second: str) -> str:
+    """A length of time in its largest unit of which there are two; `second` is the word for the
+    smallest one.
+    """
+    for unit, unit_s in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds // unit_s:,} {unit}"
+    return f"{seconds} {second}"

@@ -27,6 +27,7 @@ from coordinator.machine.members.member import FormerMember, Member
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
 from protocol.border.text import one_line
+from protocol.clock import length_text
 from protocol.codec.chain import Restart, entry_digest
 from protocol.ids import PeerId, RunId
 
@@ -143,12 +144,5 @@ def _cure(state: RunState, now_ms: int) -> str:
 
 def _named(peer: PeerId, former: FormerMember, now_ms: int) -> str:
     name = f"{one_line(former.name)!r}, " if former.name else ""
-    return f"node {peer} ({name}last seen {_ago(now_ms - former.gone_ms)} ago by the run's clock)"
-
-
-def _ago(milliseconds: int) -> str:
-    seconds = max(0, milliseconds) // 1000
-    for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} seconds"
+    ago = length_text(max(0, now_ms - former.gone_ms) // 1000, "seconds")
+    return f"node {peer} ({name}last seen {ago} ago by the run's clock)"

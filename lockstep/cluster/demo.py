@@ -40,6 +40,7 @@ from lockstep.console import (
     write_json,
 )
 from lockstep.exit_codes import UsageError
+from lockstep.learning_rates import LOCAL_STEPS
 from lockstep.run_file import write_run_file
 from lockstep.service.directory import Owner, claimed
 from lockstep.service.signals import stopped_like_ctrl_c
@@ -63,10 +64,8 @@ BATCH_SAMPLES_MAX = 96
 """Limit on the samples of all nodes in a round: about a second of two cores."""
 
 LEARNING_RATE = 0.004
-"""Learning rate; above the default of a run file, because sixty rounds are few."""
-
-LOCAL_RATE = 0.012
-"""That of local steps, the best found for this width (docs/results/local-steps.md)."""
+"""Learning rate, except of local steps; above the default of a run file, because sixty rounds are
+few."""
 
 TITLES = {"demo": "DeMo", "local_steps": "local steps", "gossip-adam": "gossip Adam"}
 """Algorithms, for the heading of the plot."""
@@ -156,7 +155,7 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
         algorithm=_algorithm(settings),
         schedule=ScheduleSpec(
             steps=settings.rounds,
-            learning_rate=LOCAL_RATE if settings.algorithm == "local_steps" else LEARNING_RATE,
+            learning_rate=LOCAL_STEPS if settings.algorithm == "local_steps" else LEARNING_RATE,
             warmup_steps=min(5, settings.rounds // 10),
         ),
         rounds=RoundsSpec(

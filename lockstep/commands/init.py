@@ -11,23 +11,12 @@ import typer
 from lockstep.commands.check_run import check_run, mixing_facts, published_run, with_room
 from lockstep.console import error_line, own_command
 from lockstep.exit_codes import UsageError
+from lockstep.learning_rates import RATES, at_its_width
 from lockstep.run_file import require_replaceable
 from lockstep.volunteer.needs import exchange_text
 from protocol.errors import SettingsError
 from protocol.planner.parameters import has_layout, size_of
 from protocol.runfile import RunSpec, parse_run_json
-
-RATES = {"local_steps": 0.012, "gossip-adam": 0.001}
-"""Learning rates of run files for networks of `RATE_WIDTH`, where they are not the run file's
-default: the best one found for local steps (docs/results/local-steps.md), and that of Adam where
-nothing else is known."""
-
-RATE_WIDTH = 128
-"""Width of the network of the defaults. Over widths of 64 to 256 the best rate times the width was
-the same (docs/results/local-steps.md); how Adam's depends on it was not measured."""
-
-WIDTH_FIELDS = ("hidden_size", "n_embd", "d_model")
-"""Names of the width in configurations of transformers."""
 
 ORIGIN = "lockstep init"
 """The place that an error about a value names."""
@@ -140,16 +129,3 @@ def chosen(
     spec = with_room(spec)
     check_run(spec)
     return spec
-
-
-def at_its_width(spec: RunSpec) -> RunSpec:
-    """The run file with the learning rate of its network's width, of two digits; as it is where the
-    configuration does not name the width, and for gossip Adam.
-    """
-    named = (spec.model.config.get(field) for field in WIDTH_FIELDS)
-    width = next((width for width in named if isinstance(width, int) and width > 0), RATE_WIDTH)
-    if spec.algorithm.mixes:
-        return spec
-    rate = float(f"{spec.schedule.learning_rate * RATE_WIDTH / width:.2g}")
-    schedule = spec.schedule.model_copy(update={"learning_rate": rate})
-    return spec.model_copy(update={"schedule": schedule})

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from coordinator.machine.operator.acts import Mode, Token
+from protocol.clock import length_text
 from protocol.ids import Digest, PeerId
 
 TOKENS_MAX = 256
@@ -72,7 +73,7 @@ class Admission:
             return f"the token is not one of this run's, or was revoked{ASK}"
         token = used.token
         if token.expires_s and shown_s >= token.expires_s:
-            ago = _length(shown_s - token.expires_s)
+            ago = length_text(shown_s - token.expires_s, "s")
             return f"the token {token.name} expired {ago} ago by the coordinator's clock{ASK}"
         if peer in self.admitted and not (token.vouches and not vouched):
             return "the key is admitted already"
@@ -105,11 +106,3 @@ class Admission:
         return (
             f"this run takes only the keys on its operator's list: ask the operator to allow {peer}"
         )
-
-
-def _length(seconds: int) -> str:
-    """A length of time in its largest unit of which there are two."""
-    for unit, unit_s in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * unit_s:
-            return f"{seconds // unit_s:,} {unit}"
-    return f"{seconds} s"

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli import main
-from lockstep.commands.init import ask, at_its_width, audit_warning, run_of
+from lockstep.commands.init import ask, audit_warning, run_of
 from lockstep.exit_codes import ExitCode, UsageError
+from lockstep.learning_rates import at_its_width
 from lockstep.run_file import read_run_file
 from protocol.runfile import RunSpec, ScheduleSpec
 from protocol.sections.retention import RetentionSpec

@@ -9,29 +9,9 @@ from torch import nn
 
 from node.model.build import build_model, named_parameters_once, require_fits
 from protocol.errors import SettingsError
+from tests.node.model.small import GPT2, LLAMA
 
 torch.set_num_threads(1)
-
-LLAMA = {
-    "vocab_size": 32,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 16,
-    "tie_word_embeddings": True,
-}
-GPT2 = {"vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 16}
-
-
-@pytest.fixture
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    built = build_model("llama", LLAMA)
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return built
 
 
 @pytest.mark.parametrize(("model_type", "config"), [("llama", LLAMA), ("gpt2", GPT2)])

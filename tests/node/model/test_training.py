@@ -12,20 +12,10 @@ from torch import Tensor, nn
 from node.model.build import build_model, named_parameters_once
 from node.model.training import TrainingModel
 from protocol.errors import LocalProtocolError, SettingsError
-from tests.node.model.test_build import GPT2, LLAMA
+from tests.node.model.small import GPT2, LLAMA
 from tests.support.passes import do_work
 
 torch.set_num_threads(1)
-
-
-@pytest.fixture
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    built = build_model("llama", LLAMA)
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.2)
-    return built
 
 
 def _samples(count: int, length: int = 8, seed: int = 3) -> np.ndarray:
