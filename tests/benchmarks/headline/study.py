@@ -4,9 +4,8 @@ Every method has the same network, genesis, data order and schedule, and the sam
 each, one seed is trained at every rate of a sweep; the sweeps have equally many rates, a factor of
 two apart, and go on beyond an end that is best. Those of the second text begin with the first one's
 best rate and the two beside it; those of a longer training with the best rate of the next shorter
-one and half of it, and go on downwards only: more steps ask for no larger rate. The headline itself
-is the longest training, with eight authors; on the second text it begins with the first one's best
-rate of that length and half of it. The rate that is best on the validation split is trained with
+one and half of it. The headline itself is the longest training, with eight authors; on the second
+text it begins with the first one's best rate of that length and half of it. The rate that is best on the validation split is trained with
 the other seeds too. So what is trained next follows from what is there: `waiting` says it, in order
 of importance, and a study that ends early is whole as far as it came.
 """
@@ -309,12 +308,8 @@ def _best(found: Sequence[Finished], ground: Ground, method: Method) -> float | 
 
 
 def _missing(found: Sequence[Finished], ground: Ground, method: Method, rate: float) -> list[float]:
-    """The rates beside the best one that were not tried yet, and may be; of a longer training none
-    above those that it began with.
-    """
+    """The rates beside the best one that were not tried yet, and may be."""
     rates, tried = _long(method), _tried(found, ground, method)
-    if ground.steps > STEPS:
-        rates = rates[: rates.index(max(_begun_with(found, ground, method))) + 1]
     place = rates.index(rate)
     return [each for each in rates[max(place - 1, 0) : place + 2] if each not in tried]
 

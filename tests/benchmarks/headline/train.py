@@ -70,15 +70,16 @@ def train_job(job: Job, corpus: Corpus, directory: Path) -> Finished:
 
 def finished(directory: Path, kept: Sequence[Finished] = ()) -> list[Finished]:
     """The cells that the repository keeps and those of the directory, which replace kept ones.
-    `DataError` for one of another task or text.
+    `DataError` for one of another task, or of another text than the rest of its ground: pages of
+    a manual change, and the cells of one ground are compared with each other alone.
     """
     found = {each.job: each for each in kept}
-    corpora = {each.job.text: each.result.corpus for each in kept}
+    corpora = {each.job.ground: each.result.corpus for each in kept}
     for job in possible():
         path = result_path(directory / job.text, job.cell)
         if path.exists():
             result = load(path)
-            corpus = corpora.setdefault(job.text, result.corpus)
+            corpus = corpora.setdefault(job.ground, result.corpus)
             if (result.task, result.corpus) != (job.task, corpus):
                 raise DataError(
                     f"{path}: expected a result of {job.task} on {corpus[:8]}, "
