@@ -5,9 +5,10 @@ each, one seed is trained at every rate of a sweep; the sweeps have equally many
 two apart, and go on beyond an end that is best. Those of the second text begin with the first one's
 best rate and the two beside it; those of a longer training with the best rate of the next shorter
 one and half of it. The headline itself is the longest training, with eight authors; on the second
-text it begins with the first one's best rate of that length and half of it. The rate that is best on the validation split is trained with
-the other seeds too. So what is trained next follows from what is there: `waiting` says it, in order
-of importance, and a study that ends early is whole as far as it came.
+text it begins with the first one's best rate of that length and half of it. The rate that is best
+on the validation split is trained with the other seeds too. So what is trained next follows from
+what is there: `waiting` says it, in order of importance, and a study that ends early is whole as
+far as it came.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
