@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 examples/torchrun_demo.py
 
 The text is a source file of the Python standard library, so nothing is downloaded. Every rank
-trains on its own samples, gradients are never averaged, and only DeMo's few coefficients travel. At
-the end all ranks compare a digest of their parameters.
+trains on its own samples, gradients are never averaged, and only a few coefficients travel, every
+fifth step. At the end all ranks compare a digest of their parameters.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy, gelu
 
-from lockstep import DeMo
+from lockstep import DeMo, parameter_groups
 
 CONTEXT = 16
 """Number of preceding bytes that the model sees when it predicts the next one."""
@@ -48,7 +48,7 @@ def train(steps: int, batch: int) -> tuple[CharacterModel, list[float]]:
     text = torch.tensor(list(Path(argparse.__file__).read_bytes()))
     torch.manual_seed(0)  # every rank starts from the same parameters ...
     model = CharacterModel()
-    optimizer = DeMo(model.named_parameters(), lr=8e-3, top_k=64)  # names for its errors
+    optimizer = DeMo(parameter_groups(model), lr=0.024)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     samples = torch.Generator().manual_seed(1 + dist.get_rank())  # ... and draws samples of its own
     losses = []

@@ -1,16 +1,16 @@
 """The front door: the `lockstep` command, clusters on one machine, optimizers for your own loop.
 
-`from lockstep import DeMo, GossipAdam` needs the `node` extra (torch); importing `lockstep` alone
-does not.
+`from lockstep import DeMo, GossipAdam, parameter_groups` needs the `node` extra (torch); importing
+`lockstep` alone does not.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from node.demo.optimizer import DeMo
+    from node.demo.optimizer import DeMo, parameter_groups
     from node.gossip_adam.optimizer import GossipAdam
 
-__all__ = ["DISTRIBUTION", "DeMo", "GossipAdam", "__version__"]
+__all__ = ["DISTRIBUTION", "DeMo", "GossipAdam", "__version__", "parameter_groups"]
 
 __version__ = "0.1.0"
 
@@ -20,10 +20,10 @@ DISTRIBUTION = "lockstep-train"
 
 def __getattr__(name: str) -> Any:
     """Loads the names that need torch on first use (PEP 562)."""
-    if name == "DeMo":
-        from node.demo.optimizer import DeMo
+    if name in ("DeMo", "parameter_groups"):
+        from node.demo import optimizer
 
-        return DeMo
+        return getattr(optimizer, name)
     if name == "GossipAdam":
         from node.gossip_adam.optimizer import GossipAdam
 

@@ -164,7 +164,7 @@ def demo(
         ),
     ] = Path("out/demo"),
     json: options.Summary = "",
-    algorithm: options.Algorithm = "demo",
+    algorithm: options.Algorithm = "local_steps",
 ) -> None:
     """Train a small model with a coordinator and several nodes on this machine."""
     from lockstep.cluster.demo import DemoSettings, run_demo

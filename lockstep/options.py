@@ -33,7 +33,7 @@ Summary = Annotated[
 
 Algorithm = Annotated[
     str,
-    typer.Option(metavar="NAME", help="Algorithm of the run: demo, local_steps or gossip-adam."),
+    typer.Option(metavar="NAME", help="Algorithm of the run: local_steps, demo or gossip-adam."),
 ]
 
 ChosenAlgorithm = Annotated[
@@ -41,8 +41,8 @@ ChosenAlgorithm = Annotated[
     typer.Option(
         "--algorithm",
         metavar="NAME",
-        show_default="demo, or as asked",
-        help="Algorithm of the run: demo, local_steps or gossip-adam.",
+        show_default="local_steps, or as asked",
+        help="Algorithm of the run: local_steps, demo or gossip-adam.",
     ),
 ]
 

@@ -117,12 +117,12 @@ class ScheduleSpec(Section):
     steps: int = Field(default=2000, ge=1, le=100_000_000)
     """Length of the run, in steps (committed rounds)."""
 
-    learning_rate: float = Field(default=0.003, gt=0, le=10)
-    """Largest learning rate: the distance that one step moves each parameter; a matrix equally far
-    in every direction that its votes have, and so with few votes less on the whole
-    (docs/results/step-length.md). With the default a small model ended 2000 steps no worse than
-    with AdamW (docs/results/parity.md); a run of some hundred steps wants more, and updates by sign
-    want a third of it."""
+    learning_rate: float = Field(default=0.012, gt=0, le=10)
+    """Largest learning rate. With local steps that of the node's own optimizer: the default is for
+    a network of width 128, and the best rate falls as the width grows, as `lockstep init --from`
+    writes it (docs/results/local-steps.md). With "demo" the distance that one step moves each
+    parameter, a matrix in every direction that its votes have (docs/results/step-length.md); it
+    wants a quarter of the default, and updates by sign a twelfth."""
 
     warmup_steps: int = Field(default=50, ge=0, le=10_000_000)
     """Steps over which the learning rate rises linearly from zero."""
@@ -158,14 +158,17 @@ class RoundsSpec(Section):
     shorter. `compute_ms` is lengthened within the same bound when the exchange would not be hidden
     behind it, and never shortened. 1: all three stay as stated."""
 
-    overlap: Literal[0, 1] = 1
+    overlap: Literal[0, 1] = 0
     """Rounds that are exchanged while the next one is computed. 1 hides the exchange: a node trains
-    on a guess of the commit until the commit arrives."""
+    on until the commit arrives, from where its own steps or a guess of the commit left it. That
+    pays where the exchange takes about as long as the passes; it takes one more copy of the
+    parameters, a whole round of delay costs learning (docs/results/local-steps.md), and the work of
+    such rounds is audited with `audit_every` alone."""
 
     overlap_from: int = Field(default=300, ge=0, le=100_000_000)
-    """First round that overlaps with the one before it; earlier rounds wait for that decision. In
-    its first hundreds of rounds a network changes so fast that gradients that are a round late cost
-    more than the time they save (docs/results/parity.md)."""
+    """First round that overlaps with the one before it, where `overlap` is 1; earlier rounds wait
+    for that decision. In its first hundreds of rounds a network changes so fast that gradients that
+    are a round late cost more than the time they save (docs/results/parity.md)."""
 
     audit_every: int = Field(default=0, ge=0, le=1_000_000)
     """Where rounds overlap, every round whose number this divides waits for the decision before it:
@@ -173,8 +176,10 @@ class RoundsSpec(Section):
     (docs/explain/trust.md). The exchange before such a round is not hidden. 0: none waits; work is
     audited before `overlap_from` alone."""
 
-    batch_samples_max: int = Field(default=64, ge=1, le=100_000_000)
-    """Samples that all nodes together may train in a round, split in proportion to their speed."""
+    batch_samples_max: int = Field(default=320, ge=1, le=100_000_000)
+    """Samples that all nodes together may train in a round, split in proportion to their speed.
+    With the default two nodes make some 20 local steps in a round, and eight nodes 5; nothing
+    separated 5, 10 and 20 at equal bytes (docs/results/local-steps.md)."""
 
     share_samples_first: int = Field(default=8, ge=1, le=1_000_000)
     """Share of a node whose speed is not known yet, in samples."""

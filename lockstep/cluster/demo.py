@@ -40,21 +40,14 @@ from lockstep.console import (
     write_json,
 )
 from lockstep.exit_codes import UsageError
-from lockstep.learning_rates import LOCAL_STEPS
+from lockstep.presets import run_of
 from lockstep.run_file import write_run_file
 from lockstep.service.directory import Owner, claimed
 from lockstep.service.signals import stopped_like_ctrl_c
 from node.data.prepare import prepare_builtin
 from node.system.files import storage_errors
 from protocol.errors import SettingsError
-from protocol.runfile import (
-    AlgorithmSpec,
-    MembershipSpec,
-    ModelSpec,
-    RoundsSpec,
-    RunSpec,
-    ScheduleSpec,
-)
+from protocol.runfile import RunSpec
 
 CORPUS_BYTES = 4_000_000
 """Size of the part of the built-in corpus that is prepared: more than a demo reads, in a few
@@ -63,11 +56,10 @@ seconds."""
 BATCH_SAMPLES_MAX = 96
 """Limit on the samples of all nodes in a round: about a second of two cores."""
 
-LEARNING_RATE = 0.004
-"""Learning rate, except of local steps; above the default of a run file, because sixty rounds are
-few."""
+SHORT_RATES = {"demo": 0.004, "gossip-adam": 0.004}
+"""Learning rates above those with which longer runs begin, because sixty rounds are few."""
 
-TITLES = {"demo": "DeMo", "local_steps": "local steps", "gossip-adam": "gossip Adam"}
+TITLES = {"local_steps": "local steps", "demo": "DeMo", "gossip-adam": "gossip Adam"}
 """Algorithms, for the heading of the plot."""
 
 MARK_NAME = ".lockstep-demo"
@@ -94,7 +86,7 @@ class DemoSettings:
     json_path: str
     """File for the summary; "-" is standard output."""
 
-    algorithm: str = "demo"
+    algorithm: str = "local_steps"
     """Name of the algorithm."""
 
 
@@ -146,37 +138,38 @@ def _train_and_tell(settings: DemoSettings, spec: RunSpec) -> None:
 
 
 def demo_spec(settings: DemoSettings) -> RunSpec:
-    """The demo's run file."""
-    model = ModelSpec()
-    return RunSpec(
-        name="demo",
-        seed=settings.seed,
-        model=model.model_copy(update={"config": {**model.config, "num_hidden_layers": 5}}),
-        algorithm=_algorithm(settings),
-        schedule=ScheduleSpec(
-            steps=settings.rounds,
-            learning_rate=LOCAL_STEPS if settings.algorithm == "local_steps" else LEARNING_RATE,
-            warmup_steps=min(5, settings.rounds // 10),
-        ),
-        rounds=RoundsSpec(
-            compute_ms=6_000,
-            publish_ms=3_000,
-            exchange_ms=4_000,
-            overlap_from=0 if settings.algorithm == "gossip-adam" else settings.rounds // 4,
-            batch_samples_max=BATCH_SAMPLES_MAX,
-            share_samples_first=max(1, BATCH_SAMPLES_MAX // settings.nodes),
-            quorum=max(1, settings.nodes // 2),
-        ),
-        membership=MembershipSpec(start_members=settings.nodes, lease_ms=6_000, heartbeat_ms=1_000),
+    """The demo's run file; `SettingsError` for an unknown algorithm."""
+    algorithm = settings.algorithm
+    if algorithm not in TITLES:
+        raise SettingsError(f"--algorithm: expected {', '.join(TITLES)}, got {algorithm!r}")
+    overlap = {"overlap_from": settings.rounds // 4} if algorithm == "demo" else {}
+    schedule: dict[str, Any] = {
+        "steps": settings.rounds,
+        "warmup_steps": min(5, settings.rounds // 10),
+    }
+    if algorithm in SHORT_RATES:
+        schedule["learning_rate"] = SHORT_RATES[algorithm]
+    found = run_of(
+        algorithm,
+        schedule=schedule,
+        rounds={
+            "compute_ms": 6_000,
+            "publish_ms": 3_000,
+            "exchange_ms": 4_000,
+            "batch_samples_max": BATCH_SAMPLES_MAX,
+            "share_samples_first": max(1, BATCH_SAMPLES_MAX // settings.nodes),
+            "quorum": max(1, settings.nodes // 2),
+            **overlap,
+        },
+        membership={
+            "start_members": settings.nodes,
+            "lease_ms": 6_000,
+            "heartbeat_ms": 1_000,
+        },
     )
-
-
-def _algorithm(settings: DemoSettings) -> AlgorithmSpec:
-    if settings.algorithm not in TITLES:
-        raise SettingsError(
-            f"--algorithm: expected {', '.join(TITLES)}, got {settings.algorithm!r}"
-        )
-    return AlgorithmSpec.model_validate({"name": settings.algorithm})
+    config = {**found.model.config, "num_hidden_layers": 5}
+    model = found.model.model_copy(update={"config": config})
+    return found.model_copy(update={"name": "demo", "seed": settings.seed, "model": model})
 
 
 def mark_directory(directory: Path) -> None:

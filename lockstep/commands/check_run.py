@@ -16,6 +16,8 @@ from protocol.ids import PeerId
 from protocol.mixing.topologies import Topology
 from protocol.mixing.weights import validated
 from protocol.planner.feasibility import Footprint, remarks, require_feasible
+from protocol.planner.parameters import size_of
+from protocol.planner.payload_bytes import shape_of
 from protocol.runfile import ModelSpec, RunSpec, parse_run_json, run_json
 
 
@@ -35,14 +37,16 @@ def published_run(path: Path) -> RunSpec:
 
 
 def with_room(spec: RunSpec) -> RunSpec:
-    """The run with payloads as large as its model needs, where they hold all parameters.
-    `SettingsError` for a model whose parameters no payload holds.
+    """The run with payloads as large as its model needs. `SettingsError` for a model that no
+    payload is large enough for.
     """
-    if not spec.algorithm.mixes:
-        return spec
     from node.model.check import count_parameters
 
-    needed = payload_bytes_max(count_parameters(spec))
+    parameters = count_parameters(spec)
+    if spec.algorithm.mixes:
+        needed = payload_bytes_max(parameters)
+    else:
+        needed = shape_of(spec.algorithm, size_of(spec.model, parameters)).bytes_max
     most = max(spec.rounds.payload_bytes_max, needed)
     rounds = spec.rounds.model_copy(update={"payload_bytes_max": most})
     return parse_run_json(run_json(spec.model_copy(update={"rounds": rounds})), "lockstep init")

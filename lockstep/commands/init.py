@@ -4,36 +4,21 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from lockstep.commands.check_run import check_run, mixing_facts, published_run, with_room
 from lockstep.console import error_line, own_command
 from lockstep.exit_codes import UsageError
-from lockstep.learning_rates import RATES, at_its_width
+from lockstep.presets import ORIGIN, at_its_width, run_of
 from lockstep.run_file import require_replaceable
 from lockstep.volunteer.needs import exchange_text
 from protocol.errors import SettingsError
 from protocol.planner.parameters import has_layout, size_of
 from protocol.runfile import RunSpec, parse_run_json
 
-ORIGIN = "lockstep init"
-"""The place that an error about a value names."""
-
-
-def run_of(algorithm: str, **sections: dict[str, Any]) -> RunSpec:
-    """The run file of an algorithm: these values, and defaults for the rest. `SettingsError` for a
-    name of no algorithm.
-    """
-    values: dict[str, dict[str, Any]] = {"algorithm": {"name": algorithm}}
-    if algorithm in RATES:
-        values["schedule"] = {"learning_rate": RATES[algorithm]}
-    if algorithm == "gossip-adam":
-        values["rounds"] = {"overlap_from": 0}
-    for name, fields in sections.items():
-        values[name] = values.get(name, {}) | fields
-    return parse_run_json(json.dumps(values).encode(), ORIGIN)
+DEFAULT = RunSpec().algorithm.name
+"""The algorithm where none is named."""
 
 
 def ask(path: Path, algorithm: str, *, force: bool) -> RunSpec:
@@ -50,8 +35,8 @@ def ask(path: Path, algorithm: str, *, force: bool) -> RunSpec:
     defaults = RunSpec()
     named = _asked("Name of the run", defaults.name, _named)
     if not algorithm:
-        question = "Algorithm (demo, local_steps, gossip-adam)"
-        algorithm = _asked(question, defaults.algorithm.name, run_of).algorithm.name
+        question = "Algorithm (local_steps, demo, gossip-adam)"
+        algorithm = _asked(question, DEFAULT, run_of).algorithm.name
     length = _asked(
         "Steps to train",
         str(defaults.schedule.steps),
@@ -123,8 +108,8 @@ def chosen(
     Raises `SettingsError` for a configuration that cannot be trained, and as `ask` does.
     """
     if published is None:
-        return run_of(algorithm or "demo") if defaults else ask(path, algorithm, force=force)
-    spec = run_of(algorithm or "demo")
+        return run_of(algorithm or DEFAULT) if defaults else ask(path, algorithm, force=force)
+    spec = run_of(algorithm or DEFAULT)
     spec = at_its_width(spec.model_copy(update={"model": published_run(published).model}))
     spec = with_room(spec)
     check_run(spec)

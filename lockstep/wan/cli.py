@@ -75,7 +75,7 @@ def up(
     profiles_file: options.ProfilesFile = None,
     directory: Directory = Path("out/wan"),
     json: JsonFile = "",
-    algorithm: options.Algorithm = "demo",
+    algorithm: options.Algorithm = "local_steps",
 ) -> None:
     """Measure home links between namespaces, then train over them.
 

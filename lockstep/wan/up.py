@@ -84,7 +84,7 @@ class WanSettings:
     profiles_file: Path = BUILTIN
     """File of profiles and distances."""
 
-    algorithm: str = "demo"
+    algorithm: str = "local_steps"
     """Name of the run's algorithm."""
 
 

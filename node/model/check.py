@@ -103,10 +103,11 @@ def count_parameters(spec: RunSpec) -> int:
 
 
 def require_memory(spec: RunSpec, parameters: int, memory_bytes: int) -> None:
-    """Raises `SettingsError` when not even what a replica always holds fits: parameters, gradients
-    and momentum in float32, and with overlap a second copy of the parameters.
+    """Raises `SettingsError` when not even what a replica always holds fits, in float32:
+    parameters, gradients and momentum; with overlap a second copy of the parameters; with local
+    steps one more, and the momentum of their optimizer.
     """
-    copies = 4 if spec.rounds.overlap else 3
+    copies = 3 + spec.rounds.overlap + 2 * spec.algorithm.moves
     needed = 4 * copies * parameters
     if needed > memory_bytes:
         raise SettingsError(

@@ -60,8 +60,7 @@ class LocalStepsReplica(Replica):
         else:
             self._stand_at(self.committed)
         if self._spec.rounds.overlap:
-            at = self._working_tensors() if goes_on else self.committed
-            self._start = {name: tensor.clone() for name, tensor in at.items()}
+            self._start_at(self._working_tensors() if goes_on else self.committed)
         self._is_ahead = False
         self._rate = float32_value(rate_bits[0])
         self._passes = LocalSteps(self.trainee, batches, self._optimizer, self._rate)
@@ -150,6 +149,15 @@ class LocalStepsReplica(Replica):
         with torch.no_grad():
             for name, working in self._working_tensors().items():
                 working.copy_(parameters[name])
+
+    def _start_at(self, parameters: Mapping[str, Tensor]) -> None:
+        """Keep a copy of where the round begins, in the memory of the last one if there is one."""
+        if self._start is self.committed:
+            self._start = {name: tensor.clone() for name, tensor in parameters.items()}
+            return
+        with torch.no_grad():
+            for name, tensor in self._start.items():
+                tensor.copy_(parameters[name])
 
     def _working_tensors(self) -> dict[str, Tensor]:
         return {name: self._working(name) for name in self.committed}

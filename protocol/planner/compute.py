@@ -22,9 +22,12 @@ ADAM_OPERATIONS: Final = 120
 moves memory. Measured: 53 ms of a core of 52 GFLOP/s for 20.45 million parameters
 (docs/results/data/wan.csv, ddp), rounded."""
 
-DEMO_OPERATIONS: Final[dict[str, int]] = {"sign": 900, "orthogonal": 2300}
-"""Operations per parameter of DeMo's extract, decode and apply, by `algorithm.update`, with eight
-authors. Measured likewise: 0.31 to 0.49 s by sign, 0.88 to 0.90 s orthogonalised."""
+DEMO_OPERATIONS: Final[dict[str, int]] = {"sign": 900, "orthogonal": 2300, "movements": 1000}
+"""Operations per parameter of extract, decode and apply, with eight authors: by
+`algorithm.update`, and of the movements of local steps. Measured likewise: 0.31 to 0.49 s by sign,
+0.88 to 0.90 s orthogonalised; movements, with k = 192, take 0.43 times as long as orthogonalised
+votes (docs/results/notes/local-steps-first.md). The steps of a node's own optimizer are not in
+it."""
 
 EXTRACT_SHARE: Final = 0.4
 """Share of that which comes before the payload is announced."""
@@ -88,11 +91,11 @@ def pass_of(seconds: float) -> Compute:
 
 
 def estimated(
-    pass_s: float | None, flops: float | None, parameters: int, tokens: int, update: str
+    pass_s: float | None, flops: float | None, parameters: int, tokens: int, what: str
 ) -> Compute:
     """Compute from the seconds of a pass over `tokens` tokens, or from operations per second; with
-    both, the pass is as given and the optimizers follow from the operations. `SettingsError` for
-    neither.
+    both, the pass is as given and the optimizers follow from the operations. `what` is sent: a key
+    of `DEMO_OPERATIONS`. `SettingsError` for neither.
     """
     operations = PASS_OPERATIONS * parameters * tokens
     if pass_s is None:
@@ -102,7 +105,7 @@ def estimated(
     elif flops is None:
         flops = operations / pass_s if pass_s else inf
     base = pass_of(pass_s)
-    demo_s = DEMO_OPERATIONS[update] * parameters / flops
+    demo_s = DEMO_OPERATIONS[what] * parameters / flops
     return replace(
         base,
         optimizer_s=ADAM_OPERATIONS * parameters / flops,

@@ -1,7 +1,9 @@
 """The least memory and the most disk that a run takes on a node, by arithmetic: no torch.
 
-memory   parameters, gradients and momentum in float32, the momentum with the padding of its
-         chunks; with overlap a second copy of the parameters: 12 or 16 bytes a parameter and more.
+memory   local steps: parameters, the model's copy that the steps move, gradients, the residual
+         with the padding of its chunks, and a momentum of Muon; with overlap a copy of where a
+         round began: 20 or 24 bytes a parameter and more, as AdamW has two moments.
+         DeMo: parameters, gradients and momentum; with overlap a second copy: 12 or 16 bytes.
          Where nodes mix parameters: two moments and the gradients of a window in place of
          momentum, no second copy, and with int8 the newest mean. What a pass needs beside these
          depends on the machine's micro-batch; docs/results/memory.md has it measured
@@ -36,12 +38,12 @@ class Needs:
 def needs_of(spec: RunSpec, size: Size) -> Needs:
     """The needs of a run whose network has this size."""
     parameters = FLOAT_BYTES * size.parameters
-    copies = 2
-    if spec.algorithm.mixes:
-        momentum = (3 + spec.algorithm.mixing.differs) * parameters
+    algorithm, copies = spec.algorithm, 2
+    if algorithm.mixes:
+        momentum = (3 + algorithm.mixing.differs) * parameters
     else:
-        copies += spec.rounds.overlap
-        momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES
+        copies += spec.rounds.overlap + algorithm.moves
+        momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES + algorithm.moves * parameters
     disk = spec.retention.log_bytes_max + SNAPSHOTS * parameters
     disk += 2 * (parameters + momentum) + 2 * parameters
     return Needs(size.parameters, copies * parameters + momentum, disk)

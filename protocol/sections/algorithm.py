@@ -84,11 +84,12 @@ class MixingSpec(Section):
 class AlgorithmSpec(Section):
     """The optimizer: how gradients become the update."""
 
-    name: Literal["demo", "local_steps", "gossip-adam"] = "demo"
-    """The algorithm. "demo": a round makes one step, from gradients. "local_steps": a node makes as
-    many steps of an optimizer of its own (Muon and AdamW) as fit into a round, and sends what these
-    moved; of this section only `top_k` and `local_samples` count then. Experimental. "gossip-adam":
-    every node has parameters of its own and mixes them with a few neighbours
+    name: Literal["demo", "local_steps", "gossip-adam"] = "local_steps"
+    """The algorithm. "local_steps": a node makes as many steps of an optimizer of its own (Muon and
+    AdamW) as fit into a round, and sends what these moved; of this section only `top_k` and
+    `local_samples` count then. "demo": a round makes one step, from gradients; it wants other
+    values than the defaults, which `lockstep init --algorithm demo` writes. "gossip-adam": every
+    node has parameters of its own and mixes them with a few neighbours
     (docs/explain/gossip-adam.md); of this section only `mixing` counts then. Experimental."""
 
     momentum_decay: float = Field(default=0.999, ge=0, lt=1)
@@ -99,8 +100,9 @@ class AlgorithmSpec(Section):
     until that reaches momentum_decay. 0: momentum_decay from the first round on. It matters more
     with fewer coefficients and in shorter runs (docs/results/knobs.md)."""
 
-    top_k: int = Field(default=32, ge=1, le=4096)
-    """k: coefficients kept of the 4096 in a chunk."""
+    top_k: int = Field(default=192, ge=1, le=4096)
+    """k: coefficients sent of the 4096 in a chunk. With "local_steps" about 40 for each step that a
+    node makes in a round (docs/results/local-steps.md); with "demo" 32."""
 
     value_bits: Literal[1, 2, 4, 8] = 1
     """Bits of one sent value; 1 sends signs, and more trained no better (docs/results/knobs.md)."""
@@ -115,7 +117,7 @@ class AlgorithmSpec(Section):
     and columns divided by their recent sizes, as Adafactor does ("even", docs/results/knobs.md)."""
 
     local_samples: int = Field(default=8, ge=1, le=1_000_000)
-    """Samples of one local step, with the name "local_steps". Experimental."""
+    """Samples of one local step of a node, with the name "local_steps"."""
 
     mixing: MixingSpec = MixingSpec()
 

@@ -50,7 +50,7 @@ def seconds(parameters: list[Parameter], repeats: int) -> dict[str, list[float]]
     for parameter in parameters:
         if parameter.requires_grad:
             parameter.grad = torch.randn_like(parameter)
-    optimizers = {"DeMo": DeMo(parameters), "AdamW": torch.optim.AdamW(parameters)}
+    optimizers = {"DeMo": DeMo(parameters, local_steps=0), "AdamW": torch.optim.AdamW(parameters)}
     times: dict[str, list[float]] = {name: [] for name in optimizers}
     for _ in range(repeats + 2):
         for name, optimizer in optimizers.items():

@@ -31,6 +31,7 @@ from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import total_bytes
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.commands.coordinator import own_host
+from lockstep.presets import run_of
 from lockstep.run_file import write_run_file
 from lockstep.service.keys import load_or_create_key
 from protocol.border.join_link import is_loopback
@@ -84,7 +85,7 @@ def spec_of(kind: str, nodes: int, compute_ms: int, samples: int, *, tiny: bool 
         quorum=nodes,
     )
     if not tiny:
-        own = RunSpec()
+        own = run_of("demo")
         beats = {"heartbeat_ms": own.membership.heartbeat_ms}
         membership = spec.membership.model_copy(update=beats)
         parts = {"model": own.model, "algorithm": own.algorithm, "membership": membership}

@@ -215,7 +215,7 @@ def test_the_run_and_the_times_of_its_rounds_are_metrics() -> None:
     assert "lockstep_coordinator_round_seconds_count 4.0" in text
     assert "lockstep_coordinator_round_seconds_sum 1008.3" in text
     [line] = [line for line in text.splitlines() if line.startswith("lockstep_coordinator_run_in")]
-    assert 'algorithm="demo"' in line
+    assert 'algorithm="local_steps"' in line
     assert f'run="{RUN}"' in line
 
 

@@ -219,15 +219,20 @@ def test_the_examples_of_the_optimizer_are_those_that_people_ask_for() -> None:
     assert len(blocks("guide/optimizer.md", "python")) >= 9
 
 
-def test_the_table_of_the_optimizer_has_its_parameters_and_defaults() -> None:
+def test_the_tables_of_the_optimizer_have_its_parameters_and_defaults() -> None:
     from lockstep import DeMo
+    from node.demo.optimizer.group import DEFAULTS, DEMO_DEFAULTS
 
     text = (DOCS / "guide" / "optimizer.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE)
-    wanted = list(inspect.signature(DeMo).parameters.values())[1:]
-    assert [name for name, _ in rows] == [each.name for each in wanted]
-    for (name, told_default), each in zip(rows, wanted, strict=True):
-        assert ast.literal_eval(told_default.strip("`")) == each.default, name
+    parameters = list(inspect.signature(DeMo).parameters.values())[1:]
+    defaults = {each.name: each.default for each in parameters}
+    tables = text.split("### Without local steps")
+    first, second = (dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", each, re.M)) for each in tables)
+    assert first.keys() == defaults.keys() - (DEMO_DEFAULTS.keys() - DEFAULTS.keys())
+    assert second.keys() == DEMO_DEFAULTS.keys()
+    for told, meant in ((first, defaults | DEFAULTS), (second, DEMO_DEFAULTS)):
+        for name, value in told.items():
+            assert ast.literal_eval(value.strip("`")) == meant[name], name
 
 
 def test_the_settings_file_of_the_guide_is_one(tmp_path: Path) -> None:

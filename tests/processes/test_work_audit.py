@@ -39,7 +39,7 @@ def run_file(directory: Path, data: Path) -> Path:
         path,
         spec.model_copy(
             update={
-                "algorithm": AlgorithmSpec(top_k=64),
+                "algorithm": AlgorithmSpec(name="demo", top_k=64),
                 "data": spec.data.model_copy(update={"manifest_sha256": manifest}),
             }
         ),

@@ -67,10 +67,7 @@ def spec_of(chance: random.Random, nodes: int, algorithm: dict[str, object]) -> 
     short_log = chance.random() < 0.25
     return RunSpec.model_validate(
         {
-            "algorithm": {
-                "top_k": TOP_K,
-                **algorithm,
-            },
+            "algorithm": {"name": "demo", "top_k": TOP_K, **algorithm},
             "schedule": {
                 "steps": chance.randint(15, 45) if ending else 400,
                 # of no account, but the run's id depends on it, and every choice by hash

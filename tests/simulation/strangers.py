@@ -73,7 +73,7 @@ def spec_of(overlap: int, trust: str) -> RunSpec:
     """A run of short rounds, with a snapshot of every fifth."""
     return RunSpec.model_validate(
         {
-            "algorithm": {"top_k": TOP_K},
+            "algorithm": {"name": "demo", "top_k": TOP_K},
             "schedule": {"steps": 5000, "learning_rate": 0.004, "warmup_steps": 5},
             "rounds": {
                 "compute_ms": 1000,

@@ -47,7 +47,7 @@ def tiny_spec(
         seed=seed,
         model=ModelSpec(config=CONFIG),
         data=DataSpec(corpus="tiny", sequence_length=32),
-        algorithm=AlgorithmSpec(top_k=16),
+        algorithm=AlgorithmSpec(name="demo", top_k=16),
         schedule=ScheduleSpec(steps=steps, learning_rate=0.01, warmup_steps=1),
         rounds=RoundsSpec(
             **{

@@ -39,7 +39,7 @@ class LocalOptimizer:
                 "update it, or join another run"
             )
         self._parameters = dict(parameters)
-        tables = _tables(model) if model else set()
+        tables = tables_of(model) if model else set()
         matrices: list[nn.Parameter] = []
         rest: list[nn.Parameter] = []
         for parameter in self._parameters.values():
@@ -98,7 +98,7 @@ class LocalOptimizer:
         raise AssertionError("every parameter has an optimizer")
 
 
-def _tables(model: nn.Module) -> set[int]:
+def tables_of(model: nn.Module) -> set[int]:
     """Identities of parameters with a row per token or position: embeddings, and what makes logits
     of hidden states.
     """

@@ -9,5 +9,6 @@ points       gradients of many tiny parameters made even at once
 """
 
 from node.demo.optimizer.demo import DeMo
+from node.demo.optimizer.group import parameter_groups
 
-__all__ = ["DeMo"]
+__all__ = ["DeMo", "parameter_groups"]

@@ -1,9 +1,9 @@
-"""DeMo as a torch optimizer: `DeMo(model.parameters(), lr=3e-3)` in place of AdamW, without DDP.
+"""DeMo as a torch optimizer: `DeMo(model.parameters())` in place of AdamW, without DDP.
 
-Each rank computes gradients of its own data and does not average them. A step moves them into this
-rank's momentum, extracts the k largest coefficients of every chunk, exchanges only those, and
-applies those of all ranks with the whole-number arithmetic of `aggregate`: ranks that start equal
-stay equal to the last bit, on any hardware.
+Each rank computes gradients of its own data and does not average them. It makes local steps by
+them, or moves them into its momentum; every H-th step, or each one, extracts the k largest
+coefficients of every chunk, exchanges only those, and applies those of all ranks in whole-number
+arithmetic: ranks that start equal stay equal to the last bit, on any hardware.
 
     settings, gradients   judged on this rank              group, member
       ->  heads           a collective of 64 bytes         agreement: all step, or none
@@ -43,6 +43,7 @@ from node.demo.optimizer.group import (
     check_parameters,
     check_precision,
     check_settings,
+    default_settings,
     label,
     warn_of_signs,
 )
@@ -85,29 +86,31 @@ class DeMo(Optimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float = 3e-3,
+        lr: float | None = None,
         *,
-        momentum_decay: float = 0.999,
-        recency: float = 1.5,
-        top_k: int = 32,
-        value_bits: int = 1,
+        local_steps: int = 5,
+        top_k: int | None = None,
         weight_decay: float = 0.0,
-        update: Rule = "orthogonal",
-        gradients: Scale = "even",
-        local_steps: int = 0,
+        momentum_decay: float | None = None,
+        recency: float | None = None,
+        value_bits: int | None = None,
+        update: Rule | None = None,
+        gradients: Scale | None = None,
         process_group: dist.ProcessGroup | None = None,
         check_every: int | None = None,
     ) -> None:
         """`ValueError` for settings outside their bounds, and for parameters that are sharded or
         of dtypes that cannot be trained.
 
-        lr: change of each entry, or of a matrix in each direction (docs/guide/optimizer.md);
-        weight_decay: decoupled, as in AdamW; update: see `vote_sum.Rule`; gradients: see
-        `gradient_scaling.Scale`; the others as in `DemoSettings`. The algorithm as published is
-        update="sign", gradients="plain", recency=0, and wants a lower lr. local_steps: 0, or H: the
-        steps from one exchange to the next. Of the settings only lr, top_k and weight_decay count
-        then; matrices move by Muon, all else and groups with inner="adamw", for embeddings, by
-        AdamW. Wants a top_k of about 40 H and a higher lr. Experimental. process_group: None means
+        local_steps: H, the steps from one exchange to the next; matrices move by Muon in between,
+        all else and groups with inner="adamw", for embeddings, by AdamW. Or 0: each step is
+        exchanged, as in DeMo; momentum_decay to gradients count then alone. lr: that of Muon and
+        AdamW; with 0 the change of each entry, or of a matrix in each direction
+        (docs/guide/optimizer.md). top_k: coefficients sent of the 4096 in a chunk, about 40 H.
+        weight_decay: decoupled, as in AdamW. update: see `vote_sum.Rule`; gradients: see
+        `gradient_scaling.Scale`; the others as in `DemoSettings`. None: the default
+        (`group.DEFAULTS`, `group.DEMO_DEFAULTS`). The algorithm as published is local_steps=0,
+        update="sign", gradients="plain", recency=0, and wants a lower lr. process_group: None means
         the default group if there is one, else this process alone. check_every: steps from one
         comparison of all ranks' parameters to the next; None: every step for a small model, every
         100 for a large one.
@@ -118,18 +121,14 @@ class DeMo(Optimizer):
             raise SettingsError(
                 f"expected local_steps of 0 to {LOCAL_STEPS_MAX}, got {local_steps}"
             )
-        defaults: dict[str, Any] = {
-            "lr": lr,
+        given = {
             "momentum_decay": momentum_decay,
             "recency": recency,
-            "top_k": top_k,
             "value_bits": value_bits,
-            "weight_decay": weight_decay,
             "update": update,
             "gradients": gradients,
         }
-        if local_steps:
-            defaults |= {"value_bits": 1, "update": "sign", "gradients": "plain", "inner": "muon"}
+        defaults = default_settings(local_steps, lr, top_k, weight_decay, given)
         self._ranks = Ranks(process_group)
         self._check_every = check_every
         self._local_steps = local_steps
@@ -143,6 +142,8 @@ class DeMo(Optimizer):
         have float dtypes and are on one device.
         """
         super().add_param_group(param_group)
+        if not self._local_steps:
+            self.param_groups[-1].pop("inner", None)  # there is nothing inside a round
         number = len(self.param_groups) - 1
         group = self.param_groups[number]
         try:

@@ -1,16 +1,17 @@
 """A parameter group's settings and parameters, judged before anything moves."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings
 from node.demo.gradient_scaling import SCALES
+from node.demo.local_steps.optimizer import tables_of
 from node.demo.vote_sum import RULES
 from node.system.hardware import MPS_REFUSAL
 from protocol.errors import SettingsError
@@ -35,6 +36,29 @@ SETTINGS = (
     "gradients",
 )
 """Settings of every group, equal on all ranks; with local steps "inner" too."""
+
+DEFAULTS: Group = {"lr": 1.2e-2, "top_k": 192}
+"""Defaults with local steps."""
+
+DEMO_DEFAULTS: Group = {
+    "lr": 3e-3,
+    "top_k": 32,
+    "momentum_decay": 0.999,
+    "recency": 1.5,
+    "value_bits": 1,
+    "update": "orthogonal",
+    "gradients": "even",
+}
+"""Defaults where each step is exchanged."""
+
+_WITHOUT_MEANING: Group = {
+    "momentum_decay": 0.999,
+    "recency": 1.5,
+    "value_bits": 1,
+    "update": "sign",
+    "gradients": "plain",
+}
+"""Values of the settings that count for nothing with local steps."""
 
 REMOVED = {"alpha": 1.0}
 """Settings that a group had in earlier releases, and what holds in their place."""
@@ -62,6 +86,29 @@ def is_trained(parameter: Tensor) -> bool:
 
 
 # ---- judging
+
+
+def default_settings(
+    local_steps: int,
+    lr: float | None,
+    top_k: int | None,
+    weight_decay: float,
+    given: Mapping[str, Any],
+) -> Group:
+    """The settings of groups that name none; None in `given`, those that DeMo alone has, stands for
+    the default. `SettingsError` for one of these with local steps.
+    """
+    named = {"lr": lr, "top_k": top_k, **given}
+    chosen = {name: value for name, value in named.items() if value is not None}
+    if not local_steps:
+        return {**DEMO_DEFAULTS, **chosen, "weight_decay": weight_decay}
+    if names := sorted(chosen.keys() - DEFAULTS.keys()):
+        raise SettingsError(
+            f"expected no {names[0]} with local_steps={local_steps}, where it counts for nothing, "
+            f"got {chosen[names[0]]!r}: leave it out, or set local_steps=0"
+        )
+    settings = {**_WITHOUT_MEANING, **DEFAULTS, **chosen}
+    return {**settings, "weight_decay": weight_decay, "inner": "muon"}
 
 
 def check_settings(group: Group, where: str = "") -> None:
@@ -131,6 +178,17 @@ def check_precision(parameters: Sequence[Tensor], names: Sequence[str]) -> None:
                 f"expected float32 parameters with local_steps, got {parameter.dtype} of {name}: "
                 "train in float32 with autocast"
             )
+
+
+def parameter_groups(model: nn.Module) -> list[Group]:
+    """A model's parameters for `DeMo`, with their names: embeddings, and what makes logits of
+    hidden states, which AdamW moves in local steps; and all others.
+    """
+    tables = tables_of(model)
+    groups: list[Group] = [{"params": [], "inner": "adamw"}, {"params": []}]
+    for name, parameter in model.named_parameters():
+        groups[id(parameter) not in tables]["params"].append((name, parameter))
+    return [group for group in groups if group["params"]]
 
 
 # ---- what ranks compare

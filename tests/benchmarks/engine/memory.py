@@ -32,7 +32,9 @@ from typing import Any
 
 import torch
 
+from lockstep.presets import run_of
 from node.demo.backend import exact_kernels
+from node.replica.factory import replica_for
 from node.replica.position import Pending, Position
 from node.replica.replica import Replica
 from node.system.malloc import keep_freed_memory
@@ -42,7 +44,7 @@ from protocol.codec.payload import Header
 from protocol.ids import PeerId, RunId, sha256
 from protocol.planner.needs import needs_of
 from protocol.planner.parameters import size_of
-from protocol.runfile import ModelSpec, RoundsSpec, RunSpec
+from protocol.runfile import ModelSpec, RunSpec
 from protocol.schedule import scalars
 from tests.benchmarks.engine.footprint import give_back_free_memory, peak_of
 
@@ -87,13 +89,14 @@ class Meter:
 
 def spec_of(model: ModelSpec, overlap: int) -> RunSpec:
     """A run of the defaults with this network."""
-    return RunSpec(model=model, rounds=RoundsSpec(overlap=overlap, overlap_from=0))  # type: ignore[arg-type]
+    spec = run_of("local_steps", rounds={"overlap": overlap, "overlap_from": 0})
+    return spec.model_copy(update={"model": model})
 
 
 def peaks(spec: RunSpec, payloads: int, directory: Path, meter: Meter) -> Replica:
     """Make the rounds under the meter; returns the replica."""
     with meter.during("start"):
-        replica = Replica(spec, RUN, torch.device("cpu"), 1)
+        replica = replica_for(spec, RUN, torch.device("cpu"), 1)
     generator = torch.Generator().manual_seed(0)
     undecided: list[tuple[Pending, list[bytes]]] = []
     for round in range(ROUNDS):

@@ -125,7 +125,7 @@ def test_the_best_rate_on_the_validation_split_gets_the_other_seeds() -> None:
         at = RATES[left[0].method].index(left[0].cell.learning_rate)
         found.append(ended(left[0], 3.0 + abs(at - 2)))  # the third rate is best
         assert len(trained) < 1000
-    short, long, full = 5 * (4 + 2) + 4 * (3 + 2), 2 * (2 + 2), 2 * 4 * (2 + 2)
+    short, long, full = 5 * (4 + 2) + 4 * (3 + 2), 2 * (3 + 2), 2 * 4 * (3 + 2)
     assert len(trained) == len(set(trained)) == short + long + full
     more = [job for job in trained if job.cell.seed]
     assert {job.cell.seed for job in more} == {*SEEDS[1:]}
@@ -192,21 +192,22 @@ def test_the_kept_cells_of_shorter_trainings_have_the_names_and_settings_of_thei
     assert all("authors=8" in job.name for job in known if job.ground in HEADLINE)
 
 
-def test_a_longer_training_is_tuned_downwards_from_the_best_rate_of_the_short_one() -> None:
+def test_a_longer_training_is_tuned_from_the_best_rate_of_the_short_one_on() -> None:
     found = swept()
     best = study.best_rates(found, FIRST)
     for job in study.sweep(found, LONG):
         assert job.cell.learning_rate in (best[job.method], best[job.method] / 2)
-    found += [ended(job, 3.0 - job.cell.learning_rate) for job in study.sweep(found, LONG)]
-    assert study.beyond(found, LONG) == []
-    assert study.best_rates(found, LONG) == {
-        method: best[method] for method in ("default", "local_steps")
-    }
-    found = [each for each in found if each.job.ground != LONG]
-    found += [ended(job, 3.0 + job.cell.learning_rate) for job in study.sweep(found, LONG)]
-    assert {job.cell.learning_rate / best[job.method] for job in study.beyond(found, LONG)} == {
-        1 / 4
-    }
+    for sign, beyond in ((-1, 2), (1, 1 / 4)):
+        tried = [
+            ended(job, 3.0 + sign * job.cell.learning_rate) for job in study.sweep(found, LONG)
+        ]
+        more = study.beyond([*found, *tried], LONG)
+        assert {job.cell.learning_rate / best[job.method] for job in more} == {beyond}
+        tried += [ended(job, 4.0) for job in more]
+        assert study.beyond([*found, *tried], LONG) == []
+        assert study.best_rates([*found, *tried], LONG) == {
+            method: best[method] / (2 if sign > 0 else 1) for method in ("default", "local_steps")
+        }
 
 
 def test_a_sweep_goes_on_beyond_an_end_that_is_best() -> None:

@@ -256,7 +256,7 @@ class Cell:
     @property
     def algorithm(self) -> AlgorithmSpec:
         """The part of a run file that judges k."""
-        return AlgorithmSpec(top_k=self.top_k)
+        return AlgorithmSpec(name="demo", top_k=self.top_k)
 
     @property
     def rounds(self) -> RoundsSpec:

@@ -68,7 +68,9 @@ def twin_run(cell: Cell) -> RunSpec:
         name="twin",
         seed=cell.seed,
         model=ModelSpec(config=TASK.config),
-        algorithm=AlgorithmSpec.model_validate({name: getattr(cell, name) for name in SHARED}),
+        algorithm=AlgorithmSpec.model_validate(
+            {"name": "demo", **{name: getattr(cell, name) for name in SHARED}}
+        ),
         schedule=cell.schedule,
         rounds=cell.rounds,
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.presets import run_of
 from protocol.errors import DataError
-from protocol.runfile import AlgorithmSpec
 from tests.benchmarks.parity import __main__ as parity
 from tests.benchmarks.parity.cells import DEFAULTS, Cell, Task
 from tests.benchmarks.parity.report import pictured, settings_of, write_report
@@ -62,7 +62,7 @@ def test_committed_results_are_those_of_their_sweeps_cells_and_no_others(path: s
 
 
 def test_the_study_goes_around_the_algorithm_of_a_run_file_that_says_nothing_else() -> None:
-    usual = AlgorithmSpec().model_dump()
+    usual = run_of("demo").algorithm.model_dump()
     ours = {field: value for field, value in asdict(DEFAULTS).items() if field in usual}
     assert ours == {field: usual[field] for field in ours}
     assert ours.keys() >= {

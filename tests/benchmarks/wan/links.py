@@ -329,7 +329,7 @@ def algorithm_of(how: Method) -> AlgorithmSpec:
     if how.topology:
         mixing = MixingSpec(topology=how.topology, exchange="int8", mean_every=STEPS_UNTIL_MEAN)
         return AlgorithmSpec(name="gossip-adam", mixing=mixing)
-    return AlgorithmSpec(top_k=how.top_k, gradients=how.gradients, update=how.update)
+    return AlgorithmSpec(name="demo", top_k=how.top_k, gradients=how.gradients, update=how.update)
 
 
 def run_spec(trial: Trial) -> RunSpec:

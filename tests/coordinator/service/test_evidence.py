@@ -45,7 +45,9 @@ from tests.coordinator.client import (
 from tests.coordinator.machine.driver import payload_digest
 from tests.coordinator.service.test_auditors import relaying
 
-SPEC = quiet_spec(data={"manifest_sha256": "ab" * 32}, rounds={"overlap": 0})
+SPEC = quiet_spec(
+    algorithm={"name": "demo"}, data={"manifest_sha256": "ab" * 32}, rounds={"overlap": 0}
+)
 """A run whose work anybody with its data computes again."""
 
 

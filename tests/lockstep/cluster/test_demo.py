@@ -63,7 +63,7 @@ def test_a_demo_of_no_algorithm_is_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["demo", "--algorithm", "adam", "--directory", str(tmp_path)]) == ExitCode.SETTINGS
-    assert "expected demo, local_steps, gossip-adam, got 'adam'" in capsys.readouterr().err
+    assert "expected local_steps, demo, gossip-adam, got 'adam'" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 
 

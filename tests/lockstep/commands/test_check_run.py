@@ -62,7 +62,7 @@ def test_a_published_model_that_cannot_be_trained_writes_nothing(
 def test_a_model_larger_than_this_machine_is_only_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    huge = _config(tmp_path, hidden_size=16384, num_hidden_layers=60)
+    huge = _config(tmp_path, hidden_size=8192, num_hidden_layers=30)
     assert main(["init", "--from", huge, str(tmp_path / "run.toml")]) == ExitCode.OK
     assert "not tried on a sample here" in capsys.readouterr().err
 
@@ -128,7 +128,7 @@ def test_a_published_model_gets_payloads_that_hold_it_or_is_refused(
     large = _config(tmp_path, hidden_size=1024, intermediate_size=4096, num_hidden_layers=2)
     assert main([*chosen, large, str(path)]) == ExitCode.OK
     assert parse_run_file(path.read_text()).rounds.payload_bytes_max > 64 * 1024**2
-    huge = _config(tmp_path, hidden_size=16384, num_hidden_layers=60)
+    huge = _config(tmp_path, hidden_size=8192, num_hidden_layers=30)
     assert main([*chosen, huge, "--force", str(path)]) == ExitCode.SETTINGS
     assert "rounds.payload_bytes_max" in capsys.readouterr().err
 
@@ -177,7 +177,7 @@ def test_a_start_tells_the_size_and_what_nothing_forbids(
     path.write_text('[schedule]\nwarmup_steps = 5000\n[data]\ncorpus = "nonsense"')
     start(path, "--no-try-model")
     told = " ".join(capsys.readouterr().err.split())
-    assert "0.825 M parameters, at least 13.5 MB of memory to train, a payload of about" in told
+    assert "0.825 M parameters, at least 16.8 MB of memory to train, a payload of about" in told
     assert "never reaches its largest value" in told
     assert "'nonsense' is not built in: every node must bring it" in told
     path = tmp_path / "other.toml"

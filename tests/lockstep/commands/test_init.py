@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli import main
-from lockstep.commands.init import ask, audit_warning, run_of
+from lockstep.commands.init import ask, audit_warning
 from lockstep.exit_codes import ExitCode, UsageError
-from lockstep.learning_rates import at_its_width
+from lockstep.presets import PRESETS, at_its_width, run_of
 from lockstep.run_file import read_run_file
 from protocol.runfile import RunSpec, ScheduleSpec
 from protocol.sections.retention import RetentionSpec
@@ -27,7 +27,7 @@ def test_answers_become_the_run_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
     spec = ask(tmp_path / "run.toml", "demo", force=False)
     assert (spec.name, spec.schedule.steps, spec.data.corpus) == ("winter", 77, "my-corpus")
-    assert spec.rounds == RunSpec().rounds
+    assert spec.rounds == run_of("demo").rounds
 
 
 def test_an_answer_out_of_its_bounds_is_asked_for_again(
@@ -74,9 +74,9 @@ def test_a_gossip_adam_run_is_written_with_its_contraction_factor(
 
 
 def test_the_rate_times_the_width_stays_the_same() -> None:
-    defaults = run_of("demo")
-    assert defaults.schedule == RunSpec().schedule
-    assert at_its_width(defaults) == defaults, "the defaults are for the width of their network"
+    for algorithm in PRESETS:
+        spec = run_of(algorithm)
+        assert at_its_width(spec) == spec, "presets are for the width of the default network"
     for algorithm, config, rate in (
         ("demo", {"n_embd": 768}, 0.0005),
         ("demo", {"hidden_size": 64}, 0.006),

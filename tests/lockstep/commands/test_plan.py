@@ -10,6 +10,7 @@ import pytest
 from lockstep.cli import main
 from lockstep.commands.plan import PlanOptions, render, setting_of
 from lockstep.exit_codes import ExitCode
+from lockstep.presets import run_of
 from lockstep.run_file import run_file_text
 from protocol.codec.payload import PayloadShape
 from protocol.planner.advice import sentences
@@ -68,7 +69,7 @@ def test_the_json_has_every_method_with_its_parts(run_file: Path) -> None:
 
 
 def test_every_line_fits_80_columns(run_file: Path) -> None:
-    spec = RunSpec()
+    spec = run_of("demo")
     size = size_of(spec.model, 70_000_000_000)
     options = PlanOptions(
         nodes=12, profiles=("dsl-poor", "fibre", "5g-fixed"), parameters=70_000_000_000, flops=1e15

@@ -14,6 +14,7 @@ from node.demo.gradient_scaling import GradientScaling
 from node.demo.optimizer import DeMo
 from node.demo.vote_sum import Contribution
 from tests.node.demo import reference
+from tests.node.demo.every_step import every_step
 
 SHAPES = [(100, 101), (5,), (64, 2, 40), ()]
 LR = 0.004
@@ -84,7 +85,7 @@ class Plain:
 def test_a_process_alone_makes_the_steps_of_the_reference(value_bits: int) -> None:
     params = parameters()
     heads, tails = params[:2], params[2:]
-    optimizer = DeMo(
+    optimizer = every_step(
         [
             {"params": heads},
             {
@@ -121,8 +122,8 @@ def test_a_process_alone_makes_the_steps_of_the_reference(value_bits: int) -> No
 def test_named_parameters_train_like_unnamed_ones() -> None:
     named, unnamed = parameters(), parameters()
     # names whose order is not that of the parameters
-    by_name = DeMo([(name, p) for name, p in zip("dbca", named, strict=True)], lr=LR)
-    by_place = DeMo(unnamed, lr=LR)
+    by_name = every_step([(name, p) for name, p in zip("dbca", named, strict=True)], lr=LR)
+    by_place = every_step(unnamed, lr=LR)
     steps(by_name, named, range(3))
     steps(by_place, unnamed, range(3))
     assert equal(named, unnamed)
@@ -134,7 +135,7 @@ def test_a_model_learns_and_a_closure_returns_its_loss() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64))
     inputs = torch.randn(256, 64)
     targets = inputs.roll(1, dims=1)
-    optimizer = DeMo(model.parameters(), lr=8e-3, top_k=64)
+    optimizer = every_step(model.parameters(), lr=8e-3, top_k=64)
 
     def closure() -> float:
         optimizer.zero_grad()
@@ -148,7 +149,7 @@ def test_a_model_learns_and_a_closure_returns_its_loss() -> None:
 
 def test_a_parameter_moves_by_the_scheduled_learning_rate() -> None:
     params = [torch.nn.Parameter(torch.zeros(64, 64))]
-    optimizer = DeMo(params, lr=1.0, **PUBLISHED)
+    optimizer = every_step(params, lr=1.0, **PUBLISHED)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
     for expected in (1.0, 0.5, 0.25):
         before = values(params)[0]
@@ -161,14 +162,14 @@ def test_a_parameter_moves_by_the_scheduled_learning_rate() -> None:
 
 def test_a_learning_rate_may_be_a_tensor() -> None:
     plain, tensor = parameters(), parameters()
-    steps(DeMo(plain, lr=0.5, weight_decay=0.5), plain, range(2))
-    steps(DeMo(tensor, lr=torch.tensor(0.5), weight_decay=0.5), tensor, range(2))  # type: ignore[arg-type]
+    steps(every_step(plain, lr=0.5, weight_decay=0.5), plain, range(2))
+    steps(every_step(tensor, lr=torch.tensor(0.5), weight_decay=0.5), tensor, range(2))  # type: ignore[arg-type]
     assert equal(plain, tensor)
 
 
 def test_parameters_without_gradients_stay_as_they_are_and_keep_their_momentum() -> None:
     params = parameters()
-    optimizer = DeMo(params, lr=LR, weight_decay=0.5)
+    optimizer = every_step(params, lr=LR, weight_decay=0.5)
     steps(optimizer, params, range(2))
     before, momentum = values(params), momentum_of(optimizer).clone()
     give_gradients(params, 2)
@@ -185,7 +186,7 @@ def test_parameters_without_gradients_stay_as_they_are_and_keep_their_momentum()
 
 def test_a_step_without_any_gradient_changes_nothing() -> None:
     params = parameters()
-    optimizer = DeMo(params, lr=LR, weight_decay=0.5)
+    optimizer = every_step(params, lr=LR, weight_decay=0.5)
     steps(optimizer, params, range(2))
     before, momentum = values(params), momentum_of(optimizer).clone()
     optimizer.zero_grad()
@@ -201,9 +202,9 @@ def test_parameters_move_as_exactly_as_float32_or_better(dtype: torch.dtype) -> 
     give_gradients(params, 0)
     for parameter, sign in zip(params, signs, strict=True):
         sign.grad = None if parameter.grad is None else parameter.grad.float()
-    optimizer = DeMo(params, lr=0.0625, weight_decay=0.5, **PUBLISHED)
+    optimizer = every_step(params, lr=0.0625, weight_decay=0.5, **PUBLISHED)
     optimizer.step()
-    DeMo(signs, lr=1.0, **PUBLISHED).step()
+    every_step(signs, lr=1.0, **PUBLISHED).step()
     exact = torch.promote_types(dtype, torch.float32)
     for parameter, sign, old in zip(params, signs, before, strict=True):
         decayed = old.to(exact) * (1 - 0.0625 * 0.5)
@@ -214,16 +215,16 @@ def test_parameters_move_as_exactly_as_float32_or_better(dtype: torch.dtype) -> 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(dtype: torch.dtype) -> None:
     whole, broken = parameters(dtype), parameters(dtype)
-    uninterrupted = DeMo(whole, lr=LR, momentum_decay=0.95)
+    uninterrupted = every_step(whole, lr=LR, momentum_decay=0.95)
     steps(uninterrupted, whole, range(6))
-    first = DeMo(broken, lr=LR, momentum_decay=0.95)
+    first = every_step(broken, lr=LR, momentum_decay=0.95)
     steps(first, broken, range(3))
     file = io.BytesIO()
     torch.save({"optimizer": first.state_dict(), "parameters": values(broken)}, file)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
     resumed_params = [torch.nn.Parameter(tensor) for tensor in saved["parameters"]]
-    resumed = DeMo(resumed_params, lr=1.0)
+    resumed = every_step(resumed_params, lr=1.0)
     resumed.load_state_dict(saved["optimizer"])
     steps(resumed, resumed_params, range(3, 6))
     assert equal(resumed_params, whole)
@@ -240,9 +241,9 @@ def test_a_resumed_training_equals_an_uninterrupted_one_bit_for_bit(dtype: torch
 
 def test_a_loaded_state_is_a_copy_and_may_be_that_of_an_optimizer_before_its_first_step() -> None:
     params, others = parameters(), parameters()
-    optimizer, other = DeMo(params, lr=LR), DeMo(others, lr=LR)
+    optimizer, other = every_step(params, lr=LR), every_step(others, lr=LR)
     steps(optimizer, params, range(2))
-    fresh = DeMo(parameters(), lr=LR).state_dict()
+    fresh = every_step(parameters(), lr=LR).state_dict()
     other.load_state_dict(optimizer.state_dict())
     kept = momentum_of(optimizer).clone()
     steps(optimizer, params, range(2, 3))
@@ -253,14 +254,14 @@ def test_a_loaded_state_is_a_copy_and_may_be_that_of_an_optimizer_before_its_fir
     other.load_state_dict(fresh)
     steps(other, others, range(1))
     start = parameters()
-    lone = DeMo(start, lr=LR)
+    lone = every_step(start, lr=LR)
     steps(lone, start, range(1))
     assert torch.equal(momentum_of(other), momentum_of(lone))
 
 
 def test_a_state_of_another_release_is_refused_before_anything_changes() -> None:
     params = parameters()
-    optimizer = DeMo(params, lr=LR)
+    optimizer = every_step(params, lr=LR)
     steps(optimizer, params, range(2))
     older = optimizer.state_dict()
     del older["state"][0]["accumulations"]
@@ -274,7 +275,7 @@ def test_a_state_of_another_release_is_refused_before_anything_changes() -> None
 
 def test_copies_and_pickles_go_on_with_the_same_momentum() -> None:
     params = parameters()
-    optimizer = DeMo(params, lr=LR)
+    optimizer = every_step(params, lr=LR)
     steps(optimizer, params, range(2))
     copies = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
     steps(optimizer, params, range(2, 4))
@@ -286,7 +287,7 @@ def test_copies_and_pickles_go_on_with_the_same_momentum() -> None:
 
 def test_a_group_added_later_leaves_the_others_their_momentum() -> None:
     params = parameters()
-    optimizer = DeMo(params[:1], lr=LR)
+    optimizer = every_step(params[:1], lr=LR)
     steps(optimizer, params[:1], range(2))
     momentum = momentum_of(optimizer).clone()
     optimizer.add_param_group({"params": params[1:], "top_k": 3, "momentum_decay": 0.5})
@@ -301,7 +302,7 @@ def test_a_group_added_later_leaves_the_others_their_momentum() -> None:
 
 def test_settings_of_a_group_may_change_between_steps() -> None:
     params = parameters()
-    optimizer = DeMo(params, lr=LR)
+    optimizer = every_step(params, lr=LR)
     steps(optimizer, params, range(1))
     optimizer.param_groups[0].update(momentum_decay=0.0, top_k=4096, value_bits=8)
     steps(optimizer, params, range(1, 2))
@@ -326,7 +327,7 @@ def test_a_broken_gradient_raises_before_anything_changes(
     gradients: str, bad: float, most: str
 ) -> None:
     params = parameters()
-    optimizer = DeMo(
+    optimizer = every_step(
         [{"params": params[:2]}, {"params": params[2:], "gradients": gradients}], lr=LR
     )
     steps(optimizer, params, range(1))
@@ -342,7 +343,7 @@ def test_a_broken_gradient_raises_before_anything_changes(
 
 def test_sparse_gradients_are_refused() -> None:
     embedding = torch.nn.Embedding(64, 64, sparse=True)
-    optimizer = DeMo(embedding.parameters(), lr=LR)
+    optimizer = every_step(embedding.parameters(), lr=LR)
     embedding(torch.tensor([3])).sum().backward()
     with pytest.raises(
         GradientError, match=r"expected dense gradients, got torch\.sparse_coo of parameter 0"
@@ -367,15 +368,15 @@ def test_sparse_gradients_are_refused() -> None:
 )
 def test_settings_outside_their_bounds_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        DeMo(parameters(), **wrong)
-    optimizer = DeMo(parameters())
+        every_step(parameters(), **wrong)
+    optimizer = every_step(parameters())
     with pytest.raises(ValueError, match=next(iter(wrong))):
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))], **wrong})
     assert len(optimizer.param_groups) == 1
 
 
 def test_a_setting_of_an_earlier_release_is_refused_unless_it_says_what_holds_now() -> None:
-    optimizer = DeMo(parameters())
+    optimizer = every_step(parameters())
     for alpha, refused in ((1.0, False), (0.5, True)):
         group = {"params": [torch.nn.Parameter(torch.zeros(3))], "alpha": alpha}
         if refused:
@@ -389,13 +390,13 @@ def test_a_setting_of_an_earlier_release_is_refused_unless_it_says_what_holds_no
 def test_groups_over_two_devices_or_of_whole_numbers_are_refused() -> None:
     elsewhere = torch.nn.Parameter(torch.zeros(3, device="meta"))
     with pytest.raises(ValueError, match=r"on one device, got \['cpu', 'meta'\]"):
-        DeMo([torch.nn.Parameter(torch.zeros(3)), elsewhere])
+        every_step([torch.nn.Parameter(torch.zeros(3)), elsewhere])
     with pytest.raises(ValueError, match=r"float dtypes, got torch\.int64"):
-        DeMo([torch.zeros(3, dtype=torch.int64)])
+        every_step([torch.zeros(3, dtype=torch.int64)])
 
 
 def test_the_optimizer_shows_its_settings() -> None:
-    shown = repr(DeMo(parameters(), lr=0.25, top_k=7))
+    shown = repr(every_step(parameters(), lr=0.25, top_k=7))
     assert shown.startswith("DeMo")
     assert "lr: 0.25" in shown
     assert "top_k: 7" in shown

@@ -15,11 +15,11 @@ from node.demo import process_group
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, GradientError
 from node.demo.gradient_scaling import GradientScaling
-from node.demo.optimizer import DeMo
 from node.demo.process_group import Ranks
 from node.demo.vote_sum import Contribution
 from protocol.errors import DivergedError
 from tests.node.demo import reference
+from tests.node.demo.every_step import every_step
 from tests.support.ranks import join_group
 
 RANKS = 2
@@ -67,7 +67,7 @@ def tensors(params: list[torch.nn.Parameter]) -> list[torch.Tensor]:
 
 def training(rank: int) -> dict[str, Any]:
     params = parameters()
-    optimizer = DeMo(params, lr=LR, weight_decay=0.1, momentum_decay=0.9)
+    optimizer = every_step(params, lr=LR, weight_decay=0.1, momentum_decay=0.9)
     losses = []
     after_three: list[torch.Tensor] = []
     for step in range(40):
@@ -80,7 +80,7 @@ def training(rank: int) -> dict[str, Any]:
 
 def missing_gradients(rank: int) -> list[torch.Tensor]:
     params = parameters()
-    optimizer = DeMo(params, lr=LR, weight_decay=0.1)
+    optimizer = every_step(params, lr=LR, weight_decay=0.1)
     for step in range(3):
         gradients(params, rank, step)
         params[rank].grad = None  # 0 is missing on rank 0, 1 on rank 1
@@ -91,7 +91,7 @@ def missing_gradients(rank: int) -> list[torch.Tensor]:
 
 def two_groups_of_unlike_length(rank: int) -> list[torch.Tensor]:
     params = parameters()
-    optimizer = DeMo(
+    optimizer = every_step(
         [{"params": params[:2], "top_k": 100}, {"params": params[2:], "value_bits": 8}], lr=LR
     )
     for step in range(3):
@@ -104,7 +104,7 @@ def two_groups_of_unlike_length(rank: int) -> list[torch.Tensor]:
 
 def broken_gradients(rank: int) -> dict[str, Any]:
     params = parameters()
-    optimizer = DeMo(params, lr=LR)
+    optimizer = every_step(params, lr=LR)
     gradients(params, rank, 0)
     optimizer.step()
     before = [*tensors(params), *(each.clone() for each in optimizer.state[params[0]].values())]
@@ -130,7 +130,7 @@ def unequal_starts(rank: int) -> list[str]:
         params = parameters()
         if settings["lr"] == LR and rank == 1:
             params[2].data[5, 5] += 1e-6
-        optimizer = DeMo(params, **settings)
+        optimizer = every_step(params, **settings)
         gradients(params, rank, 0)
         with pytest.raises(DivergedError) as caught:
             optimizer.step()
@@ -141,7 +141,7 @@ def unequal_starts(rank: int) -> list[str]:
 def groups_of_one(rank: int) -> list[torch.Tensor]:
     alone = [dist.new_group([other]) for other in range(RANKS)][rank]
     params = parameters()
-    optimizer = DeMo(params, lr=LR, process_group=alone)
+    optimizer = every_step(params, lr=LR, process_group=alone)
     gradients(params, rank, 0)
     optimizer.step()
     return tensors(params)

@@ -30,7 +30,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def replica_of(gradients: str = "even", **algorithm: Any) -> Replica:
-    changed = AlgorithmSpec(**{"top_k": 16, "gradients": gradients, **algorithm})
+    changed = AlgorithmSpec(**{"name": "demo", "top_k": 16, "gradients": gradients, **algorithm})
     return Replica(
         tiny_spec().model_copy(update={"algorithm": changed}), RUN, torch.device("cpu"), 1
     )
@@ -116,7 +116,7 @@ def test_a_payload_with_the_k_of_another_run_counts_for_nothing(corpus: Corpus) 
 
 
 def test_a_run_whose_largest_payloads_are_too_large_is_refused_by_the_field_to_lower() -> None:
-    algorithm = AlgorithmSpec(top_k=200)
+    algorithm = AlgorithmSpec(name="demo", top_k=200)
     most = replica_of(top_k=200).payload_bytes_max
     rounds = RoundsSpec(payload_bytes_max=most - 1)
     spec = tiny_spec().model_copy(update={"algorithm": algorithm, "rounds": rounds})

@@ -20,7 +20,7 @@ from protocol.planner.plan import GROWTH_NODES, plan
 from protocol.runfile import AlgorithmSpec
 
 SHAPE = PayloadShape(5000, 32, 1)
-SPEC = AlgorithmSpec()
+SPEC = AlgorithmSpec(name="demo", top_k=32)
 TRAFFIC = Traffic(4e7, votes_bytes(SHAPE), 4e7)
 
 

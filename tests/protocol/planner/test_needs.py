@@ -5,7 +5,7 @@ import pytest
 from protocol.errors import SettingsError
 from protocol.planner.needs import SNAPSHOTS, needs_of
 from protocol.planner.parameters import MODULES_MAX, Size, require_buildable, size_of
-from protocol.runfile import ModelSpec, RunSpec
+from protocol.runfile import AlgorithmSpec, ModelSpec, RunSpec
 
 
 def test_the_needs_are_those_of_the_replica_and_of_what_it_keeps() -> None:
@@ -14,11 +14,14 @@ def test_the_needs_are_those_of_the_replica_and_of_what_it_keeps() -> None:
     )
     needs = needs_of(spec, Size(parameters=1_000_000, chunks=250))
     momentum = 4 * 250 * 4096
-    assert needs.memory_bytes == 8_000_000 + momentum, "parameters, gradients, momentum"
-    saved, published = 2 * (4_000_000 + momentum), 2 * 4_000_000
+    inner = 4_000_000
+    assert needs.memory_bytes == 12_000_000 + momentum + inner, "two copies, gradients, residual"
+    saved, published = 2 * (4_000_000 + momentum + inner), 2 * 4_000_000
     assert needs.disk_bytes == 5_000_000 + SNAPSHOTS * 4_000_000 + saved + published
     overlapped = spec.model_copy(update={"rounds": spec.rounds.model_copy(update={"overlap": 1})})
-    assert needs_of(overlapped, Size(1_000_000, 250)).memory_bytes == 12_000_000 + momentum
+    assert needs_of(overlapped, Size(1_000_000, 250)).memory_bytes == needs.memory_bytes + 4_000_000
+    demo = spec.model_copy(update={"algorithm": AlgorithmSpec(name="demo")})
+    assert needs_of(demo, Size(1_000_000, 250)).memory_bytes == 8_000_000 + momentum
 
 
 @pytest.mark.parametrize(("exchange", "own"), [("float16", 3), ("int8", 4)])

@@ -27,7 +27,7 @@ SHARE = 8
 def spec_for(corpus: Corpus) -> RunSpec:
     spec = tiny_spec(steps=1000, overlap=0)
     data = spec.data.model_copy(update={"manifest_sha256": corpus.manifest.digest.hex()})
-    return spec.model_copy(update={"data": data, "algorithm": AlgorithmSpec(top_k=64)})
+    return spec.model_copy(update={"data": data, "algorithm": AlgorithmSpec(name="demo", top_k=64)})
 
 
 class Crowd:

@@ -24,7 +24,7 @@ class Training:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
         parameters: Any = self.model.named_parameters() if named else self.model.parameters()
-        self.optimizer = DeMo(parameters, **{"lr": 0.01} | settings)
+        self.optimizer = DeMo(parameters, **{"lr": 0.01, "local_steps": 0} | settings)
         self._samples = torch.Generator().manual_seed(rank)
 
     @property

@@ -11,7 +11,7 @@ from node.demo.chunks import ChunkLayout
 from node.demo.local_steps.aggregate import Movement, apply, code_max
 from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.local_steps.residual import Residual
-from node.demo.optimizer import DeMo
+from node.demo.optimizer import DeMo, parameter_groups
 from protocol.errors import SettingsError
 from tests.node.demo.optimizer.pair import Story, Training, told_by
 
@@ -277,3 +277,25 @@ def test_what_cannot_make_local_steps_is_refused() -> None:
     votes.step()
     with pytest.raises(SettingsError, match="expected the saved group 0 to be with local_steps"):
         local(0).optimizer.load_state_dict(votes.optimizer.state_dict())
+
+
+def test_local_steps_are_the_default_and_refuse_settings_that_would_count_for_nothing() -> None:
+    model = torch.nn.Linear(64, 64)
+    group = DeMo(model.parameters()).param_groups[0]
+    assert (group["lr"], group["top_k"], group["inner"]) == (1.2e-2, 192, "muon")
+    every = DeMo(model.parameters(), local_steps=0).param_groups[0]
+    assert (every["lr"], every["top_k"], every["update"]) == (3e-3, 32, "orthogonal")
+    assert "inner" not in every
+    with pytest.raises(SettingsError, match=r"expected no update with local_steps=5.*got 'sign'"):
+        DeMo(model.parameters(), update="sign")
+
+
+def test_groups_of_a_model_have_its_tables_apart_and_names() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(64, 64), torch.nn.Linear(64, 64))
+    tables, others = parameter_groups(model)
+    assert ([name for name, _ in tables["params"]], tables["inner"]) == (["0.weight"], "adamw")
+    assert [name for name, _ in others["params"]] == ["1.weight", "1.bias"]
+    assert "inner" not in others
+    assert len(parameter_groups(model[1])) == 1
+    every = DeMo(parameter_groups(model), local_steps=0)
+    assert all("inner" not in group for group in every.param_groups)

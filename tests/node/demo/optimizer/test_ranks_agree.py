@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from node.demo.optimizer import DeMo
+from tests.node.demo.every_step import every_step
 from tests.node.demo.optimizer.pair import Story, Training, digest, told_by
 
 
@@ -152,7 +152,7 @@ def parameters_that_differ_in_kind(rank: int) -> Any:
             case "order" if rank:
                 params.reverse()
         try:
-            DeMo(params, lr=0.01).step()
+            every_step(params, lr=0.01).step()
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
     return found
@@ -170,7 +170,7 @@ def a_state_loaded_on_one_rank(rank: int) -> Any:
 def two_optimizers_in_another_order(rank: int) -> Any:
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(64, 64)) for _ in range(2)]
-    optimizers = [DeMo([each], lr=0.01) for each in params]
+    optimizers = [every_step([each], lr=0.01) for each in params]
     for each in params:
         each.grad = torch.ones(64, 64)
     try:
@@ -245,7 +245,7 @@ def unfrozen_on_both(rank: int) -> Any:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
     model[0].requires_grad_(False)
-    optimizer = DeMo(model.parameters(), lr=0.01)
+    optimizer = every_step(model.parameters(), lr=0.01)
     samples = torch.Generator().manual_seed(rank)
     for step in range(4):
         if step == 2:
@@ -259,7 +259,7 @@ def unfrozen_on_both(rank: int) -> Any:
 def low_precision(rank: int) -> Any:
     torch.manual_seed(0)
     model = torch.nn.Linear(96, 128).bfloat16()
-    optimizer = DeMo(model.parameters(), lr=1e-4, check_every=1)
+    optimizer = every_step(model.parameters(), lr=1e-4, check_every=1)
     samples = torch.Generator().manual_seed(rank)
     start = model.weight.detach().clone()
     for _ in range(5):

@@ -19,6 +19,7 @@ from node.demo.engine import GradientError
 from node.demo.optimizer import DeMo
 from protocol.codec import payload
 from protocol.errors import SettingsError
+from tests.node.demo.every_step import every_step
 from tests.node.demo.optimizer.pair import Training, digest
 
 Parameter = torch.nn.Parameter
@@ -77,7 +78,7 @@ def test_a_setting_out_of_bounds_is_refused_at_the_step_that_meets_it(
 
 def test_a_group_of_several_with_a_bad_setting_is_named() -> None:
     first, second = matrices(2)
-    optimizer = DeMo([{"params": [first]}, {"params": [second]}])
+    optimizer = every_step([{"params": [first]}, {"params": [second]}])
     optimizer.param_groups[1]["lr"] = -1
     with pytest.raises(SettingsError, match="lr of at least 0, got -1 in group 1"):
         optimizer.step()
@@ -92,7 +93,7 @@ def test_a_rate_of_zero_changes_nothing() -> None:
 
 def test_a_comparison_is_every_step_at_least() -> None:
     with pytest.raises(ValueError, match="check_every of at least 1, got 0"):
-        DeMo(matrices(1), check_every=0)
+        every_step(matrices(1), check_every=0)
 
 
 # ---- parameters and gradients of any kind
@@ -100,12 +101,12 @@ def test_a_comparison_is_every_step_at_least() -> None:
 
 def test_an_empty_group_is_idle() -> None:
     (parameter,) = matrices(1)
-    optimizer = DeMo([{"params": [parameter]}, {"params": [], "weight_decay": 0.0}])
+    optimizer = every_step([{"params": [parameter]}, {"params": [], "weight_decay": 0.0}])
     alone = copy.deepcopy(parameter)
     give([parameter])
     give([alone])
     optimizer.step()
-    DeMo([alone]).step()
+    every_step([alone]).step()
     assert torch.equal(parameter, alone)
     optimizer.load_state_dict(optimizer.state_dict())
     optimizer.step()
@@ -115,7 +116,7 @@ def test_an_empty_parameter_is_passed_over() -> None:
     (full,) = matrices(1)
     empty = Parameter(torch.randn(0, 64))
     for params in ([empty], [empty, full]):
-        optimizer = DeMo(params)
+        optimizer = every_step(params)
         give(params)
         before = full.detach().clone()
         optimizer.step()
@@ -130,8 +131,8 @@ def test_an_expanded_gradient_is_read_and_left_as_it_was(gradients: Any) -> None
         mine.grad = torch.ones(1, 1).expand(128, 64)
         other.grad = torch.ones(128, 64)
     kept = [each.grad for each in params]
-    DeMo(params, gradients=gradients).step()
-    DeMo(others, gradients=gradients).step()
+    every_step(params, gradients=gradients).step()
+    every_step(others, gradients=gradients).step()
     assert all(torch.equal(mine, other) for mine, other in zip(params, others, strict=True))
     assert [each.grad for each in params] == kept
     assert all(each.grad is not None and each.grad.unique().tolist() == [1.0] for each in params)
@@ -157,7 +158,7 @@ def test_a_named_parameter_with_a_broken_gradient_is_named() -> None:
     mine.model[1].bias.grad.fill_(math.nan)
     assert "got parameter 3 with entries NaN" in mine.refused()
     params = matrices(2)
-    optimizer = DeMo([{"params": [each]} for each in params])
+    optimizer = every_step([{"params": [each]} for each in params])
     give(params)
     params[1].grad.mul_(1e20)  # type: ignore[union-attr]
     with pytest.raises(GradientError, match="got parameter 0 of group 1 with entries from -"):
@@ -170,7 +171,7 @@ def test_a_named_parameter_with_a_broken_gradient_is_named() -> None:
 def test_frozen_parameters_cost_nothing() -> None:
     frozen = [each.requires_grad_(False) for each in matrices(4, (256, 256))]
     trained, alone = matrices(2), matrices(2)
-    optimizer, lone = DeMo([*frozen, *trained]), DeMo(alone)
+    optimizer, lone = every_step([*frozen, *trained]), every_step(alone)
     for seed in range(2):
         give(trained, seed)
         give(alone, seed)
@@ -187,7 +188,7 @@ def test_a_parameter_may_be_unfrozen_and_the_others_keep_what_they_have() -> Non
     for index in (0, 1):
         params[index].requires_grad_(False)
     with pytest.warns(UserWarning, match="1 of the matrices are moved by their signs"):
-        optimizer = DeMo(params)
+        optimizer = every_step(params)
     for seed in range(3):
         give(params[2:], seed)
         optimizer.step()
@@ -219,7 +220,7 @@ def test_a_parameter_may_be_unfrozen_and_the_others_keep_what_they_have() -> Non
 
 def test_a_parameter_may_be_frozen_for_a_while() -> None:
     params = matrices(2)
-    optimizer = DeMo(params)
+    optimizer = every_step(params)
     give(params)
     optimizer.step()
     params[1].requires_grad_(False).grad = None
@@ -235,14 +236,14 @@ def test_a_frozen_parameter_may_be_of_any_dtype_and_a_trained_one_not() -> None:
     packed = Parameter(torch.zeros(8, dtype=torch.uint8), requires_grad=False)
     (trained,) = matrices(1)
     give([trained])
-    DeMo([Parameter(small, requires_grad=False), packed, trained]).step()
+    every_step([Parameter(small, requires_grad=False), packed, trained]).step()
     with pytest.raises(ValueError, match=r"float dtypes, got torch\.float8_e4m3fn of w: freeze it"):
-        DeMo([("w", Parameter(small))])
+        every_step([("w", Parameter(small))])
 
 
 def test_a_parameter_without_a_shape_yet_is_left_alone() -> None:
     lazy = torch.nn.LazyLinear(64)
-    optimizer = DeMo(lazy.parameters())
+    optimizer = every_step(lazy.parameters())
     optimizer.step()
     lazy(torch.randn(2, 64)).sum().backward()
     before = lazy.weight.detach().clone()
@@ -268,9 +269,9 @@ def test_sharded_parameters_are_refused_by_the_constructor() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 3))
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(ValueError, match="expected plain tensors, got DTensor of parameter 0: "):
-        DeMo(model.parameters())
+        every_step(model.parameters())
     with pytest.raises(ValueError, match=r"got DTensor of 0\.weight: DeMo trains whole"):
-        DeMo(model.named_parameters())
+        every_step(model.named_parameters())
 
 
 # ---- checkpoints
@@ -288,7 +289,7 @@ def test_a_state_through_dcp_makes_the_next_step_bit_equal(dtype: torch.dtype, f
     model = copy.deepcopy(whole.model)
     saved = copy.deepcopy(saved)
     model.zero_grad()
-    resumed = DeMo(model.parameters(), lr=1.0)
+    resumed = every_step(model.parameters(), lr=1.0)
     set_optimizer_state_dict(model, resumed, saved, options=options)
     for seed in (1, 2):
         give(params, seed)
@@ -329,7 +330,7 @@ def test_the_state_of_another_optimizer_is_refused_with_what_it_is(stepped: bool
 
 def test_the_state_of_other_shapes_is_refused() -> None:
     first, second = matrices(2), matrices(2, (128, 64))
-    optimizers = [DeMo(first), DeMo(second)]
+    optimizers = [every_step(first), every_step(second)]
     for params, optimizer in zip((first, second), optimizers, strict=True):
         give(params)
         optimizer.step()
@@ -339,14 +340,14 @@ def test_the_state_of_other_shapes_is_refused() -> None:
 
 def test_a_state_that_the_user_empties_starts_anew() -> None:
     params, others = matrices(2), matrices(2)
-    optimizer = DeMo(params)
+    optimizer = every_step(params)
     for seed in range(2):
         give(params, seed)
         optimizer.step()
     for mine, other in zip(params, others, strict=True):
         other.data.copy_(mine)
     optimizer.state.clear()
-    lone = DeMo(others)
+    lone = every_step(others)
     for each, stepped in ((params, optimizer), (others, lone)):
         give(each, 5)
         stepped.step()
@@ -384,7 +385,7 @@ def test_what_is_set_around_a_step_does_not_change_its_bits(which: str) -> None:
     groups = [
         [{"params": each[:1]}, {"params": each[1:], "update": "sign"}] for each in (params, others)
     ]
-    around, plain = (DeMo(each, lr=0.01) for each in groups)
+    around, plain = (every_step(each, lr=0.01) for each in groups)
     for seed in range(3):
         give(params, seed)
         give(others, seed)
@@ -424,7 +425,7 @@ def surroundings(which: str) -> Iterator[None]:
 def test_parameters_of_low_precision_follow_those_of_float32(dtype: torch.dtype) -> None:
     low = [Parameter(torch.ones(64, 128, dtype=dtype)), Parameter(torch.ones(3, dtype=dtype))]
     exact = [Parameter(each.detach().float()) for each in low]
-    optimizers = [DeMo(low, lr=1e-3), DeMo(exact, lr=1e-3)]
+    optimizers = [every_step(low, lr=1e-3), every_step(exact, lr=1e-3)]
     for _ in range(20):  # one step alone is below the spacing of bfloat16 at 1.0
         for params, optimizer in zip((low, exact), optimizers, strict=True):
             for each in params:
@@ -437,7 +438,7 @@ def test_parameters_of_low_precision_follow_those_of_float32(dtype: torch.dtype)
 
 def test_a_master_copy_follows_what_else_changes_its_parameter() -> None:
     parameters = [Parameter(torch.ones(64, 64).bfloat16()), Parameter(torch.ones(8).bfloat16())]
-    optimizer = DeMo(parameters, lr=1e-3)
+    optimizer = every_step(parameters, lr=1e-3)
     give(parameters)
     optimizer.step()
     for each in parameters:
@@ -456,11 +457,11 @@ def test_a_master_copy_follows_what_else_changes_its_parameter() -> None:
 def test_a_matrix_moved_by_its_signs_is_named_once(shape: tuple[int, ...]) -> None:
     odd, usual = Parameter(torch.zeros(shape)), Parameter(torch.zeros(64, 64))
     with pytest.warns(UserWarning, match="1 of the matrices are moved by .*: odd. Give") as told:
-        DeMo([("usual", usual), ("odd", odd), ("bias", Parameter(torch.zeros(3)))])
+        every_step([("usual", usual), ("odd", odd), ("bias", Parameter(torch.zeros(3)))])
     assert len(told) == 1
-    DeMo([odd], update="sign")
-    DeMo([usual])
-    optimizer = DeMo([usual])
+    every_step([odd], update="sign")
+    every_step([usual])
+    optimizer = every_step([usual])
     with pytest.warns(UserWarning, match="parameter 0 of group 1"):
         optimizer.add_param_group({"params": [odd]})
 
@@ -469,7 +470,7 @@ def test_thousands_of_tiny_parameters_are_a_few_lines_to_the_engine() -> None:
     generator = torch.Generator().manual_seed(0)
     params = [Parameter(torch.randn(3, generator=generator)) for _ in range(2000)]
     params += [Parameter(torch.randn(2, dtype=torch.float64)) for _ in range(10)]
-    optimizer = DeMo(params, lr=0.01, weight_decay=0.1)
+    optimizer = every_step(params, lr=0.01, weight_decay=0.1)
     for seed in range(2):
         give(params, seed)
         params[7].grad = None
