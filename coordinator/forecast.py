@@ -73,7 +73,7 @@ def _why_longer(rounds: Rounds, ready: list[Member], measured_s: float) -> str:
     if late:
         return f"late members are {', '.join(sorted(late)[:4])}"
     slot = rounds.state.pace.slot
-    exposed_ms = 0 if rounds.spec.rounds.hides_at(rounds.state.next_round) else slot.exchange_ms
+    exposed_ms = 0 if rounds.spec.rounds.hides else slot.exchange_ms
     if 1000 * measured_s > SLOT_PART * (slot.compute_ms + slot.publish_ms + exposed_ms):
         return "rounds last until their deadlines, because a member or a payload is missing"
     return "work beside the passes, or members and lines that vary, take the rest"
@@ -82,7 +82,7 @@ def _why_longer(rounds: Rounds, ready: list[Member], measured_s: float) -> str:
 def _predicted_s(rounds: Rounds, members: list[Member]) -> float | None:
     """Seconds of the next round; None where no prediction is made."""
     spec, state = rounds.spec, rounds.state
-    hides = spec.rounds.hides_at(state.next_round) > 0
+    hides = spec.rounds.hides
     if not 1 < len(members) <= MEMBERS_MAX or (spec.algorithm.mixes and not hides):
         return None
     speeds = {member.peer: (member.work.speed, member.strikes) for member in members}

@@ -16,13 +16,13 @@ ORIGIN: Final = "run file"
 PRESETS: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     "demo": {
         "algorithm": {"top_k": 32},
-        "schedule": {"learning_rate": 0.003},
-        "rounds": {"overlap": 1, "batch_samples_max": 64},
+        "schedule": {"learning_rate": 0.001},
+        "rounds": {"batch_samples_max": 64},
     },
     "local_steps": {},
     "gossip-adam": {
         "schedule": {"learning_rate": 0.001},
-        "rounds": {"overlap": 1, "overlap_from": 0, "batch_samples_max": 64},
+        "rounds": {"overlap": 1, "batch_samples_max": 64},
     },
 }
 """By algorithm, section and field. Rates are at `RATE_WIDTH`; that of gossip Adam is Adam's where

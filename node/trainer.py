@@ -1,11 +1,11 @@
 """Runs the rounds of one node in order: compute, extract, publish, apply.
 
     overlap 0    compute r | extract | exchange r ........ | apply r | compute r+1 ...
-    overlap 1    compute r | extract | compute r+1 (at a guess of r) | extract | apply r | ...
-                                     '- exchange r .................'
+    overlap 1    compute r | extract | compute r+1 (without r) | extract | apply r | ...
+                                     '- exchange r ...........'
 
 The commit of r is applied as soon as it and its payloads have arrived, even between two passes
-(`node.round.compute`). Rounds before `overlap_from` do not overlap.
+(`node.round.compute`). Rounds of `audit_every` do not overlap.
 
 `node.round.agenda`, which is pure, decides the next step; the trainer makes it. Decisions of the
 log are taken strictly in order, and none is passed over. A payload that a commit leaves out goes

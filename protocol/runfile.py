@@ -121,8 +121,7 @@ class ScheduleSpec(Section):
     """Largest learning rate. With local steps that of the node's own optimizer: the default is for
     a network of width 128, and the best rate falls as the width grows, as `lockstep init --from`
     writes it (docs/results/local-steps.md). With "demo" the distance that one step moves each
-    parameter, a matrix in every direction that its votes have (docs/results/step-length.md); it
-    wants a quarter of the default, and updates by sign a twelfth."""
+    parameter; it wants a twelfth of the default."""
 
     warmup_steps: int = Field(default=50, ge=0, le=10_000_000)
     """Steps over which the learning rate rises linearly from zero."""
@@ -160,21 +159,16 @@ class RoundsSpec(Section):
 
     overlap: Literal[0, 1] = 0
     """Rounds that are exchanged while the next one is computed. 1 hides the exchange: a node trains
-    on until the commit arrives, from where its own steps or a guess of the commit left it. That
-    pays where the exchange takes about as long as the passes; it takes one more copy of the
-    parameters, a whole round of delay costs learning (docs/results/local-steps.md), and the work of
-    such rounds is audited with `audit_every` alone."""
-
-    overlap_from: int = Field(default=300, ge=0, le=100_000_000)
-    """First round that overlaps with the one before it, where `overlap` is 1; earlier rounds wait
-    for that decision. In its first hundreds of rounds a network changes so fast that gradients that
-    are a round late cost more than the time they save (docs/results/parity.md)."""
+    on until the commit arrives, from where its own steps left it, which DeMo cannot. That pays
+    where the exchange takes about as long as the passes; it takes one more copy of the parameters,
+    a whole round of delay costs learning (docs/results/local-steps.md), and the work of such rounds
+    is audited with `audit_every` alone."""
 
     audit_every: int = Field(default=0, ge=0, le=1_000_000)
     """Where rounds overlap, every round whose number this divides waits for the decision before it:
     its gradients are taken at the parameters of the log, so that an auditor can compute them again
-    (docs/explain/trust.md). The exchange before such a round is not hidden. 0: none waits; work is
-    audited before `overlap_from` alone."""
+    (docs/explain/trust.md). The exchange before such a round is not hidden. 0: none waits, and no
+    work is audited."""
 
     batch_samples_max: int = Field(default=320, ge=1, le=100_000_000)
     """Samples that all nodes together may train in a round, split in proportion to their speed.
@@ -198,16 +192,17 @@ class RoundsSpec(Section):
     def overlap_at(self, round: int) -> int:
         """Rounds that may be undecided when this one is begun."""
         waits = self.audit_every > 0 and round % self.audit_every == 0
-        return 0 if waits else self.hides_at(round)
+        return 0 if waits else self.overlap
 
-    def hides_at(self, round: int) -> int:
-        """Rounds that most rounds near this one overlap with."""
-        return self.overlap if round >= self.overlap_from else 0
+    @property
+    def hides(self) -> bool:
+        """Whether most rounds overlap with the one before them."""
+        return self.overlap > 0
 
     @property
     def audits_overlap(self) -> bool:
         """Whether rounds that wait are strewn among those that overlap."""
-        return self.overlap > 0 and self.audit_every > 0
+        return self.hides and self.audit_every > 0
 
     @model_serializer(mode="wrap")
     def _without_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -298,6 +293,11 @@ class RunSpec(Section):
             raise ValueError(
                 f"retention.snapshot_every {self.retention.snapshot_every} exceeds log_rounds "
                 f"{self.retention.log_rounds}: a snapshot's reader could not replay on"
+            )
+        if self.algorithm.name == "demo" and rounds.overlap:
+            raise ValueError(
+                f"rounds.overlap: expected 0 with demo, whose gradients are those of the decided "
+                f"parameters, got {rounds.overlap}; set 0, or algorithm.name to local_steps"
             )
         if self.algorithm.moves:
             self._require_local_steps()

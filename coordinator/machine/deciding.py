@@ -37,8 +37,7 @@ def decide(
     state.decided_round = undecided.round
     state.totals.samples_lost += undecided.unannounced()
     needs = closing.needs(undecided, members, now_ms)
-    hides = rounds.hides_at(state.next_round) > 0
-    state.pace = next_pace(state.pace, needs, rounds, hides=hides)
+    state.pace = next_pace(state.pace, needs, rounds, hides=rounds.hides)
     closing.close(state, undecided, members)
     counted = closing.contributors(undecided, members)
     if closing.reaches_quorum(counted, members, spec):

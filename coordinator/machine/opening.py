@@ -1,8 +1,8 @@
 """Opens rounds: when the next one may begin, which members work in it, on how many samples.
 
 Round r+1 opens when no member computes r any more and at most `overlap` rounds are undecided: with
-overlap 1 a round is exchanged while the next is computed; with overlap 0, and before round
-`overlap_from`, a round is decided before the next opens.
+overlap 1 a round is exchanged while the next is computed; with overlap 0, and before a round of
+`audit_every`, a round is decided before the next opens.
 
 Where nodes mix parameters a run that its operator ends takes the mean of all first, in a round in
 which nobody trains: else there is no model. It is tried `LAST_MEANS_MAX` times, and not at all

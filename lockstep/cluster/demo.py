@@ -56,7 +56,7 @@ seconds."""
 BATCH_SAMPLES_MAX = 96
 """Limit on the samples of all nodes in a round: about a second of two cores."""
 
-SHORT_RATES = {"demo": 0.004, "gossip-adam": 0.004}
+SHORT_RATES = {"demo": 0.0015, "gossip-adam": 0.004}
 """Learning rates above those with which longer runs begin, because sixty rounds are few."""
 
 TITLES = {"local_steps": "local steps", "demo": "DeMo", "gossip-adam": "gossip Adam"}
@@ -142,7 +142,6 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
     algorithm = settings.algorithm
     if algorithm not in TITLES:
         raise SettingsError(f"--algorithm: expected {', '.join(TITLES)}, got {algorithm!r}")
-    overlap = {"overlap_from": settings.rounds // 4} if algorithm == "demo" else {}
     schedule: dict[str, Any] = {
         "steps": settings.rounds,
         "warmup_steps": min(5, settings.rounds // 10),
@@ -159,7 +158,6 @@ def demo_spec(settings: DemoSettings) -> RunSpec:
             "batch_samples_max": BATCH_SAMPLES_MAX,
             "share_samples_first": max(1, BATCH_SAMPLES_MAX // settings.nodes),
             "quorum": max(1, settings.nodes // 2),
-            **overlap,
         },
         membership={
             "start_members": settings.nodes,

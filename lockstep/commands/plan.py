@@ -188,7 +188,7 @@ def _compute(spec: RunSpec, size: Size, options: PlanOptions, nodes: int) -> Com
         flops,
         size.parameters,
         samples * spec.data.sequence_length,
-        "movements" if spec.algorithm.moves else spec.algorithm.update,
+        "movements" if spec.algorithm.moves else "votes",
     )
     if options.optimizer_s is not None:
         found = replace(found, optimizer_s=options.optimizer_s)

@@ -6,5 +6,5 @@ May import protocol and nothing else of node.
     optimizer/                         both as a torch optimizer, with process_group for its ranks
     backend                            how chunks are worked on: the interface and the choice of
     plain, accelerator, cpu_kernels    three implementations; kernels/ is the compiled code
-    chunks, dct, top_k, orthogonalise, vote_sum, device_packing, gradient_scaling      the steps
+    chunks, dct, top_k, vote_sum, device_packing      the steps
 """

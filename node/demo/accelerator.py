@@ -23,19 +23,9 @@ from torch import Tensor
 from node.demo.chunks import ChunkLayout, Line, Matrix, strips
 from node.demo.dct import exact_products, forward_dtype, inverse_signs_, transposed
 from node.demo.device_packing import packed
-from node.demo.kernels.constants import GUESS_ONE
-from node.demo.orthogonalise import inverse_orthogonal_
-from node.demo.plain import (
-    Sent,
-    Views,
-    accumulate_strip,
-    guess_strip,
-    guess_votes,
-    take,
-    update_strips,
-)
+from node.demo.plain import Views, accumulate_strip, take
 from node.demo.top_k import largest_in_groups
-from node.demo.vote_sum import DeviceVotes, Rule, Votes
+from node.demo.vote_sum import DeviceVotes, Votes
 from protocol.codec.payload import Body, PayloadShape
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 
@@ -85,9 +75,7 @@ class Accelerator:
             previous[first:stop] = take(entries, indices[first:stop], share)
         return indices, previous
 
-    def update(
-        self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule
-    ) -> None:
+    def update(self, parameters: Views, votes: Votes, rates: tuple[float, float]) -> None:
         learning_rate, decay = rates
         there = DeviceVotes(votes, self._device)
         sums = torch.empty(
@@ -95,31 +83,10 @@ class Accelerator:
         )
         with exact_products(self._device):
             self._decay(parameters, decay)
-            for first, stop, orthogonal in update_strips(self._layout, len(sums), rule):
+            for first, stop in strips(self._layout.chunks, len(sums)):
                 strip = there.sum_strip(first, sums[: stop - first])
-                if orthogonal:
-                    step = inverse_orthogonal_(strip, may_look=False).mul_(learning_rate)
-                    self._order.move(parameters, first, step, -1.0)
-                else:
-                    signs = inverse_signs_(strip, there.sum_max, may_look=False)
-                    self._order.move(parameters, first, signs, -learning_rate)
-
-    def guess(self, momentum: Tensor, sent: Sent, rule: Rule) -> Tensor:
-        guess = torch.empty(momentum.shape, dtype=torch.int8, device=self._device)
-        with exact_products(self._device):
-            for first, stop, orthogonal in update_strips(self._layout, self.strip_chunks, rule):
-                votes = guess_votes(momentum[first:stop], *(each[first:stop] for each in sent))
-                guess[first:stop] = guess_strip(votes, orthogonal, may_look=False)
-        return guess
-
-    def look_ahead(
-        self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float]
-    ) -> None:
-        learning_rate, decay = rates
-        torch._foreach_copy_(list(working.values()), [committed[name] for name in working])
-        self._decay(working, decay)
-        for first, stop in strips(self._layout.chunks, self.strip_chunks):
-            self._order.move(working, first, guess[first:stop].float(), -learning_rate / GUESS_ONE)
+                signs = inverse_signs_(strip, there.sum_max, may_look=False)
+                self._order.move(parameters, first, signs, -learning_rate)
 
     def pack(self, indices: Tensor, values: Tensor, shape: PayloadShape) -> Body:
         return packed(indices, values, shape)

@@ -1,8 +1,7 @@
 """Everybody's coefficients into the parameters, with the same bits on every node.
 
     S = sum_i w_i * q_i         whole numbers below 2^24: exact in float32 in any order
-    U = sign(D^T S D)           in whole numbers throughout: dct.py; or, of matrices with the rule
-                                "orthogonal", the nearest orthogonal matrix: orthogonalise.py
+    U = sign(D^T S D)           in whole numbers throughout: dct.py
     P <- P * decay              rounded to float32
     P <- P - learning_rate * U  rounded to float32. The sign's product is +-learning_rate or 0, so
                                 that a fused multiply-subtract gives the same bits; the orthogonal
@@ -21,10 +20,8 @@ from torch import Tensor
 
 from node.demo.backend import Backend, backend_for
 from node.demo.chunks import ChunkLayout
-from node.demo.vote_sum import RULES, Contribution, Rule, Votes
+from node.demo.vote_sum import Contribution, Votes
 from protocol.errors import LocalProtocolError
-
-__all__ = ["RULES", "Rule", "apply", "look_ahead", "require_exact", "update"]
 
 
 def apply(
@@ -34,18 +31,17 @@ def apply(
     learning_rate: float,
     decay: float,
     *,
-    rule: Rule = "sign",
     backend: Backend | None = None,
 ) -> None:
     """Make one step: change `parameters`, float32 on one device, in place by a commit.
 
     `learning_rate` and `decay` are the commit's float32 values. `LocalProtocolError`, before
     anything changed, for anything that could make bits differ between nodes. Takes two strips of
-    extra memory, six with the rule "orthogonal"; on an accelerator more, and all votes.
+    extra memory; on an accelerator more, and all votes.
     """
     require_exact(parameters, {"learning_rate": learning_rate, "decay": decay})
     views = layout.views(parameters)
-    update(layout, views, contributions, (learning_rate, decay), rule=rule, backend=backend)
+    update(layout, views, contributions, (learning_rate, decay), backend=backend)
     layout.write_back(views, parameters)
 
 
@@ -67,7 +63,6 @@ def update(
     contributions: Sequence[Contribution],
     rates: tuple[float, float],
     *,
-    rule: Rule = "sign",
     backend: Backend | None = None,
 ) -> None:
     """`apply` for views from `layout.views`, of any of the parameters and any float dtype.
@@ -77,24 +72,4 @@ def update(
     votes = Votes(layout, contributions)
     if views:
         backend = backend or backend_for(layout, next(iter(views.values())).device)
-        backend.update(views, votes, rates, rule)
-
-
-def look_ahead(
-    layout: ChunkLayout,
-    committed: Mapping[str, Tensor],
-    guess: Tensor,
-    working: Mapping[str, Tensor],
-    *,
-    rates: tuple[float, float],
-    backend: Backend | None = None,
-) -> None:
-    """Working <- committed * decay - learning_rate * guess / 16: where to take early gradients.
-
-    `guess` is int8 [chunks, 64, 64] from `Engine.guess`, `rates` (learning rate, decay). `working`
-    has tensors of the same names and shapes and any dtype, apart from `committed`, which stays.
-    """
-    sources, targets = layout.views(committed), layout.views(working)
-    with torch.no_grad():
-        (backend or backend_for(layout, guess.device)).look_ahead(sources, targets, guess, rates)
-    layout.write_back(targets, working)
+        backend.update(views, votes, rates)

@@ -13,8 +13,8 @@ from torch import Tensor
 from node.demo.accelerator import Accelerator
 from node.demo.chunks import ChunkLayout
 from node.demo.cpu_kernels import CpuKernels, exact_kernels
-from node.demo.plain import Plain, Sent, Views
-from node.demo.vote_sum import Rule, Votes
+from node.demo.plain import Plain, Views
+from node.demo.vote_sum import Votes
 from protocol.codec.payload import Body, PayloadShape
 
 HOSTS = frozenset({"cpu"})
@@ -27,7 +27,7 @@ second, and some ten the first time on a machine."""
 
 
 class Backend(Protocol):
-    """The four verbs of DeMo on the chunks of one layout, and what else depends on the device.
+    """The three verbs of DeMo on the chunks of one layout, and what else depends on the device.
 
     `views` are what `ChunkLayout.views` returned; names that are missing count as zeros and are not
     changed. The momentum is float32 [chunks, 64, 64], in coefficient space, each chunk transposed.
@@ -47,22 +47,10 @@ class Backend(Protocol):
         there before. Alpha of it, 1 or 0, leaves the momentum of chunks that are active.
         """
 
-    def update(
-        self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule, /
-    ) -> None:
+    def update(self, parameters: Views, votes: Votes, rates: tuple[float, float], /) -> None:
         """P <- P * decay - learning_rate * U, each rounded; `rates` is (learning rate, decay). The
         same bits in float32 parameters whatever the backend.
         """
-
-    def guess(self, momentum: Tensor, sent: Sent, rule: Rule, /) -> Tensor:
-        """Int8 [chunks, 64, 64], in sixteenths: the update of the coefficients that were sent and
-        of those that remain.
-        """
-
-    def look_ahead(
-        self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float], /
-    ) -> None:
-        """Working <- committed * decay - learning_rate * guess / 16."""
 
     def magnitude(self, views: Views, /) -> Tensor:
         """Largest |entry|, a float32 scalar on any device; NaN if one is NaN, 0 for none."""

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.dct import dct_matrix, integer_matrix
-from node.demo.plain import Plain, Sent, Views
-from node.demo.vote_sum import RULES, Contribution, Rule, Votes
+from node.demo.plain import Plain, Views
+from node.demo.vote_sum import Contribution, Votes
 from node.system.threads import spread
 from protocol.codec.payload import Body, Coefficients, PayloadShape
 from protocol.limits import CHUNK_SIDE
@@ -87,14 +87,12 @@ class CpuKernels:
         _spread(lambda part: self._kernels.extract(moved, part, leaving, out), chunks)
         return indices, previous
 
-    def update(
-        self, parameters: Views, votes: Votes, rates: tuple[float, float], rule: Rule
-    ) -> None:
+    def update(self, parameters: Views, votes: Votes, rates: tuple[float, float]) -> None:
         if not self._can_change(parameters):
-            self._plain.update(parameters, votes, rates, rule)
+            self._plain.update(parameters, votes, rates)
             return
         stacked = tuple(votes.stacked())
-        how = ((np.float32(rates[0]), np.float32(rates[1])), rule == "orthogonal")
+        how = np.float32(rates[0]), np.float32(rates[1])
         transform = integer_matrix(_CPU).numpy()
 
         def work(part: Part) -> None:
@@ -106,27 +104,7 @@ class CpuKernels:
 
         matrix_chunks = self._layout.matrix_chunks
         _spread(work, matrix_chunks)
-        self._plain.update(parameters, votes, rates, rule, start=matrix_chunks)
-
-    def guess(self, momentum: Tensor, sent: Sent, rule: Rule) -> Tensor:
-        guess = torch.empty(momentum.shape, dtype=torch.int8, device="cpu")
-        orthogonal = rule == "orthogonal"
-        moved, out = momentum.numpy(), (guess.numpy(), orthogonal)
-        taken = tuple(each.numpy() for each in sent)
-        transform = (integer_matrix if orthogonal else dct_matrix)(_CPU).numpy()
-
-        def work(part: Part) -> None:
-            self._kernels.guess(moved, part, taken, out, self._tools(transform))
-
-        matrix_chunks = self._layout.matrix_chunks
-        _spread(work, matrix_chunks)
-        self._plain.fill_guess(momentum, sent, rule, guess, start=matrix_chunks)
-        return guess
-
-    def look_ahead(
-        self, committed: Views, working: Views, guess: Tensor, rates: tuple[float, float]
-    ) -> None:
-        self._plain.look_ahead(committed, working, guess, rates)
+        self._plain.update(parameters, votes, rates, start=matrix_chunks)
 
     def magnitude(self, views: Views) -> Tensor:
         return self._plain.magnitude(views)
@@ -168,7 +146,7 @@ def exact_kernels() -> ModuleType | None:
     """
     try:
         kernels = import_module("node.demo.kernels.compiled")
-        exact = all(_exact(kernels, rule) for rule in RULES)
+        exact = _exact(kernels)
     except ImportError:
         return None
     except Exception as error:  # a compiler may raise anything on a processor new to it
@@ -185,7 +163,7 @@ def exact_kernels() -> ModuleType | None:
     return kernels if exact else None
 
 
-def _exact(kernels: ModuleType, rule: Rule) -> bool:
+def _exact(kernels: ModuleType) -> bool:
     """Whether a step equals the plain one, for votes that use all bits."""
     layout = ChunkLayout.from_shapes({"m": (130, 120)})
     places = np.tile(np.arange(7, 4096, 13, dtype=np.uint16), layout.chunks)
@@ -196,8 +174,8 @@ def _exact(kernels: ModuleType, rule: Rule) -> bool:
     rates = float(np.float32(0.004)), float(np.float32(0.9996))
     before = torch.linspace(-1, 1, 130 * 120, device="cpu").view(130, 120)
     found, expected = {"m": before.clone()}, {"m": before.clone()}
-    CpuKernels(layout, kernels).update(found, votes, rates, rule)
-    Plain(layout).update(expected, votes, rates, rule)
+    CpuKernels(layout, kernels).update(found, votes, rates)
+    Plain(layout).update(expected, votes, rates)
     return torch.equal(found["m"], expected["m"])
 
 

@@ -45,8 +45,8 @@ _SIDE_BITS = CHUNK_SIDE.bit_length() - 1
 
 Indices = TypeVar("Indices", Tensor, npt.NDArray[Any])
 
-_SHIFTS = 16
-"""The most halvings that an integer below 2^24 can need here: down to 511 of them."""
+_SHIFTS = 14
+"""The most halvings that an integer below 2^24 needs to come to OPERAND_MAX."""
 
 _HAS_BACKEND_PRECISION = hasattr(torch.backends, "fp32_precision")
 """Since torch 2.9 each backend has its own setting, and reading the old global one may raise."""
@@ -71,13 +71,6 @@ def forward_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cpu" and _bfloat16_is_faster() else torch.float32
 
 
-def inverse(coefficients: Tensor) -> Tensor:
-    """D^T M D of contiguous float32 coefficients M^T [n, 64, 64]: a view [n, 64, 64]."""
-    matrix = dct_matrix(coefficients.device).T
-    rows = product(matrix, _rows(coefficients))  # D^T M of all chunks side by side: [64, n * 64]
-    return _by_chunk(product(_rows(rows), matrix))
-
-
 def inverse_signs_(sums: Tensor, sum_max: int, *, may_look: bool = True) -> Tensor:
     """Replace transposed vote sums S^T [n, 64, 64], contiguous, by U in {-1, 0, +1}; returns it.
 
@@ -85,7 +78,7 @@ def inverse_signs_(sums: Tensor, sum_max: int, *, may_look: bool = True) -> Tens
     of `shift_`. Call it under `exact_products`.
     """
     if sum_max > OPERAND_MAX:
-        shift_(sums, OPERAND_MAX, may_look=may_look)
+        shift_(sums, may_look=may_look)
     torch.clamp(
         integer_inverse(sums, may_look=may_look)[0], -1, 1, out=sums
     )  # the sign of whole numbers
@@ -100,7 +93,7 @@ def integer_inverse(operands: Tensor, *, may_look: bool = True) -> tuple[Tensor,
     """
     matrix = integer_matrix(operands.device).T
     halfway = product(matrix, _rows(operands))  # Y = T^T S of all chunks side by side: [64, n * 64]
-    powers = shift_(_by_chunk(halfway), OPERAND_MAX, may_look=may_look)
+    powers = shift_(_by_chunk(halfway), may_look=may_look)
     return _by_chunk(product(_rows(halfway), matrix)), powers
 
 
@@ -226,23 +219,24 @@ def _backends() -> tuple[Any, Any]:
     return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
 
 
-def shift_(integers: Tensor, bound: int, *, may_look: bool = True) -> Tensor:
-    """Halve each chunk of [n, 64, 64] the least number t of times that brings it to |.| <= bound.
+def shift_(integers: Tensor, *, may_look: bool = True) -> Tensor:
+    """Halve each chunk of [n, 64, 64] the least number t of times that brings it to
+    |.| <= OPERAND_MAX.
 
-    Returns 2^t, float32 [n, 1, 1]. Halves round to even; `bound` is 2^i - 1, so that a tie at it
-    goes to the even 2^i. With `may_look` a look at the values spares work where nothing has to be
+    Returns 2^t, float32 [n, 1, 1]. Halves round to even; the bound is odd, so that a tie at it goes
+    to the even 2048. With `may_look` a look at the values spares work where nothing has to be
     halved; on an accelerator it would wait for the device.
     """
-    if may_look and _within(integers, bound):
+    if may_look and _within(integers, OPERAND_MAX):
         return torch.ones(len(integers), 1, 1, dtype=torch.float32, device=integers.device)
     peak = torch.maximum(integers.amax((1, 2)), -integers.amin((1, 2)))  # [n]
-    # (bound + 1/2) 2^s is the least magnitude that s halvings still round above the bound.
+    # (2047 + 1/2) 2^s is the least magnitude that s halvings still round above the bound.
     least = _constants(
-        tuple((bound + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device
+        tuple((OPERAND_MAX + 0.5) * 2.0**shift for shift in range(_SHIFTS)), integers.device
     )
     shift = torch.bucketize(peak, least, right=True)
-    integers.mul_(powers_of_two(-1, integers.device)[shift, None, None]).round_()
-    return powers_of_two(1, integers.device)[shift, None, None]
+    integers.mul_(_powers_of_two(-1, integers.device)[shift, None, None]).round_()
+    return _powers_of_two(1, integers.device)[shift, None, None]
 
 
 def _within(integers: Tensor, bound: int) -> bool:
@@ -252,8 +246,8 @@ def _within(integers: Tensor, bound: int) -> bool:
     return bool(integers.amax() <= bound and integers.amin() >= -bound)
 
 
-def powers_of_two(sign: int, device: torch.device) -> Tensor:
-    """2^(sign * i) for i up to 16, float32."""
+def _powers_of_two(sign: int, device: torch.device) -> Tensor:
+    """2^(sign * i) for i up to _SHIFTS, float32."""
     return _constants(tuple(2.0 ** (sign * power) for power in range(_SHIFTS + 1)), device)
 
 

@@ -2,7 +2,7 @@
 
 The orthonormal DCT is linear, so the momentum is kept as coefficients M and never transformed back:
 
-    accumulate   M <- beta_n * M + DCT2(G),  beta_n = min(beta, n / (n + recency)) for the n-th
+    accumulate   M <- beta * M + DCT2(G)
     extract      q of the k largest |M| of each chunk is sent, and these leave M
     reclaim      what left comes back, decayed as M was since; bit for bit if M did not change
     withdraw     what an older copy of M has sent meanwhile leaves M, as if `extract` had taken it
@@ -12,12 +12,9 @@ chunk. Its scale is not sent: q weighs the same for every author. A zero is neve
 coefficient that was sent leaves whole, as published; to keep the remainder that q does not express,
 as error feedback does, trained no better (docs/results/notes).
 
-Early gradients are large and soon out of date, late ones small and noisy, so an older momentum
-forgets more slowly: with beta_n of this form the i-th of n gradients weighs about (i / n)^recency.
-
-DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. beta_n: polynomial-decay averaging, Shamir, Zhang,
-arXiv 1212.1824. Nothing here needs equal bits on two nodes. `accumulate` waits for the device once,
-to judge the gradients; `extract` never does, only `Extraction.body` and `coefficients`.
+DeMo: Peng, Quesnelle, Kingma, arXiv 2411.19870. Nothing here needs equal bits on two nodes.
+`accumulate` waits for the device once, to judge the gradients; `extract` never does, only
+`Extraction.body` and `coefficients`.
 """
 
 import math
@@ -33,7 +30,6 @@ from node.demo.backend import Backend, backend_for
 from node.demo.chunks import ChunkLayout
 from node.demo.dct import transposed
 from node.demo.device_packing import coefficients_of
-from node.demo.vote_sum import Rule
 from protocol.codec.payload import VALUE_BITS, Body, Coefficients, PayloadShape, body_of
 from protocol.errors import LocalProtocolError, LockstepError, SettingsError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
@@ -58,7 +54,7 @@ class DemoSettings:
     """Settings of DeMo; `SettingsError` outside the bounds."""
 
     momentum_decay: float = 0.999
-    """beta: share of the momentum that an accumulation leaves at most, 0 <= beta < 1."""
+    """beta: share of the momentum that an accumulation leaves, 0 <= beta < 1."""
 
     top_k: int = 32
     """k: coefficients kept of the 4096 in a chunk, 1 to 4096."""
@@ -66,17 +62,11 @@ class DemoSettings:
     value_bits: int = 1
     """Bits of one sent value: 1 (its sign), 2, 4 or 8."""
 
-    recency: float = 1.5
-    """Bound on beta while the momentum is young, finite and at least 0: the n-th accumulation
-    leaves n / (n + recency), until that is beta. 0: beta from the first."""
-
     def __post_init__(self) -> None:
         if not 0 <= self.momentum_decay < 1:
             raise SettingsError(
                 f"expected a momentum_decay from 0 to below 1, got {self.momentum_decay}"
             )
-        if not 0 <= self.recency < math.inf:
-            raise SettingsError(f"expected a finite recency of at least 0, got {self.recency}")
         if not 1 <= self.top_k <= CHUNK_ENTRIES:
             raise SettingsError(f"expected a top_k of 1 to {CHUNK_ENTRIES}, got {self.top_k}")
         if self.value_bits not in VALUE_BITS:
@@ -86,10 +76,6 @@ class DemoSettings:
     def among(cls, values: Mapping[str, Any]) -> Self:
         """The settings that stand by their names among others; `KeyError` if one is missing."""
         return cls(**{field.name: values[field.name] for field in fields(cls)})
-
-    def decay(self, accumulation: int) -> float:
-        """beta_n: what the n-th accumulation, counted from 1, leaves of the momentum."""
-        return min(self.momentum_decay, accumulation / (accumulation + self.recency))
 
 
 @dataclass(slots=True, eq=False)
@@ -189,7 +175,7 @@ class Engine:
     def accumulate(
         self, gradients: Mapping[str, Tensor | None], active: Tensor | None = None
     ) -> None:
-        """M <- beta_n * M + DCT2(G).
+        """M <- beta * M + DCT2(G).
 
         `gradients` has the name of every parameter; None counts as zeros. With `active`, bool
         [chunks], the momentum of the other chunks stays as it is; `reclaim` counts this
@@ -198,8 +184,7 @@ class Engine:
         """
         views = self.layout.views(gradients)
         self._require_finite(views, GRADIENT_MAX)
-        decay = self._decay(self.accumulations + 1)
-        self.backend.accumulate(views, self.momentum, decay, active)
+        self.backend.accumulate(views, self.momentum, self._decay, active)
         self._accumulations += 1
         self._changes += 1
 
@@ -235,8 +220,7 @@ class Engine:
         if extraction.changes == self._changes:
             momentum.scatter_(1, places, extraction.previous)
         else:
-            since = range(extraction.accumulations + 1, self.accumulations + 1)
-            decay = math.prod(self._decay(accumulation) for accumulation in since)
+            decay = self._decay ** (self.accumulations - extraction.accumulations)
             momentum.scatter_add_(1, places, self._taken(extraction) * decay)
         extraction.reclaimed = True
         self._changes += 1
@@ -273,15 +257,6 @@ class Engine:
         accumulations, changes = self.accumulations - age[0], self._changes - age[1]
         return self._extraction((indices, values, previous), accumulations, changes)
 
-    def guess(self, rule: Rule, sent: Extraction) -> Tensor:
-        """Int8 [chunks, 64, 64], in sixteenths: a guess at the update of the round of `sent`.
-
-        It is the update of the sent coefficients and, with less weight, of those that remain: they
-        are still to come, and gradients taken without them would send them twice. Does not wait for
-        the device.
-        """
-        return self.backend.guess(self.momentum, (sent.indices, sent.values), rule)
-
     def state_dict(self) -> dict[str, Tensor]:
         """Momentum and count of accumulations, which a node must keep over a restart: the tensors
         themselves, not copies.
@@ -314,9 +289,10 @@ class Engine:
         places = transposed(torch.from_numpy(indices).to(device))
         return places, torch.from_numpy(values).to(device)
 
-    def _decay(self, accumulation: int) -> float:
-        """The factor by which the n-th accumulation, counted from 1, shrinks the momentum."""
-        return self.settings.decay(accumulation)
+    @property
+    def _decay(self) -> float:
+        """The factor by which an accumulation shrinks the momentum."""
+        return self.settings.momentum_decay
 
     def _taken(self, extraction: Extraction) -> Tensor:
         """float32 [chunks, k]: what an extraction took out of the momentum."""

@@ -2,7 +2,7 @@
 those of the gradient of these samples.
 
 Data order and state of every round are known, so whoever has the state before a round can compute
-the gradient of an author's share again, with its own scaling and without momentum. An author sends
+the gradient of an author's share again, without momentum. An author sends
 the signs of its largest momentum, of which the newest gradient is a part: an honest one agrees with
 it in most places, one that did part of its work in fewer, noise in half of them. A copy shares its
 places with the payload that it was copied from.
@@ -25,7 +25,6 @@ from torch import Tensor
 from node.demo.chunks import ChunkLayout
 from node.demo.dct import transposed
 from node.demo.engine import DemoSettings, Engine
-from node.demo.gradient_scaling import GradientScaling, Scale
 from protocol.codec.payload import Coefficients
 from protocol.limits import CHUNK_ENTRIES
 
@@ -52,13 +51,10 @@ class Agreement:
         return math.sqrt(share * (1 - share) / self.compared) if self.compared else math.nan
 
 
-def gradient_coefficients(
-    layout: ChunkLayout, gradients: Mapping[str, Tensor | None], scale: Scale
-) -> Tensor:
-    """float32 [chunks, 64, 64]: a mean gradient by parameter as coefficients, scaled as by an
-    author that begins. Changes `gradients`. `GradientError` for numbers that are not finite.
+def gradient_coefficients(layout: ChunkLayout, gradients: Mapping[str, Tensor | None]) -> Tensor:
+    """float32 [chunks, 64, 64]: a mean gradient by parameter as coefficients. `GradientError` for
+    numbers that are not finite.
     """
-    GradientScaling(scale, layout.shapes, "cpu").scale_(gradients)
     engine = Engine(layout, DemoSettings(), "cpu")
     engine.accumulate(gradients)
     return engine.momentum

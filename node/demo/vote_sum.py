@@ -10,7 +10,7 @@ of chunks, or authors, of its own. So threads change no number.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +23,6 @@ from node.system.threads import spread
 from protocol.codec.payload import Blob, Coefficients, Header, PayloadReader, PayloadShape
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
-
-Rule = Literal["sign", "orthogonal"]
-"""Which update is made of the sum of votes. Small parameters have the sign in any case."""
-
-RULES: tuple[Rule, ...] = get_args(Rule)
-
 
 DECODE_SPREAD_MIN = 1 << 18
 """Coefficients of all authors from which on several threads decode them: three milliseconds of work

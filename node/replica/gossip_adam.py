@@ -114,10 +114,6 @@ class GossipAdamReplica(Replica):
         self._rates = float32_value(rate_bits[0]), float32_value(rate_bits[1])
         return self.trainee.passes(batches)
 
-    def stand_at(self, pending: Pending | None) -> None:
-        """The model's tensors are this node's parameters: it stands there already."""
-        self.trainee.moved()
-
     def accumulate(self) -> None:
         """The gradients of the work just done make a step, before the payload or the next round.
 
@@ -335,9 +331,6 @@ class GossipAdamReplica(Replica):
         for name, each in self._base.items():
             each.copy_(tensors[_BASE + name])
         self.base_digest = state_digest(self._base)
-
-    def _works_apart(self) -> bool:
-        return False
 
 
 def _flat(tensors: Mapping[str, Tensor]) -> Tensor:

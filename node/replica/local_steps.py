@@ -56,7 +56,7 @@ class LocalStepsReplica(Replica):
     ) -> LocalSteps:
         goes_on = self._is_ahead and pending is not None and pending.extraction is not None
         if goes_on:
-            self.stand_at(pending)
+            self.stand_at()
         else:
             self._stand_at(self.committed)
         if self._spec.rounds.overlap:
@@ -66,7 +66,7 @@ class LocalStepsReplica(Replica):
         self._passes = LocalSteps(self.trainee, batches, self._optimizer, self._rate)
         return self._passes
 
-    def stand_at(self, pending: Pending | None) -> None:
+    def stand_at(self) -> None:
         """When the round in front was settled, between two passes or after the last: go on from the
         new committed parameters with what was moved since the newest round began.
         """

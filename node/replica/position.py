@@ -17,8 +17,6 @@ class Pending:
     announcement: wire.NodeMessage
     extraction: Extraction | None
     """The coefficients that the payload took from the momentum; None without a payload."""
-    rate_bits: tuple[int, int]
-    """Learning rate and decay of the round, the bits of float32 values."""
 
     @property
     def round(self) -> int:
@@ -78,7 +76,6 @@ def described(pending: Pending, engine: Engine) -> dict[str, Any]:
     """The JSON values of an undecided round."""
     values: dict[str, Any] = {
         "announcement": pending.announcement.SerializeToString().hex(),
-        "rate_bits": pending.rate_bits,
     }
     if pending.extraction:
         values["age"] = engine.age(pending.extraction)
@@ -98,5 +95,4 @@ def restored(values: dict[str, Any], tensors: dict[str, Tensor], engine: Engine)
     if "age" in values:
         accumulations, changes = values["age"]
         extraction = engine.revive(own, (accumulations, changes))
-    learning_rate_bits, decay_bits = values["rate_bits"]
-    return Pending(announcement, extraction, (learning_rate_bits, decay_bits))
+    return Pending(announcement, extraction)

@@ -1,9 +1,8 @@
 """One replica: the committed parameters, the momentum, and the model that computes gradients.
 
-The committed parameters are a pure function of (genesis, commits). With overlap 0 they are the
-model's own tensors. With overlap 1 the model computes elsewhere: at the committed parameters plus a
-guess at the update that is still being exchanged (docs/explain/round.md), so the committed
-ones are a copy that no guess touches.
+The committed parameters are a pure function of (genesis, commits). With DeMo they are the
+model's own tensors: gradients are taken there. With local steps the model moves away from them
+(`node.replica.local_steps`).
 
 What is saved is enough to go on as if nothing had happened: the parameters, the momentum, the place
 in the log, and what was announced beyond it, so that a payload which its commit leaves out can
@@ -22,10 +21,9 @@ import torch
 from google.protobuf.message import DecodeError
 from torch import Tensor, nn
 
-from node.demo.aggregate import apply, look_ahead
+from node.demo.aggregate import apply
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import STATE, DemoSettings, Engine, Extraction
-from node.demo.gradient_scaling import GradientScaling
 from node.demo.vote_sum import Contribution, decoded
 from node.model.build import build_model, named_parameters_once
 from node.model.local_steps import LocalSteps
@@ -52,12 +50,11 @@ from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 """Version of a saved state: its fields and the engine's layout of momentum and extractions."""
 
 _PARAMETER = "parameter/"
 _MOMENTUM = "momentum/"
-_SIZES = _MOMENTUM + "sizes"
 
 
 class Replica:
@@ -113,8 +110,8 @@ class Replica:
         self.digest = state_digest(self.committed)
 
     def _works_apart(self) -> bool:
-        """Whether gradients are taken elsewhere than at the committed parameters."""
-        return self._spec.rounds.overlap > 0
+        """Whether the model's tensors are others than the committed parameters."""
+        return False
 
     def _fresh_model(self) -> nn.Module:
         return build_model(self._spec.model.type, self._spec.model.config)
@@ -134,31 +131,16 @@ class Replica:
     ) -> GradientAccumulation | LocalSteps:
         """Put the model where the first gradients of a round are taken, and begin its passes.
 
-        `pending` is that of `stand_at`; `rate_bits` are learning rate and decay of the round, which
-        only steps of the node's own need.
+        Only steps of the node's own need `pending`, the undecided round in front of this one, and
+        `rate_bits`, learning rate and decay of the round.
         """
-        self.stand_at(pending)
         return self.trainee.passes(batches)
 
-    def stand_at(self, pending: Pending | None) -> None:
-        """Put the model where the next gradients are taken: at the committed parameters or, with
-        overlap, ahead of them by a guess at the update of the round that is pending.
+    def stand_at(self) -> None:
+        """When the round in front was settled between two passes: put the model where the next
+        gradients are taken. It stands there already, in the committed parameters.
         """
         self.trainee.moved()
-        if not self._spec.rounds.overlap:
-            return  # the model's tensors are the committed ones
-        with torch.no_grad():
-            working = {name: self._working(name) for name in self.committed}
-            if pending is None or pending.extraction is None:
-                for name, tensor in working.items():
-                    tensor.copy_(self.committed[name])
-            else:
-                guess = self.engine.guess(self._spec.algorithm.update, pending.extraction)
-                rates = float32_value(pending.rate_bits[0]), float32_value(pending.rate_bits[1])
-                backend = self.engine.backend
-                look_ahead(
-                    self.layout, self.committed, guess, working, rates=rates, backend=backend
-                )
 
     def accumulate(self) -> None:
         """Add the gradients of the work just done to the momentum.
@@ -166,7 +148,6 @@ class Replica:
         `GradientError` leaves the momentum as it was.
         """
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
-        self.scaling.scale_(gradients)
         self.engine.accumulate(gradients)
         self.has_momentum = True
 
@@ -206,9 +187,6 @@ class Replica:
     def forget_momentum(self) -> None:
         """Begin again without momentum: what it held is lost."""
         self.engine = Engine(self.layout, self._settings, self.trainee.device)
-        self.scaling = GradientScaling(
-            self._spec.algorithm.gradients, self.layout.shapes, self.trainee.device
-        )
         self.has_momentum = False
 
     # ---- downstream of the commit: the same bits everywhere
@@ -233,8 +211,7 @@ class Replica:
 
     def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
         """Change the committed parameters; `rates` are learning rate and decay."""
-        rule, backend = self._spec.algorithm.update, self.engine.backend
-        apply(self.layout, self.committed, contributions, *rates, rule=rule, backend=backend)
+        apply(self.layout, self.committed, contributions, *rates, backend=self.engine.backend)
 
     def _counted(
         self,
@@ -343,13 +320,11 @@ class Replica:
 
     def _local_tensors(self) -> dict[str, Tensor]:
         """The local part of the state, to be saved."""
-        local = {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
-        return {**local, _SIZES: self.scaling.state}
+        return {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
 
     def _load_local(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what `_local_tensors` returned; other tensors are there too."""
         self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in STATE})
-        self.scaling.load(tensors[_SIZES])
 
     def _working(self, name: str) -> Tensor:
         return self.trainee.parameters[name].data

@@ -1,13 +1,13 @@
 """The local half of a round: passes over the leased samples until the bell, and their gradients
 into the momentum.
 
-With overlap a round begins before the one in front of it is decided, at a guess of its step. Most
-often the commit comes while passes are made: then it is applied between two of them, and the rest
-of the round is trained where the log says. Only the samples trained before the commit comes are
-one round late:
+With overlap a round begins before the one in front of it is decided, from where this node's own
+steps left the model. Most often the commit comes while passes are made: then it is applied between
+two of them, and the rest of the round is trained where the log says. Only the samples trained
+before the commit comes are one round late:
 
-    overlap 1    compute r | extract | pass pass (at a guess of r) | apply r | pass pass | extract
-                                     '- exchange r ..............'
+    overlap 1    compute r | extract | pass pass (without r) | apply r | pass pass | extract
+                                     '- exchange r ........'
 
 Where gradients are taken is a node's own business; the commits are applied in their order. With
 local steps the passes move the model as they go, and what they moved takes the place of gradients
@@ -67,7 +67,7 @@ async def train_round(
             cut = True
             break
         if await settle(opened.bell_ms - context.client.now_ms()):
-            await duty.compute(replica.stand_at, None)
+            await duty.compute(replica.stand_at)
     if passes.samples == 0:
         return None  # the data have not come before the bell
     context.state_requests.note_passes((context.client.now_ms() - began_ms) / max(1, made), cut=cut)

@@ -95,7 +95,7 @@ class TrainableReplica(Protocol):
     ) -> Passes:
         """Put the model where a round's first gradients are taken, and begin the round's passes."""
 
-    def stand_at(self, pending: Pending | None) -> None:
+    def stand_at(self) -> None:
         """Put the model where the next gradients are taken."""
 
     def accumulate(self) -> None:

@@ -41,8 +41,7 @@ class OwnPayloads:
             extraction = self._context.replica.extract(opened.round, mean=opened.mean)
             payload = self._encoded(opened.round, extraction)
             announced.digest, announced.payload_bytes = sha256(payload), len(payload)
-        rate_bits = opened.learning_rate_bits, opened.decay_bits
-        pending = Pending(wire.NodeMessage(announced=announced), extraction, rate_bits)
+        pending = Pending(wire.NodeMessage(announced=announced), extraction)
         self._pending.add(pending)
         return pending, payload
 

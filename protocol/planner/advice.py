@@ -217,12 +217,11 @@ def _overlap(plan: Plan) -> Iterator[str]:
     demo, overlapped = plan.method("demo"), plan.method("demo-overlap")
     if demo.seconds > EQUAL * overlapped.seconds:
         yield (
-            f"Overlap: overlap = 1 makes a DeMo round {seconds_text(overlapped.seconds)} instead "
-            f"of {seconds_text(demo.seconds)}; early rounds need more steps with it "
-            "(rounds.overlap_from)."
+            f"Overlap: overlap = 1 makes a round of local steps {seconds_text(overlapped.seconds)} "
+            f"instead of {seconds_text(demo.seconds)}; a whole round of delay costs learning."
         )
     else:
-        yield "Overlap: it would save less than a tenth of a DeMo round here; overlap = 0 is safe."
+        yield "Overlap: it would save less than a tenth of a round here; overlap = 0 is safe."
 
 
 def _batch(plan: Plan) -> Iterator[str]:

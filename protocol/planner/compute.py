@@ -22,12 +22,11 @@ ADAM_OPERATIONS: Final = 120
 moves memory. Measured: 53 ms of a core of 52 GFLOP/s for 20.45 million parameters
 (docs/results/data/wan.csv, ddp), rounded."""
 
-DEMO_OPERATIONS: Final[dict[str, int]] = {"sign": 900, "orthogonal": 2300, "movements": 1000}
-"""Operations per parameter of extract, decode and apply, with eight authors: by
-`algorithm.update`, and of the movements of local steps. Measured likewise: 0.31 to 0.49 s by sign,
-0.88 to 0.90 s orthogonalised; movements, with k = 192, take 0.43 times as long as orthogonalised
-votes (docs/results/notes/local-steps-first.md). The steps of a node's own optimizer are not in
-it."""
+DEMO_OPERATIONS: Final[dict[str, int]] = {"votes": 900, "movements": 1000}
+"""Operations per parameter of extract, decode and apply, with eight authors: of votes, and of the
+movements of local steps. Measured likewise: 0.31 to 0.49 s for votes; movements, with k = 192, take
+a tenth more (docs/results/notes/local-steps-first.md). The steps of a node's own optimizer are not
+in it."""
 
 EXTRACT_SHARE: Final = 0.4
 """Share of that which comes before the payload is announced."""

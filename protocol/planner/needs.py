@@ -3,7 +3,7 @@
 memory   local steps: parameters, the model's copy that the steps move, gradients, the residual
          with the padding of its chunks, and a momentum of Muon; with overlap a copy of where a
          round began: 20 or 24 bytes a parameter and more, as AdamW has two moments.
-         DeMo: parameters, gradients and momentum; with overlap a second copy: 12 or 16 bytes.
+         DeMo: parameters, gradients and momentum: 12 bytes.
          Where nodes mix parameters: two moments and the gradients of a window in place of
          momentum, no second copy, and with int8 the newest mean. What a pass needs beside these
          depends on the machine's micro-batch; docs/results/memory.md has it measured

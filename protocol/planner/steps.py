@@ -15,14 +15,8 @@ STUDY: Final = "docs/results/wan.md: 20 million parameters, 2.2 nats per byte"
 ALL_REDUCE: Final = 140
 """Rounds of AdamW."""
 
-DEMO: Final[dict[tuple[str, int, int], int]] = {
-    ("sign", 32, 0): 390,
-    ("orthogonal", 32, 0): 250,
-    ("orthogonal", 64, 0): 150,
-    ("orthogonal", 128, 0): 170,
-    ("orthogonal", 64, 1): 250,
-}
-"""Rounds of DeMo by update, k and overlap."""
+DEMO: Final[dict[int, int]] = {32: 390}
+"""Rounds of DeMo by k."""
 
 
 def rounds_to_loss(method: MethodName, algorithm: AlgorithmSpec) -> int | None:
@@ -30,10 +24,7 @@ def rounds_to_loss(method: MethodName, algorithm: AlgorithmSpec) -> int | None:
     match method:
         case "all-reduce":
             return ALL_REDUCE
-        case "demo" | "demo-overlap":
-            if algorithm.moves:
-                return None
-            overlap = int(method == "demo-overlap")
-            return DEMO.get((algorithm.update, algorithm.top_k, overlap))
-        case "gossip-adam" | "diloco":
+        case "demo":
+            return None if algorithm.moves else DEMO.get(algorithm.top_k)
+        case "demo-overlap" | "gossip-adam" | "diloco":
             return None

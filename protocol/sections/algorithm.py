@@ -93,12 +93,7 @@ class AlgorithmSpec(Section):
     (docs/explain/gossip-adam.md); of this section only `mixing` counts then. Experimental."""
 
     momentum_decay: float = Field(default=0.999, ge=0, lt=1)
-    """beta: the largest share of the momentum that is left after one round."""
-
-    recency: float = Field(default=1.5, ge=0, le=1000)
-    """Shortens the memory of a young momentum: a node's n-th round leaves n / (n + recency) of it,
-    until that reaches momentum_decay. 0: momentum_decay from the first round on. It matters more
-    with fewer coefficients and in shorter runs (docs/results/knobs.md)."""
+    """beta: the share of the momentum that is left after one round."""
 
     top_k: int = Field(default=192, ge=1, le=4096)
     """k: coefficients sent of the 4096 in a chunk. With "local_steps" about 40 for each step that a
@@ -106,15 +101,6 @@ class AlgorithmSpec(Section):
 
     value_bits: Literal[1, 2, 4, 8] = 1
     """Bits of one sent value; 1 sends signs, and more trained no better (docs/results/knobs.md)."""
-
-    update: Literal["sign", "orthogonal"] = "orthogonal"
-    """The step of a matrix: the sign of every entry ("sign", DeMo as published), or a step that is
-    equally long in all directions ("orthogonal", docs/results/parity.md). "orthogonal" costs each
-    node several times the arithmetic in a round. Small parameters always move by the sign."""
-
-    gradients: Literal["plain", "even"] = "even"
-    """Scale of gradients that enter the momentum: unchanged ("plain", DeMo as published); or rows
-    and columns divided by their recent sizes, as Adafactor does ("even", docs/results/knobs.md)."""
 
     local_samples: int = Field(default=8, ge=1, le=1_000_000)
     """Samples of one local step of a node, with the name "local_steps"."""

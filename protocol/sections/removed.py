@@ -6,10 +6,14 @@ REMOVED_FIELDS: Final = {
     "algorithm.alpha": "all that is sent leaves the momentum, which trained best",
     "algorithm.early_rounds": "top_k is that of every round, which ended no worse",
     "algorithm.early_top_k": "top_k is that of every round, which ended no worse",
+    "algorithm.gradients": "gradients enter the momentum as they come",
+    "algorithm.recency": "momentum_decay holds from the first round on",
+    "algorithm.update": "every parameter moves by the sign of its votes",
     "algorithm.vote_rounds": "a step is made of its own round's votes",
     "algorithm.vote_rounds_from": "a step is made of its own round's votes",
+    "rounds.overlap_from": "with overlap 1 every round overlaps but those of audit_every",
 }
-"""Paths of the fields, each with what holds in their place. Why: docs/results/knobs.md."""
+"""Paths of the fields, each with what holds in their place. Why: docs/results."""
 
 
 def removed_text(path: str, found: Any) -> str | None:

@@ -1,6 +1,6 @@
 """How far honest payloads are alike: `python -m tests.benchmarks.copies`.
 
-The parity study's network and text, and honest authors of DeMo at the default rule. Of each round
+The parity study's network and text, and honest authors of DeMo as published. Of each round
 every pair of payloads of that round, and every pair of one of them and one of the last rounds, is
 compared whole (`lockstep.audit.copies.likeness`), and each author's signs with those of the others
 of its round. Every `--young` steps all authors begin again

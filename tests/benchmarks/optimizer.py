@@ -13,7 +13,6 @@ import argparse
 import json
 import statistics
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,7 +67,6 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    warnings.simplefilter("ignore", UserWarning)  # low-rank matrices are moved by their signs
     rows = []
     for model, make in MODELS.items():
         times = seconds(list(make()), arguments.repeats)

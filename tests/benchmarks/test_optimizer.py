@@ -15,9 +15,7 @@ def test_the_benchmark_tells_the_ratio_of_every_model(
     out = tmp_path / "out.json"
     threads = torch.get_num_threads()
     monkeypatch.setattr("sys.argv", ["optimizer", "--json", str(out), "--repeats", "2"])
-    with pytest.MonkeyPatch.context() as context:
-        context.setattr(optimizer.warnings, "simplefilter", lambda *_: None)
-        optimizer.main()
+    optimizer.main()
     torch.set_num_threads(threads)
     (row,) = json.loads(out.read_text())["steps"]
     assert row["model"] == "small"

@@ -1,7 +1,7 @@
 """How well sign agreement tells honest work: `python -m tests.benchmarks.work_audit`.
 
-The parity study's network and text, R authors of DeMo at the default rule, without overlap, and
-beside the first of them doubles of it that see the same parameters, and most of them cheat:
+The parity study's network and text, R authors of DeMo as published, and beside the first of them
+doubles of it that see the same parameters, and most of them cheat:
 
     young      does all its work, and begins again without momentum every `YOUNG_STEPS` steps
     half       trains half of its share
@@ -34,13 +34,11 @@ import torch
 
 from node.demo.aggregate import apply
 from node.demo.engine import Engine
-from node.demo.gradient_scaling import GradientScaling
 from node.demo.sign_audit import gradient_coefficients, shared_places, sign_agreement
 from node.demo.vote_sum import Contribution
 from protocol.codec.payload import Coefficients
 from protocol.limits import CHUNK_ENTRIES
-from protocol.runfile import AlgorithmSpec
-from tests.benchmarks.parity.cells import Cell, Task
+from tests.benchmarks.parity.cells import PUBLISHED, Cell, Task
 from tests.benchmarks.parity.task import Fixture, open_corpus
 
 DOUBLES = ("young", "half", "other")
@@ -53,20 +51,17 @@ Samples = npt.NDArray[np.int64]
 
 
 class Author:
-    """One momentum, its scaling and its last two payloads."""
+    """One momentum and its last two payloads."""
 
     def __init__(self, fixture: Fixture) -> None:
-        self._fixture, cell = fixture, fixture.cell
-        self._engine = Engine(fixture.layout, cell.demo, "cpu")
-        self._scaling = GradientScaling(cell.gradients, fixture.layout.shapes, "cpu")
+        self._fixture = fixture
+        self._engine = Engine(fixture.layout, fixture.cell.demo, "cpu")
         self.sent: Coefficients | None = None
         self.before: Coefficients | None = None
 
     def train(self, samples: Samples) -> Coefficients:
         """One round."""
-        gradients = self._fixture.gradients(samples)
-        self._scaling.scale_(gradients)
-        self._engine.accumulate(gradients)
+        self._engine.accumulate(self._fixture.gradients(samples))
         self.before, self.sent = self.sent, self._engine.extract().coefficients
         return self.sent
 
@@ -117,8 +112,7 @@ class Study:
     def _apply(self, number: int, sent: Sequence[Coefficients]) -> None:
         fixture, (rate, decay) = self.fixture, self.fixture.rates(number)
         contributions = [Contribution(1, coefficients) for coefficients in sent]
-        rule = fixture.cell.update
-        apply(fixture.layout, fixture.parameters, contributions, rate, decay, rule=rule)
+        apply(fixture.layout, fixture.parameters, contributions, rate, decay)
 
     def _shares(self, round: int) -> Sequence[Samples]:
         length = self.fixture.task.sequence_length + 1
@@ -127,9 +121,7 @@ class Study:
     def _audit(self, number: int, shares: Sequence[Samples], sent: Sequence[Coefficients]) -> None:
         fixture = self.fixture
         for author, (part, payload) in enumerate(zip(shares, sent, strict=True)):
-            own = gradient_coefficients(
-                fixture.layout, fixture.gradients(part), fixture.cell.gradients
-            )
+            own = gradient_coefficients(fixture.layout, fixture.gradients(part))
             judged = {"honest": payload} | (self._cheats(sent) if author == 0 else {})
             for kind, found in judged.items():
                 self.shares[kind].append((number, sign_agreement(found, own).share))
@@ -153,20 +145,8 @@ class Study:
 
 
 def cell_of(authors: int, steps: int, top_k: int, seed: int) -> Cell:
-    """The default rule of a run file, without overlap."""
-    rule = AlgorithmSpec()
-    return Cell(
-        "demo",
-        0.004,
-        steps,
-        top_k=top_k,
-        update=rule.update,
-        gradients=rule.gradients,
-        momentum_decay=rule.momentum_decay,
-        recency=rule.recency,
-        authors=authors,
-        seed=seed,
-    )
+    """DeMo as published."""
+    return replace(PUBLISHED, steps=steps, top_k=top_k, authors=authors, seed=seed)
 
 
 def summed_up(study: Study) -> dict[str, Any]:

@@ -14,7 +14,7 @@ COMPUTE_MS, EXCHANGE_MS = 600, 250
 
 def steady(count: int, /, **sections: dict[str, Any]) -> Driver:
     """Three members with passes of 0.6 s, whose payloads reach others in 0.25 s."""
-    section = {"overlap": 1, "overlap_from": 0, "payload_bytes_max": 10**8}
+    section = {"overlap": 1, "payload_bytes_max": 10**8}
     sections["rounds"] = section | sections.pop("rounds", {})
     driver = Driver(A, B, C, **sections)
     for round in range(count):

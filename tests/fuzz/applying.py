@@ -22,7 +22,7 @@ AUTHORS = (PEER, PeerId("ef" * 16))
 def replicas() -> tuple[Replica, Replica]:
     """One with the fastest backend of this machine, one with the plain one."""
     algorithm = AlgorithmSpec(name="demo", top_k=4)
-    spec = tiny_spec().model_copy(update={"algorithm": algorithm})
+    spec = tiny_spec(overlap=0).model_copy(update={"algorithm": algorithm})
     ours, plain = (replica_for(spec, RUN, torch.device("cpu"), 1) for _ in range(2))
     plain.engine.backend = Plain(plain.layout)
     return ours, plain

@@ -15,8 +15,8 @@ def test_local_steps_begin_with_the_run_files_defaults() -> None:
 
 def test_given_values_take_precedence_over_those_an_algorithm_begins_with() -> None:
     assert run_of("demo").algorithm.top_k == 32
-    spec = run_of("demo", rounds={"overlap": 0}, schedule={"steps": 10})
-    assert (spec.algorithm.top_k, spec.rounds.overlap, spec.schedule.steps) == (32, 0, 10)
+    spec = run_of("demo", rounds={"batch_samples_max": 8}, schedule={"steps": 10})
+    assert (spec.rounds.batch_samples_max, spec.schedule.steps) == (8, 10)
     assert spec.schedule.learning_rate == PRESETS["demo"]["schedule"]["learning_rate"]
 
 

@@ -37,7 +37,7 @@ def test_what_is_written_is_read() -> None:
         seed = 7
         [algorithm]
         name = "demo"
-        recency = 2          # a whole number is a number
+        momentum_decay = 0   # a whole number is a number
         value_bits = 4
         [rounds]
         overlap = 0
@@ -47,10 +47,10 @@ def test_what_is_written_is_read() -> None:
         deep = { list = [1, 2.5, "x", true] }
         """
     )
-    assert (spec.name, spec.seed, spec.algorithm.recency, spec.algorithm.value_bits) == (
+    assert (spec.name, spec.seed, spec.algorithm.momentum_decay, spec.algorithm.value_bits) == (
         "my-run.2",
         7,
-        2.0,
+        0.0,
         4,
     )
     assert (spec.rounds.overlap, spec.rounds.compute_ms, spec.rounds.publish_ms) == (0, 2000, 5000)
@@ -335,15 +335,13 @@ def test_json_and_name_are_pinned() -> None:
     """A change of these literals gives every run another name: nodes of two releases could not
     meet.
     """
-    assert (
-        run_json(RunSpec())[:60] == b'{"algorithm":{"gradients":"even","local_samples":8,"mixing":'
-    )
-    assert run_id(RunSpec(), KEY) == "ffc14e1b373648d5f3a5948dd123f771"
+    assert run_json(RunSpec())[:42] == b'{"algorithm":{"local_samples":8,"mixing":{'
+    assert run_id(RunSpec(), KEY) == "2bd0df3c18f8d898f3b370f08cacf574"
 
 
-def test_a_choice_of_an_earlier_release_is_refused_with_those_that_are_left() -> None:
-    with pytest.raises(SettingsError, match=r"expected 'plain' or 'even', found 'unit'"):
-        parse_run_file("[algorithm]\ngradients = 'unit'")
+def test_demo_takes_its_gradients_where_the_log_says_and_refuses_overlap() -> None:
+    with pytest.raises(SettingsError, match=r"rounds\.overlap: expected 0 with demo.*got 1; set 0"):
+        parse_run_file("[algorithm]\nname = 'demo'\n[rounds]\noverlap = 1")
 
 
 @pytest.mark.parametrize("path", REMOVED_FIELDS)
@@ -360,15 +358,13 @@ def test_a_field_of_an_earlier_release_is_refused_with_what_holds_now(path: str)
 def test_rounds_that_wait_are_named_only_where_there_are_any() -> None:
     """So runs without them keep their names, and one with them comes back as it is."""
     assert b"audit_every" not in run_json(RunSpec())
-    spec = parse_run_file("[rounds]\noverlap = 1\naudit_every = 16\noverlap_from = 100")
+    spec = parse_run_file("[rounds]\noverlap = 1\naudit_every = 16")
     assert b'"audit_every":16' in run_json(spec)
     assert parse_run_json(run_json(spec), "coordinator") == spec
-    assert run_id(spec, KEY) != run_id(
-        parse_run_file("[rounds]\noverlap = 1\noverlap_from = 100"), KEY
-    )
-    overlaps = [round for round in range(90, 130) if spec.rounds.overlap_at(round)]
-    assert overlaps == [round for round in range(100, 130) if round not in (112, 128)]
-    assert [spec.rounds.hides_at(round) for round in (99, 100, 112)] == [0, 1, 1]
+    assert run_id(spec, KEY) != run_id(parse_run_file("[rounds]\noverlap = 1"), KEY)
+    overlaps = [round for round in range(40) if spec.rounds.overlap_at(round)]
+    assert overlaps == [round for round in range(40) if round not in (0, 16, 32)]
+    assert spec.rounds.hides
 
 
 def test_a_run_file_is_frozen() -> None:

@@ -77,7 +77,7 @@ class Node:
         extraction = self.replica.extract(round, mean=mean)
         payload, _ = self.replica.encoded(Header(RUN, round, self.peer), extraction)
         announced = wire.Announced(round=round, digest=sha256(payload), samples=1)
-        self.pending = (Pending(wire.NodeMessage(announced=announced), extraction, (0, 0)),)
+        self.pending = (Pending(wire.NodeMessage(announced=announced), extraction),)
         return payload
 
     def take(self, decision: tuple[int, Commit | None]) -> None:

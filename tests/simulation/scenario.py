@@ -61,13 +61,17 @@ LOCAL_SAMPLES = (1, 3, 4, 16)
 """Samples of a local step in runs with them: from many steps in a round to a part of one."""
 
 
-def spec_of(chance: random.Random, nodes: int, algorithm: dict[str, object]) -> RunSpec:
+def spec_of(chance: random.Random, nodes: int, local_samples: int, *, local_steps: bool) -> RunSpec:
     """A run file of short rounds; one that this many nodes can fulfil."""
     ending = chance.random() < ENDING
     short_log = chance.random() < 0.25
+    overlap = chance.randint(0, 1)
+    algorithm: dict[str, object] = {"name": "demo", "top_k": TOP_K}
+    if overlap or local_steps:
+        algorithm |= {"name": "local_steps", "local_samples": local_samples}
     return RunSpec.model_validate(
         {
-            "algorithm": {"name": "demo", "top_k": TOP_K, **algorithm},
+            "algorithm": algorithm,
             "schedule": {
                 "steps": chance.randint(15, 45) if ending else 400,
                 # of no account, but the run's id depends on it, and every choice by hash
@@ -78,8 +82,7 @@ def spec_of(chance: random.Random, nodes: int, algorithm: dict[str, object]) -> 
                 "compute_ms": chance.choice([300, 600, 1500]),
                 "publish_ms": chance.choice([200, 500]),
                 "exchange_ms": chance.choice([500, 1000]),
-                "overlap": chance.randint(0, 1),
-                "overlap_from": chance.choice([0, 0, 3, 9]),
+                "overlap": overlap,
                 "quorum": chance.randint(1, max(1, nodes // 2)),
                 "copies_min": chance.choice([0, 1, 1, 1, 2]),
                 "batch_samples_max": chance.choice([5, 32, 64]),
@@ -102,7 +105,9 @@ def spec_of(chance: random.Random, nodes: int, algorithm: dict[str, object]) -> 
 
 
 class Scenario:
-    """The parties of one seed, of a run with votes or with local steps."""
+    """The parties of one seed. Runs whose rounds overlap have local steps, the others votes or, if
+    asked for, `local_steps` as well.
+    """
 
     def __init__(self, seed: int, *, local_steps: bool = False) -> None:
         self.seed = seed
@@ -114,11 +119,8 @@ class Scenario:
             if many
             else min(NODES_MAX, 2 + int(chance.expovariate(0.5)))
         )
-        algorithm: dict[str, object] = {}
-        if local_steps:
-            samples = LOCAL_SAMPLES[seed % len(LOCAL_SAMPLES)]
-            algorithm = {"name": "local_steps", "local_samples": samples}
-        self.spec = spec_of(chance, count, algorithm)
+        samples = LOCAL_SAMPLES[seed % len(LOCAL_SAMPLES)]
+        self.spec = spec_of(chance, count, samples, local_steps=local_steps)
         self.network = Network(self.world, chance.choice(WEATHERS))
         self.switchboard = Switchboard(self.network)
         self.error: Exception | None = None

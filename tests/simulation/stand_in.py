@@ -175,7 +175,7 @@ class Replica:
         self._rate = float32_value(rate_bits[0])
         return self.trainee.passes(batches)
 
-    def stand_at(self, pending: Pending | None) -> None:
+    def stand_at(self) -> None:
         """Nothing to do: gradients do not depend on parameters."""
 
     def accumulate(self) -> None:
@@ -337,7 +337,7 @@ class Replica:
         pending = []
         for blob, positions, code in saved.pending:
             extraction: Any = None if positions is None else Extraction(tuple(positions), code)
-            pending.append(Pending(wire.NodeMessage.FromString(blob), extraction, (0, 0)))
+            pending.append(Pending(wire.NodeMessage.FromString(blob), extraction))
         self.trained_here = set(self.momentum).union(*(places for _, places in saved.payloads))
         self.void_count = saved.void_count
         ahead = frozenset((round, Digest(digest)) for round, digest in saved.voids_ahead)

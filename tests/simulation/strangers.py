@@ -73,14 +73,13 @@ def spec_of(overlap: int, trust: str) -> RunSpec:
     """A run of short rounds, with a snapshot of every fifth."""
     return RunSpec.model_validate(
         {
-            "algorithm": {"name": "demo", "top_k": TOP_K},
+            "algorithm": {"name": "local_steps" if overlap else "demo", "top_k": TOP_K},
             "schedule": {"steps": 5000, "learning_rate": 0.004, "warmup_steps": 5},
             "rounds": {
                 "compute_ms": 1000,
                 "publish_ms": 500,
                 "exchange_ms": 1000,
                 "overlap": overlap,
-                "overlap_from": 0,
                 "quorum": HONEST_MIN,
                 "batch_samples_max": 32,
                 "share_samples_first": 4,

@@ -29,6 +29,10 @@ CONFIG = {
     "tie_word_embeddings": True,
 }
 
+LOCAL_STEPS = AlgorithmSpec(top_k=16, local_samples=2)
+DEMO = AlgorithmSpec(name="demo", top_k=16)
+"""Goes with overlap 0 alone."""
+
 
 def tiny_spec(
     *,
@@ -37,6 +41,7 @@ def tiny_spec(
     members: int = 2,
     seed: int = 0,
     lease_ms: int = 20_000,
+    algorithm: AlgorithmSpec = LOCAL_STEPS,
     **rounds: Any,
 ) -> RunSpec:
     """A run of the tiny model with short but patient instants: rounds close early, never by the
@@ -47,7 +52,7 @@ def tiny_spec(
         seed=seed,
         model=ModelSpec(config=CONFIG),
         data=DataSpec(corpus="tiny", sequence_length=32),
-        algorithm=AlgorithmSpec(name="demo", top_k=16),
+        algorithm=algorithm,
         schedule=ScheduleSpec(steps=steps, learning_rate=0.01, warmup_steps=1),
         rounds=RoundsSpec(
             **{
@@ -55,7 +60,6 @@ def tiny_spec(
                 "publish_ms": 30_000,
                 "exchange_ms": 30_000,
                 "overlap": overlap,
-                "overlap_from": 0,
                 "batch_samples_max": 4 * members,
                 "share_samples_first": 4,
                 "quorum": 1,

@@ -98,8 +98,6 @@ class WorkAudit:
         saved = read_note(path, Saved(info.run_id), log, "audits of work cannot be used")
         self._book, self._ages = saved.book, saved.ages
         self._panel: Panel | None = None
-        self._overlaps = False
-        """Whether the newest round hides where its gradients were taken."""
         self._task: asyncio.Future[None] | None = None
         """A pass that takes longer than the replay wants to wait."""
         self._broken = ""
@@ -121,9 +119,9 @@ class WorkAudit:
         """
         self._budget.earn(time.monotonic(), len(commit.entries))
         self._ages.committed(commit.round, (entry.author for entry in commit.entries))
-        self._overlaps = self._info.spec.rounds.overlap_at(commit.round) > 0
+        overlaps = self._info.spec.rounds.overlap_at(commit.round) > 0
         busy = self._panel or self._task or self._broken or behind > NEAR_ROUNDS
-        if busy or self._overlaps or not self._budget.allows:
+        if busy or overlaps or not self._budget.allows:
             return
         said = trained(commit, recorded, voids)
         draw = self._draws(commit.round)
@@ -231,11 +229,7 @@ class WorkAudit:
     def _words(self) -> str:
         if self._broken:
             return f"has ended: {self._broken}"
-        rounds = self._info.spec.rounds
-        if not self._overlaps or rounds.audits_overlap:
-            return self._book.words
-        first = rounds.overlap_from
-        return f"{self._book.words}; none since rounds overlap, from round {first} on"
+        return self._book.words
 
     def document(self) -> dict[str, Any]:
         """The audit of work for /status.json."""

@@ -44,12 +44,9 @@ def unaudited(spec: RunSpec) -> str:
             "the run file names no manifest (data.manifest_sha256), so nodes may train on data of "
             "their own, which an auditor does not have"
         )
-    if not spec.rounds.hides_at(0) or spec.rounds.audits_overlap:
+    if not spec.rounds.hides or spec.rounds.audits_overlap:
         return ""
-    return (
-        "rounds overlap from the first one on, which hides where gradients are taken "
-        "(rounds.audit_every)"
-    )
+    return "rounds overlap, which hides where gradients are taken (rounds.audit_every)"
 
 
 class Recomputation:
@@ -109,10 +106,9 @@ class Recomputer:
             return None
 
     def _coefficients(self) -> Tensor:
-        if self._gradient is None:  # gradients are changed by it
+        if self._gradient is None:
             gradients = {name: p.grad for name, p in self._trainee.parameters.items()}
-            scale = self._spec.algorithm.gradients
-            self._gradient = gradient_coefficients(self._layout, gradients, scale)
+            self._gradient = gradient_coefficients(self._layout, gradients)
         return self._gradient
 
     @property

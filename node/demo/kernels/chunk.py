@@ -1,17 +1,14 @@
-"""The kernels with a transform: momentum from gradients, parameters from votes, and a guess."""
+"""The kernels with a transform: momentum from gradients, and parameters from votes."""
 
 import numpy as np
 
 from node.demo.kernels.compile import (
-    BYTES,
     CHUNKS,
     ENTRIES,
-    FLAG,
     FLAGS,
     MAGNITUDE,
     MATRIX,
     NUMBER,
-    PLACES,
     SIDE,
     TOOLS,
     VOTES,
@@ -19,43 +16,16 @@ from node.demo.kernels.compile import (
     inner,
     kernel,
 )
-from node.demo.kernels.constants import (
-    ENTRY_MAX,
-    GUESS_MAX,
-    GUESS_ONE,
-    ITERATIONS,
-    ONE_BITS,
-    OPERAND_MAX,
-    ORTHOGONAL_GUESS,
-    SENT_WEIGHT,
-    SIZE_LEAST,
-    STAYED_MAX,
-    STAYED_WEIGHT,
-    STEP_MAX,
-    UPDATE_SCALE,
-    A,
-    B,
-    C,
-)
-from node.demo.kernels.matmul import fold, matmul_dct, matmul_inverse_dct, matmul_nn, matmul_tn
+from node.demo.kernels.constants import OPERAND_MAX
+from node.demo.kernels.matmul import fold, matmul_dct, matmul_inverse_dct, matmul_tn
 
 SCRATCH = 3
 """Chunks that a kernel needs to work in, besides its arguments."""
 
 _F4, _I4 = np.float32, np.int32
 
-# Numbers of the type that the kernels calculate in.
-_ENTRY_MAX, _STEP_MAX, _UPDATE_SCALE = map(_F4, (ENTRY_MAX, STEP_MAX, UPDATE_SCALE))
-_A, _B, _C = map(_F4, (A, B, C))
-_SENT_WEIGHT, _STAYED_WEIGHT = _F4(SENT_WEIGHT), _F4(STAYED_WEIGHT)
-_SIZE_LEAST, _STAYED_MAX = _F4(SIZE_LEAST), _F4(STAYED_MAX)
-_ORTHOGONAL_GUESS, _GUESS_ONE, _GUESS_MAX = map(_F4, (ORTHOGONAL_GUESS, GUESS_ONE, GUESS_MAX))
-_ONE, _PER_ONE, _PER_HALF = map(_F4, (2.0**ONE_BITS, 2.0**-ONE_BITS, 2.0 ** (1 - ONE_BITS)))
-
-_ABOVE_OPERAND, _ABOVE_ENTRY = (
-    int(_F4(bound + 0.5).view(_I4)) for bound in (OPERAND_MAX, ENTRY_MAX)
-)
-"""Bits of the least magnitude that rounds above a bound; an octave is added for every halving."""
+_ABOVE_OPERAND = int(_F4(OPERAND_MAX + 0.5).view(_I4))
+"""Bits of the least magnitude that rounds above the bound; an octave is added for every halving."""
 _OCTAVE = 1 << 23
 
 
@@ -76,64 +46,20 @@ def _forward(given, chunk, spare, matrix):
 
 
 @inner
-def _inverse(chunk, spare, matrix, whole):
-    """D^T M D in place of M, as it is, not transposed; `matrix` is D.
-
-    With `whole` numbers and T in place of D it is `dct.integer_inverse`. Returns 2^t, or else 1.
-    """
-    matmul_inverse_dct(chunk, matrix, spare)  # M^T D
-    power = _shift(spare, _ABOVE_OPERAND) if whole else _F4(1)
-    matmul_inverse_dct(spare, matrix, chunk)
-    return power
-
-
-@inner
-def _size(chunk):
-    """Root mean square of a chunk."""
-    squares = np.zeros(SIDE, _F4)
-    for i in range(SIDE):
-        for j in range(SIDE):
-            squares[j] += chunk[i, j] * chunk[i, j]
-    return np.sqrt(squares.sum() / _F4(ENTRIES))
-
-
-@inner
-def _share(size):
-    """Votes per unit of the coefficients that stayed in a chunk of this root mean square: finite,
-    and 0 for NaN.
-    """
-    if size >= _SIZE_LEAST:
-        return _STAYED_WEIGHT / size
-    return _STAYED_WEIGHT / _SIZE_LEAST if size >= _F4(0) else _F4(0)
-
-
-@inner
-def _shift(chunk, bound):
-    """`dct.shift_` of one chunk: halve it, to nearest-even, until |.| is below `bound`.
-
-    `bound` is given as the bits of a float. Returns 2^t for t halvings.
-    """
+def _shift(chunk):
+    """`dct.shift_` of one chunk: halve it, to nearest-even, until |.| is below OPERAND_MAX."""
     bits, peak = chunk.reshape(ENTRIES).view(_I4), _I4(0)
     for place in range(ENTRIES):
         magnitude = _I4(bits[place] & MAGNITUDE)  # ordered as the floats are
         peak = magnitude if magnitude > peak else peak
-    power = _F4(1)
+    power, bound = _F4(1), _ABOVE_OPERAND
     while peak >= bound:
-        power *= _F4(2)
+        power *= _F4(0.5)
         bound += _OCTAVE
-    if power > _F4(1):
-        _round(chunk, _F4(1) / power, _F4(np.inf))
-    return power
-
-
-@inner
-def _round(chunk, scale, bound):
-    """Scale by a power of two, round to nearest-even, bound; in place."""
-    for i in range(SIDE):
-        for j in range(SIDE):
-            value = np.rint(chunk[i, j] * scale)
-            value = bound if value > bound else value
-            chunk[i, j] = -bound if value < -bound else value
+    if power < _F4(1):
+        for i in range(SIDE):
+            for j in range(SIDE):
+                chunk[i, j] = np.rint(chunk[i, j] * power)
 
 
 @inner
@@ -148,49 +74,12 @@ def _mix(out, share, other, other_share):
 
 
 @inner
-def _orthogonalise(found, square, fourth):
-    """`orthogonalise.orthogonalised` of one chunk, not transposed, in place of `found`.
-
-    `square` and `fourth` are chunks to work in.
-    """
-    _shift(found, _ABOVE_ENTRY)
-    squares = np.int64(0)
-    for i in range(SIDE):
-        for j in range(SIDE):
-            entry = np.int64(found[i, j])
-            squares += entry * entry
-    scale, limit = _ONE, np.int64(1)
-    while squares > limit:
-        scale *= _F4(0.5)
-        limit *= 4
-    _round(found, scale, _ENTRY_MAX)
-    for _ in range(ITERATIONS):
-        matmul_tn(found, found, square)
-        _round(square, _PER_ONE, _ENTRY_MAX)
-        matmul_tn(square, square, fourth)
-        _round(fourth, _PER_ONE, _ENTRY_MAX)
-        _mix(square, _B, fourth, _C)
-        _round(square, _PER_HALF, _STEP_MAX)
-        matmul_nn(found, square, fourth)
-        _mix(found, _A, fourth, _F4(1))
-        _round(found, _PER_HALF, _ENTRY_MAX)
-
-
-@inner
-def _to_orthogonal(chunk, spare, matrix):
-    """`orthogonalise.inverse_orthogonal_` of one chunk."""
-    _orthogonalise(chunk, spare[0], spare[1])
-    scale = _inverse(chunk, spare[0], matrix, True) * _UPDATE_SCALE
-    for i in range(SIDE):
-        for j in range(SIDE):
-            chunk[i, j] *= scale  # never -0, for sums that begin with +0 do not end there
-
-
-@inner
 def _to_signs(chunk, spare, matrix):
-    """`dct.inverse_signs_` of one chunk."""
-    _shift(chunk, _ABOVE_OPERAND)
-    _inverse(chunk, spare, matrix, True)
+    """`dct.inverse_signs_` of one chunk, not transposed; `matrix` is T."""
+    _shift(chunk)
+    matmul_inverse_dct(chunk, matrix, spare)  # S^T T
+    _shift(spare)
+    matmul_inverse_dct(spare, matrix, chunk)
     for i in range(SIDE):
         for j in range(SIDE):
             chunk[i, j] = min(max(chunk[i, j], _F4(-1)), _F4(1))  # the sign of a whole number
@@ -262,49 +151,13 @@ def accumulate(gradient, place, momentum, decaying, tools):
             _mix(momentum[number], decay, chunk, _F4(1))
 
 
-@kernel(MATRIX, (WORD, WORD, WORD, WORD), VOTES, ((NUMBER, NUMBER), FLAG), TOOLS)
-def update(parameter, place, votes, rule, tools):
+@kernel(MATRIX, (WORD, WORD, WORD, WORD), VOTES, (NUMBER, NUMBER), TOOLS)
+def update(parameter, place, votes, rates, tools):
     """`Backend.update` for one matrix, whose chunk 0 has the number `offset` in `votes`."""
     width, first, stop, offset = place
-    rates, orthogonal = rule
     matrix, scratch = tools
     chunk = scratch[0]
     for number in range(first, stop):
         if _add_votes(chunk, offset + number, votes):  # else zeros, which are their own update
-            if orthogonal:
-                _to_orthogonal(chunk, scratch[1:], matrix)
-            else:
-                _to_signs(chunk, scratch[1], matrix)
+            _to_signs(chunk, scratch[1], matrix)
         _change(parameter, (number, width), chunk, rates)
-
-
-@kernel(CHUNKS, (WORD, WORD), (PLACES, PLACES), (BYTES, FLAG), TOOLS)
-def guess(momentum, place, sent, guessed, tools):
-    """`Backend.guess` for chunks of matrices."""
-    first, stop = place
-    indices, values = sent
-    guesses, orthogonal = guessed
-    matrix, scratch = tools
-    chunk = scratch[0]
-    for number in range(first, stop):
-        stayed = momentum[number]
-        share = _share(_size(stayed))
-        for i in range(SIDE):
-            for j in range(SIDE):
-                vote = stayed[i, j] * share
-                chunk[j, i] = vote if abs(vote) <= _STAYED_MAX else _F4(0)  # not of a NaN either
-        for slot in range(indices.shape[1]):
-            index = np.int64(indices[number, slot])
-            chunk[index >> 6, index & SIDE - 1] += _SENT_WEIGHT * _F4(np.sign(values[number, slot]))
-        if orthogonal:
-            _round(chunk, _F4(1), _ENTRY_MAX)
-            _to_orthogonal(chunk, scratch[1:], matrix)
-            _round(chunk, _ORTHOGONAL_GUESS * _GUESS_ONE, _GUESS_MAX)
-        else:
-            _inverse(chunk, scratch[1], matrix, False)
-            for i in range(SIDE):
-                for j in range(SIDE):
-                    chunk[i, j] = np.sign(chunk[i, j]) * _GUESS_ONE
-        out, whole = guesses[number].reshape(ENTRIES), chunk.reshape(ENTRIES)
-        for entry in range(ENTRIES):
-            out[entry] = np.int8(whole[entry])  # never NaN, as no vote is, and within 127

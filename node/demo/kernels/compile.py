@@ -7,9 +7,9 @@ from typing import Any
 import numba as nb
 from numba.core import types
 
-MATRIX, CHUNKS, BYTES = types.float32[:, ::1], types.float32[:, :, ::1], types.int8[:, :, ::1]
+MATRIX, CHUNKS = types.float32[:, ::1], types.float32[:, :, ::1]
 PLACES, FLAGS = types.int16[:, ::1], types.boolean[::1]
-NUMBER, WORD, FLAG = types.float32, types.int64, types.boolean
+NUMBER, WORD = types.float32, types.int64
 VOTES = (types.int64[:, ::1], types.uint16[::1], types.int16[::1], types.float32[::1])
 """Types of `vote_sum.StackedContributions`."""
 

@@ -1,7 +1,6 @@
 """Products of 64 x 64 chunks, of which two know the DCT's matrix and make 24 of 64 multiply-adds.
 
     matmul_tn             out = L^T R
-    matmul_nn             out = L R
     matmul_dct            out = X^T D^T    from X folded: `fold` first
     matmul_inverse_dct    out = M^T D      (or T in place of D: dct.py)
 
@@ -76,9 +75,6 @@ class _Block:
     finish: Callable[..., list[Any]] | None = None
     """Makes the vectors of `out` of a row's sums; without it they are the sums."""
 
-    by_rows: bool = False
-    """Whether the entry of left that belongs to row r and k is left[r, k], not left[k, r]."""
-
     stop: int = SIDE
     """The edges are 0, `width` ... up to this."""
 
@@ -118,7 +114,6 @@ def _unfolded(builder: Any, a: Any, b: Any, *odd: Any) -> list[Any]:
 
 _SIDE_BY_SIDE: list[_Column] = [(1, 0), (1, _LANES)]
 _TN = _Block(_SIDE_BY_SIDE, [[*_SIDE_BY_SIDE]])
-_NN = _Block(_SIDE_BY_SIDE, [[*_SIDE_BY_SIDE]], by_rows=True)
 _DCT = _Block(
     [(4, place * _LANES) for place in range(4)],
     _quarters_and_half([(2, 0), (2, _LANES)]),
@@ -180,9 +175,7 @@ def _sums(
             if column is not None
         }
         for row, line in zip(rows, grown, strict=True):
-            scalar = builder.load(
-                _entry(builder, left, *((row, at) if block.by_rows else (at, row)))
-            )
+            scalar = builder.load(_entry(builder, left, at, row))
             for place, value in values.items():
                 line[place] = _plus_product(builder, scalar, line[place], value)
     following = _linear(builder, k, 1, len(taken))
@@ -292,8 +285,7 @@ def _product(block: _Block) -> Any:
     return product
 
 
-matmul_tn, matmul_nn = _product(_TN), _product(_NN)
-matmul_dct, matmul_inverse_dct = _product(_DCT), _product(_INVERSE_DCT)
+matmul_tn, matmul_dct, matmul_inverse_dct = map(_product, (_TN, _DCT, _INVERSE_DCT))
 
 
 @inner

@@ -38,7 +38,6 @@ from node.demo.aggregate import require_exact
 from node.demo.backend import is_accelerator
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.dct import exact_products, integer_inverse, shift_, transposed
-from node.demo.kernels.constants import OPERAND_MAX
 from node.demo.plain import STRIP_CHUNKS_PER_THREAD
 from protocol.codec.payload import Coefficients
 from protocol.codec.scales import CODE_MAX, exponents, mantissas, scales_of
@@ -133,7 +132,7 @@ def inverse_(sums: Tensor, units: Tensor, *, may_look: bool = True) -> Tensor:
     `units`, float32 [n, 1, 1], is c without 2^(s + t); `may_look` is that of `dct.shift_`. Call it
     under `exact_products`.
     """
-    halved = shift_(sums, OPERAND_MAX, may_look=may_look)
+    halved = shift_(sums, may_look=may_look)
     whole, powers = integer_inverse(sums, may_look=may_look)
     moved = torch.mul(whole, powers * halved * units, out=sums)
     return moved.add_(0.0)  # no -0: see `dct.inverse_signs_`

@@ -86,7 +86,8 @@ class Residual(Engine):
         extraction.scales = tensors["scales"].cpu()
         return extraction
 
-    def _decay(self, accumulation: int) -> float:
+    @property
+    def _decay(self) -> float:
         return 1.0
 
     def _taken(self, extraction: Extraction) -> Tensor:

@@ -5,7 +5,6 @@ agreement    pure: what ranks tell each other before a step, and their verdict
 group        the settings and the parameters of a group, judged
 member       a group at work: its momentum, its master copies
 places       the place of each parameter: chunks of its own, or a stretch of the line
-points       gradients of many tiny parameters made even at once
 """
 
 from node.demo.optimizer.demo import DeMo

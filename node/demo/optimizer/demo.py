@@ -7,7 +7,7 @@ arithmetic: ranks that start equal stay equal to the last bit, on any hardware.
 
     settings, gradients   judged on this rank              group, member
       ->  heads           a collective of 64 bytes         agreement: all step, or none
-      ->  payloads        scaled, accumulated, extracted, encoded; a second collective
+      ->  payloads        accumulated, extracted, encoded; a second collective
       ->  parameters      decoded, verified, updated
 
 The user makes ranks start equal, as with DDP. Whatever keeps a rank from a step, or makes it unlike
@@ -25,7 +25,6 @@ import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from node.demo.engine import Extraction, GradientError
-from node.demo.gradient_scaling import Scale
 from node.demo.optimizer import parcel
 from node.demo.optimizer.agreement import (
     UNCHECKED,
@@ -45,13 +44,12 @@ from node.demo.optimizer.group import (
     check_settings,
     default_settings,
     label,
-    warn_of_signs,
 )
 from node.demo.optimizer.member import Member
 from node.demo.optimizer.placement import Placement
 from node.demo.optimizer.saved import check_saved
 from node.demo.process_group import Ranks
-from node.demo.vote_sum import Contribution, Rule
+from node.demo.vote_sum import Contribution
 from protocol.codec.payload import Header, decode, sealed
 from protocol.errors import (
     DivergedError,
@@ -92,10 +90,7 @@ class DeMo(Optimizer):
         top_k: int | None = None,
         weight_decay: float = 0.0,
         momentum_decay: float | None = None,
-        recency: float | None = None,
         value_bits: int | None = None,
-        update: Rule | None = None,
-        gradients: Scale | None = None,
         process_group: dist.ProcessGroup | None = None,
         check_every: int | None = None,
     ) -> None:
@@ -104,16 +99,13 @@ class DeMo(Optimizer):
 
         local_steps: H, the steps from one exchange to the next; matrices move by Muon in between,
         all else and groups with inner="adamw", for embeddings, by AdamW. Or 0: each step is
-        exchanged, as in DeMo; momentum_decay to gradients count then alone. lr: that of Muon and
-        AdamW; with 0 the change of each entry, or of a matrix in each direction
-        (docs/guide/optimizer.md). top_k: coefficients sent of the 4096 in a chunk, about 40 H.
-        weight_decay: decoupled, as in AdamW. update: see `vote_sum.Rule`; gradients: see
-        `gradient_scaling.Scale`; the others as in `DemoSettings`. None: the default
-        (`group.DEFAULTS`, `group.DEMO_DEFAULTS`). The algorithm as published is local_steps=0,
-        update="sign", gradients="plain", recency=0, and wants a lower lr. process_group: None means
-        the default group if there is one, else this process alone. check_every: steps from one
-        comparison of all ranks' parameters to the next; None: every step for a small model, every
-        100 for a large one.
+        exchanged, as in DeMo; momentum_decay and value_bits count then alone. lr: that of Muon and
+        AdamW; with 0 the change of each entry (docs/guide/optimizer.md). top_k: coefficients sent
+        of the 4096 in a chunk, about 40 H. weight_decay: decoupled, as in AdamW. The others as in
+        `DemoSettings`. None: the default (`group.DEFAULTS`, `group.DEMO_DEFAULTS`). process_group:
+        None means the default group if there is one, else this process alone. check_every: steps
+        from one comparison of all ranks' parameters to the next; None: every step for a small
+        model, every 100 for a large one.
         """
         if check_every is not None and check_every < 1:
             raise SettingsError(f"expected a check_every of at least 1, got {check_every}")
@@ -121,21 +113,12 @@ class DeMo(Optimizer):
             raise SettingsError(
                 f"expected local_steps of 0 to {LOCAL_STEPS_MAX}, got {local_steps}"
             )
-        given = {
-            "momentum_decay": momentum_decay,
-            "recency": recency,
-            "value_bits": value_bits,
-            "update": update,
-            "gradients": gradients,
-        }
+        given = {"momentum_decay": momentum_decay, "value_bits": value_bits}
         defaults = default_settings(local_steps, lr, top_k, weight_decay, given)
         self._ranks = Ranks(process_group)
         self._check_every = check_every
         self._local_steps = local_steps
-        self._complete = False
         super().__init__(params, defaults)
-        self._complete = True
-        warn_of_signs(self.param_groups, 0)
 
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters, with hyper-parameters of their own if given. Those that are not frozen
@@ -156,8 +139,6 @@ class DeMo(Optimizer):
             self.param_groups.pop()
             raise
         self._start_over()
-        if self._complete:
-            warn_of_signs(self.param_groups, number)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -224,7 +205,7 @@ class DeMo(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         own = {"_check_every": self._check_every, "_local_steps": self._local_steps}
-        return super().__getstate__() | own | {"_complete": True}
+        return super().__getstate__() | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Copied or unpickled; a process group cannot be, so it becomes the default one."""

@@ -1,6 +1,5 @@
 """A parameter group's settings and parameters, judged before anything moves."""
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,11 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings
-from node.demo.gradient_scaling import SCALES
 from node.demo.local_steps.optimizer import tables_of
-from node.demo.vote_sum import RULES
 from node.system.hardware import MPS_REFUSAL
 from protocol.errors import SettingsError
 
@@ -24,50 +20,23 @@ RATES = ("lr", "weight_decay")
 INNERS = ("muon", "adamw")
 """Optimizers of the local steps of a group's matrices; all else moves by AdamW."""
 
-CHOICES = {"update": RULES, "gradients": SCALES, "inner": INNERS}
-
-SETTINGS = (
-    *RATES,
-    "momentum_decay",
-    "recency",
-    "top_k",
-    "value_bits",
-    "update",
-    "gradients",
-)
+SETTINGS = (*RATES, "momentum_decay", "top_k", "value_bits")
 """Settings of every group, equal on all ranks; with local steps "inner" too."""
 
 DEFAULTS: Group = {"lr": 1.2e-2, "top_k": 192}
 """Defaults with local steps."""
 
-DEMO_DEFAULTS: Group = {
-    "lr": 3e-3,
-    "top_k": 32,
-    "momentum_decay": 0.999,
-    "recency": 1.5,
-    "value_bits": 1,
-    "update": "orthogonal",
-    "gradients": "even",
-}
+_DEMO_ALONE: Group = {"momentum_decay": 0.999, "value_bits": 1}
+"""Defaults of settings that count for nothing with local steps."""
+
+DEMO_DEFAULTS: Group = {"lr": 1e-3, "top_k": 32, **_DEMO_ALONE}
 """Defaults where each step is exchanged."""
 
-_WITHOUT_MEANING: Group = {
-    "momentum_decay": 0.999,
-    "recency": 1.5,
-    "value_bits": 1,
-    "update": "sign",
-    "gradients": "plain",
-}
-"""Values of the settings that count for nothing with local steps."""
-
-REMOVED = {"alpha": 1.0}
+REMOVED = {"alpha": 1.0, "recency": 0, "update": "sign", "gradients": "plain"}
 """Settings that a group had in earlier releases, and what holds in their place."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Dtypes that can be trained."""
-
-NAMES_SHOWN = 8
-"""Names that a warning lists at most."""
 
 
 def label(groups: Sequence[Group], number: int, index: int) -> str:
@@ -107,7 +76,7 @@ def default_settings(
             f"expected no {names[0]} with local_steps={local_steps}, where it counts for nothing, "
             f"got {chosen[names[0]]!r}: leave it out, or set local_steps=0"
         )
-    settings = {**_WITHOUT_MEANING, **DEFAULTS, **chosen}
+    settings = {**_DEMO_ALONE, **DEFAULTS, **chosen}
     return {**settings, "weight_decay": weight_decay, "inner": "muon"}
 
 
@@ -131,11 +100,8 @@ def check_settings(group: Group, where: str = "") -> None:
                 f"expected no {name} any more, as it is always {kept}, got {found!r}{where}; leave "
                 "it out"
             )
-    for name, known in CHOICES.items():
-        if name in group and group[name] not in known:
-            raise SettingsError(
-                f"expected {name} of {' or '.join(known)}, got {group[name]!r}{where}"
-            )
+    if (inner := group.get("inner", INNERS[0])) not in INNERS:
+        raise SettingsError(f"expected inner of {' or '.join(INNERS)}, got {inner!r}{where}")
 
 
 def check_parameters(parameters: Sequence[Tensor], names: Sequence[str]) -> None:
@@ -215,37 +181,4 @@ def structure_lines(number: int, group: Group, trained: Sequence[int]) -> Iterat
 
 
 def _text(name: str, value: Any) -> str:
-    return str(value) if name in CHOICES else repr(float(value))
-
-
-# ---- matrices that are not orthogonalised
-
-
-def warn_of_signs(groups: Sequence[Group], first: int) -> None:
-    """One warning that names the matrices of the groups from `first` on that move by the sign rule
-    where others move by the orthogonal one, at the same rate.
-    """
-    named = [
-        label(groups, number, index)
-        for number, group in enumerate(groups)
-        if number >= first and group["update"] == "orthogonal"
-        for index in _moved_by_sign(group["params"])
-    ]
-    if named:
-        shown = ", ".join(named[:NAMES_SHOWN]) + (", ..." if len(named) > NAMES_SHOWN else "")
-        warnings.warn(
-            f"{len(named)} of the matrices are moved by their signs, not orthogonalised, since "
-            f"padding to multiples of 64 would more than double them: {shown}. Give them a group "
-            'with update="sign" and a lr of their own (about a third), or other widths',
-            UserWarning,
-            stacklevel=3,
-        )
-
-
-def _moved_by_sign(parameters: Sequence[Tensor]) -> list[int]:
-    shapes = {
-        f"{index:08d}": tuple(parameter.shape)
-        for index, parameter in enumerate(parameters)
-        if is_trained(parameter) and parameter.ndim > 1
-    }
-    return [int(line.name) for line in ChunkLayout.from_shapes(shapes).lines] if shapes else []
+    return str(value) if name == "inner" else repr(float(value))

@@ -1,8 +1,8 @@
-"""One parameter group at work: its momentum, the sizes of its gradients, its master copies.
+"""One parameter group at work: its momentum and its master copies.
 
 A step takes it through `look` (read and judge this rank's gradients), `payload` (gradients into the
 momentum, the largest coefficients out of it) and `update` (everybody's coefficients into the
-parameters). `look` and `payload` leave `grad` as it is: gradients are scaled in a copy.
+parameters). `look` and `payload` leave `grad` as it is.
 
 A bfloat16 or float16 parameter cannot hold a step that is small beside it, so it has a master copy
 in float32, which moves exactly, and is that copy rounded. The copy follows whatever else changes
@@ -27,16 +27,11 @@ from node.demo.engine import (
     GradientError,
     require_finite,
 )
-from node.demo.gradient_scaling import SQUARED_MAX, GradientScaling
 from node.demo.optimizer.group import Group
 from node.demo.optimizer.places import Places, Stretch
-from node.demo.optimizer.points import PointScaling
 from node.demo.vote_sum import Contribution
 from protocol.codec.payload import PayloadShape
 from protocol.limits import CHUNK_SIDE
-
-SIZES = ("gradient_sizes", "small_sizes", "point_sizes")
-"""Tensors of the three scalings: of matrices, of small matrices, of the others."""
 
 MASTER = "master"
 """Name of a parameter's master copy in its state."""
@@ -56,18 +51,8 @@ class Member:
         self.group = group
         self.trained = tuple(trained)
         self.places = Places.of(self._parameters)
-        layout, shapes = self.places.layout, self.places.shapes
         device = self._parameters[self.trained[0]].device
-        self.scale = group["gradients"]
-        matrices = {name: shapes[index] for index, name in self.places.matrices.items()}
-        points = self.places.points
-        self._small = self.places.line[len(points) :]
-        small = {f"{index:08d}": shapes[index] for index in self._small}
-        self._matrix_scaling = GradientScaling(self.scale, matrices, device)
-        self._small_scaling = GradientScaling(self.scale, small, device, together=True)
-        lengths = [self.places.length([index]) for index in points]
-        self._point_scaling = PointScaling(self.scale, lengths, device)
-        self.engine = Engine(layout, DemoSettings.among(group), device)
+        self.engine = Engine(self.places.layout, DemoSettings.among(group), device)
         self.masters = self._copied()
         sizes = (each.numel() * each.element_size() for each in self._parameters.values())
         self.trained_bytes = sum(sizes)
@@ -78,9 +63,7 @@ class Member:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """The group's part of the state: the tensors themselves, not copies."""
-        scalings = (self._matrix_scaling, self._small_scaling, self._point_scaling)
-        sizes = (scaling.state for scaling in scalings)
-        return self.engine.state_dict() | dict(zip(SIZES, sizes, strict=True))
+        return self.engine.state_dict()
 
     @property
     def gradients(self) -> dict[int, Tensor]:
@@ -103,9 +86,6 @@ class Member:
     def load(self, state: Mapping[str, Tensor], masters: Mapping[int, Tensor]) -> None:
         """Take over a saved state and the master copies of some parameters."""
         self.engine.load_state_dict({name: state[name] for name in STATE})
-        for name, own in self.tensors.items():
-            if name in SIZES and own.shape == state[name].shape:
-                own.copy_(state[name])
         for index, master in masters.items():
             if index in self.masters:
                 self.masters[index].copy_(master)
@@ -114,12 +94,6 @@ class Member:
         """Go on from an earlier member of the same group, which had fewer parameters."""
         for index in self.masters.keys() & earlier.masters.keys():
             self.masters[index].copy_(earlier.masters[index])
-        self._matrix_scaling.carry_over(earlier._matrix_scaling)
-        self._small_scaling.carry_over(earlier._small_scaling)
-        known = dict(zip(earlier.places.points, earlier._point_scaling.pieces(), strict=False))
-        for index, own in zip(self.places.points, self._point_scaling.pieces(), strict=False):
-            for piece, before in zip(own, known.get(index, own), strict=True):
-                piece.copy_(before)
         momentum = torch.zeros_like(self.engine.momentum)
         known_matrices = {matrix.name: matrix for matrix in earlier.places.layout.matrices}
         for matrix in self.places.layout.matrices:
@@ -160,7 +134,7 @@ class Member:
                     f"expected dense gradients, got {gradient.layout} of {name(index)}"
                 )
         self._line = self._line_of(gradients)
-        most = scale * (GRADIENT_MAX if self.group["gradients"] == "plain" else SQUARED_MAX)
+        most = scale * GRADIENT_MAX
         views = self.places.layout.views(self._for_engine(gradients))
         self._magnitude = float(self.engine.backend.magnitude(views))
         if not self._magnitude <= most:  # `not`, as a NaN is not above it either
@@ -175,11 +149,10 @@ class Member:
         if not gradients or (not self._magnitude and not self.engine.accumulations):
             return None
         self.engine.settings = DemoSettings.among(self.group)
-        scaled = self._scaled(gradients, scale)
         active = self.places.active(gradients.keys())
         if active is not None:
             active = active.to(self.engine.momentum.device, non_blocking=True)
-        self.engine.accumulate(scaled, active)
+        self.engine.accumulate(self._divided(gradients, scale), active)
         return self.engine.extract(active)
 
     def update(self, contributions: Sequence[Contribution], moved: Sequence[bool]) -> None:
@@ -201,8 +174,7 @@ class Member:
         layout = self.places.layout
         views = layout.views(targets)
         rates = (rate, 1 - rate * float(self.group["weight_decay"]))
-        backend = self.engine.backend
-        update(layout, views, contributions, rates, rule=self.group["update"], backend=backend)
+        update(layout, views, contributions, rates, backend=self.engine.backend)
         layout.write_back(views, {name: each for name, each in targets.items() if each is not None})
         for index in self.places.matrices:
             if index in moving and index in self.masters:
@@ -233,31 +205,19 @@ class Member:
             for stretch in self.places.stretches
         }
 
-    def _scaled(self, gradients: Mapping[int, Tensor], scale: float) -> dict[str, Tensor | None]:
-        """Scaled copies of the gradients, or with "plain" the gradients, by the engine's names."""
-        copies = {
-            index: _copy(gradients[index], scale, needed=self.scale != "plain")
-            for index in self.places.matrices
-            if index in gradients
-        }
-        names = self.places.matrices
-        self._matrix_scaling.scale_({names[index]: each for index, each in copies.items()})
+    def _divided(self, gradients: Mapping[int, Tensor], scale: float) -> dict[str, Tensor | None]:
+        """The gradients divided by `scale`, by the engine's names."""
+        if scale == 1:
+            return self._for_engine(gradients)
         if self._line is not None:
-            if scale != 1:
-                self._line.div_(scale)
-            pieces = self._places_on(self._line)
-            small = {
-                f"{index:08d}": pieces[index].view(self.places.shapes[index])
-                for index in self._small
+            self._line.div_(scale)
+        return self._for_engine(
+            {
+                index: gradients[index].float() / scale
+                for index in self.places.matrices
                 if index in gradients
             }
-            self._small_scaling.scale_(small)
-            points = self.places.points
-            if points and not gradients.keys().isdisjoint(points):
-                here = [index in gradients for index in points]
-                present = None if all(here) else torch.tensor(here, device=self._line.device)
-                self._point_scaling.scale_(self._line[: self.places.length(points)], present)
-        return self._for_engine(copies)
+        )
 
     # ---- parameters
 
@@ -349,15 +309,6 @@ def _flat(tensor: Tensor) -> Tensor:
     return tensor if tensor.ndim == 1 else tensor.reshape(-1)
 
 
-def _copy(gradient: Tensor, scale: float, *, needed: bool) -> Tensor:
-    """A gradient divided by `scale`: a float32 copy, or itself if none is needed."""
-    if not needed and scale == 1 and gradient.is_contiguous():
-        return gradient.detach()
-    copy = torch.empty(gradient.shape, dtype=torch.float32, device=gradient.device)
-    copy.copy_(gradient.detach())
-    return copy.div_(scale) if scale != 1 else copy
-
-
 def _follow(master: Tensor, parameter: Tensor) -> Tensor:
     """The master copy, in place, with the parameter's entries where something else set them."""
     stale = master.to(parameter.dtype) != parameter.detach()
@@ -366,4 +317,4 @@ def _follow(master: Tensor, parameter: Tensor) -> Tensor:
 
 def group_tensors(state: Mapping[str, Any]) -> Iterator[str]:
     """Names in a parameter's state that belong to its whole group."""
-    return (name for name in state if name in (*STATE, *SIZES))
+    return (name for name in state if name in STATE)

@@ -165,7 +165,7 @@ class Placement:
             before = self._placed[number] if number < len(self._placed) else None
             idle = before.idle if before else range(len(group["params"]))
             found = [index for index in idle if self._takes_part(group["params"][index])]
-            if before is None or found or self._is_stale(before, group):
+            if before is None or found or self._is_reset(before, group):
                 trained = tuple(sorted([*(before.trained if before else ()), *found]))
                 earlier = before.member if before and not self._is_reset(before, group) else None
                 lines = dict(structure_lines(number, group, trained))
@@ -173,12 +173,6 @@ class Placement:
                 member = self._member(number, trained, earlier) if trained else None
                 others = tuple(sorted({*range(len(group["params"]))} - {*trained}))
                 self._placed[number : number + 1] = [_Placed(trained, others, digest, member)]
-
-    def _is_stale(self, placed: _Placed, group: Group) -> bool:
-        """Whether gradients are to be scaled in another way than by now, or the state was reset."""
-        if placed.member is None:
-            return False
-        return placed.member.scale != group["gradients"] or self._is_reset(placed, group)
 
     def _is_reset(self, placed: _Placed, group: Group) -> bool:
         """Whether the user has taken this group's momentum out of the state, or put another in."""

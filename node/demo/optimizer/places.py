@@ -2,10 +2,7 @@
 
 A matrix has chunks of its own. All others, of which a model may have thousands, lie end to end in
 one line behind the matrices (`chunks`). To work on them all at once, the engine gets them as few
-long lines, one for each kind and dtype, in this order:
-
-    points of each dtype        fewer than two dimensions
-    small matrices of each      more than doubled by the padding of a matrix
+long lines, one for each dtype.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +19,7 @@ from protocol.limits import CHUNK_ENTRIES
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Parameters of one kind and dtype that lie end to end: one parameter to the engine."""
+    """Parameters of one dtype that lie end to end: one parameter to the engine."""
 
     name: str
     dtype: torch.dtype
@@ -59,11 +56,7 @@ class Places:
         shapes = {index: tuple(parameter.shape) for index, parameter in parameters.items()}
         alone = ChunkLayout.from_shapes({_name(index): shape for index, shape in shapes.items()})
         matrices = {int(matrix.name): matrix.name for matrix in alone.matrices}
-        keys = {
-            index: f"{'small' if len(shape) > 1 else 'points'} {parameters[index].dtype}"
-            for index, shape in shapes.items()
-            if index not in matrices
-        }
+        keys = {index: str(parameters[index].dtype) for index in shapes if index not in matrices}
         stretches: list[Stretch] = []
         start = 0
         for key, members in groupby(sorted(keys, key=lambda index: (keys[index], index)), keys.get):
@@ -83,11 +76,6 @@ class Places:
     def line(self) -> list[int]:
         """Indices of the parameters that lie end to end, in order."""
         return [index for stretch in self.stretches for index in stretch.indices]
-
-    @property
-    def points(self) -> list[int]:
-        """Those of them with fewer than two dimensions: the first ones."""
-        return [index for index in self.line if len(self.shapes[index]) < 2]
 
     def length(self, indices: Sequence[int]) -> int:
         """Entries of these parameters together."""

@@ -5,14 +5,14 @@ from typing import Any
 
 from node.demo.engine import STATE
 from node.demo.optimizer.group import Group, check_settings
-from node.demo.optimizer.member import INNER, MASTER, SIZES
+from node.demo.optimizer.member import INNER, MASTER
 from node.demo.optimizer.places import Places
 from protocol.errors import SettingsError
 
 _OWN = {MASTER, *INNER}
 """Tensors that belong to one parameter."""
 
-_GROUP_STATE = {*STATE, *SIZES}
+_GROUP_STATE = {*STATE}
 """Tensors that belong to a whole group: in the state of its first trained parameter."""
 
 

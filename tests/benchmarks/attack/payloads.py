@@ -8,7 +8,6 @@ import numpy.typing as npt
 from torch import Tensor
 
 from node.demo.engine import Engine, Extraction
-from node.demo.gradient_scaling import GradientScaling
 from protocol.codec.payload import Coefficients
 from protocol.limits import CHUNK_ENTRIES
 from tests.benchmarks.attack.cases import BOAST
@@ -44,16 +43,13 @@ class Payload:
 
 
 class Author:
-    """One momentum and its scaling."""
+    """One momentum."""
 
     def __init__(self, fixture: Fixture) -> None:
-        cell = fixture.cell
-        self._engine = Engine(fixture.layout, cell.demo, "cpu")
-        self._scaling = GradientScaling(cell.gradients, fixture.layout.shapes, "cpu")
+        self._engine = Engine(fixture.layout, fixture.cell.demo, "cpu")
 
     def payload(self, gradients: Gradients) -> Payload:
-        """The payload of a round with these gradients, which are changed."""
-        self._scaling.scale_(gradients)
+        """The payload of a round with these gradients."""
         self._engine.accumulate(gradients)
         return payload_of(self._engine.extract())
 
@@ -66,14 +62,6 @@ def payload_of(extraction: Extraction) -> Payload:
         extraction.indices.numpy()[sent].astype(np.uint16),
         extraction.previous.numpy()[sent],
     )
-
-
-def cloned(gradients: Gradients) -> Gradients:
-    """Gradients that stay when the next ones are taken."""
-    return {
-        name: None if tensor is None else tensor.detach().clone()
-        for name, tensor in gradients.items()
-    }
 
 
 def noise(like: Payload, random: np.random.Generator) -> Payload:

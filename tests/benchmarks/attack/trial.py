@@ -33,7 +33,7 @@ from tests.benchmarks.attack.cases import (
     LEAVING_ROUNDS,
     Case,
 )
-from tests.benchmarks.attack.payloads import Author, Gradients, Payload, cloned, with_magnitudes
+from tests.benchmarks.attack.payloads import Author, Gradients, Payload, with_magnitudes
 from tests.benchmarks.attack.ring import Ring, Samples, shares_of
 from tests.benchmarks.parity.task import Fixture
 from tests.support.tiny import tiny_spec
@@ -107,10 +107,9 @@ class Trial:
         payloads: dict[int, Payload] = {}
         for author, trainer in enumerate(self._honest):
             gradients = self.fixture.gradients(shares[author])
-            kept = cloned(gradients) if measured else {}
             payloads[author] = trainer.payload(gradients)
             if measured:
-                found = self._agreement(payloads[author], kept)
+                found = self._agreement(payloads[author], gradients)
                 self.result.audits.append((number, author, round(found.share, 4)))
         payloads |= self._hostile(number, shares, list(payloads.values()))
         counted = {author: sent for author, sent in payloads.items() if self._votes(author, number)}
@@ -119,8 +118,7 @@ class Trial:
             self._audit(self._auditor, number, shares, counted)
         fixture, (rate, decay) = self.fixture, self.fixture.rates(number)
         contributions = [Contribution(1, each) for each in coefficients]
-        rule = fixture.cell.update
-        apply(fixture.layout, fixture.parameters, contributions, rate, decay, rule=rule)
+        apply(fixture.layout, fixture.parameters, contributions, rate, decay)
 
     def _votes(self, author: int, number: int) -> bool:
         """Whether an author's payload of a round counts."""
@@ -168,12 +166,11 @@ class Trial:
             self.result.removed.setdefault(author, (last, len(evidence.audits)))
 
     def _agreement(self, payload: Payload, gradients: Gradients) -> Agreement:
-        """How far a payload agrees with the gradient of its author's share, which is changed."""
+        """How far a payload agrees with the gradient of its author's share."""
         return sign_agreement(payload.votes, self._coefficients_of(gradients))
 
     def _coefficients_of(self, gradients: Gradients) -> Tensor:
-        fixture = self.fixture
-        return gradient_coefficients(fixture.layout, gradients, fixture.cell.gradients)
+        return gradient_coefficients(self.fixture.layout, gradients)
 
 
 def trial_of(fixture: Fixture, case: Case) -> Result:

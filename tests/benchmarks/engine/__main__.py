@@ -2,9 +2,7 @@
 
 For each size, number of payloads R and thread count it times, alternating in one run, the engine's
 parts (extract: gradients into momentum and top-k out of it; encode; decode of R payloads; apply)
-and those of the straightforward implementation, and prints medians with their spread. What a node
-that overlaps rounds does beside the step, the guess (the update that its own payload and momentum
-would make, and the parameters to take early gradients at), is timed by itself.
+and those of the straightforward implementation, and prints medians with their spread.
 
 Two floors stand beside, both measured in the same run: the bytes that a step must move over the
 memory's bandwidth, and its multiply-adds over the best rate of a large matrix product. Per
@@ -91,8 +89,7 @@ def _line(row: Mapping[str, Any]) -> str:
         f"{row['size']} R={row['payloads']} threads={row['threads']}: {parts} ms, "
         f"{spread} the straightforward one, {row['times_larger_floor']:.2f} times the floor "
         f"({row['times_larger_floor_folded']:.2f} the folded one), "
-        f"extra {extra} momenta, guess {row['guess_seconds']['median'] * 1e3:.0f} ms, "
-        f"apply orthogonalised {row['orthogonal_apply_seconds']['median'] * 1e3:.0f} ms, "
+        f"extra {extra} momenta, "
         f"pack {rates['encode'] / 1e6:.0f} unpack {rates['decode'] / 1e6:.0f} M/s"
     )
 

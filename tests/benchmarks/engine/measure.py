@@ -39,9 +39,6 @@ def measure(
     for _ in range(repeats):
         timed["engine"].append(ours.step(gradients))
         timed["straightforward"].append(theirs.step(gradients))
-    guessed = [ours.guess("sign") for _ in range(repeats)]
-    orthogonal_guessed = [ours.guess("orthogonal") for _ in range(repeats)]
-    orthogonal = [ours.apply("orthogonal") for _ in range(repeats)]
     count = sum(tensor.numel() for tensor in parameters.values())
     rate = multiply_adds_per_second(device)
     floors = {
@@ -63,10 +60,6 @@ def measure(
         "floor_seconds": floors,
         "times_larger_floor": step / max(floors.values()),
         "times_larger_floor_folded": step / max(floors["memory"], floors["folded arithmetic"]),
-        "guess_seconds": spread(guessed),
-        "guess_bytes": ours.guess_bytes,
-        "orthogonal_guess_seconds": spread(orthogonal_guessed),
-        "orthogonal_apply_seconds": spread(orthogonal),
         "payload_bytes": {"engine": ours.payload_bytes, "straightforward": 12 * ours.coefficients},
         "coefficients_per_second": {
             "encode": ours.coefficients

@@ -1,17 +1,17 @@
 """Memory of a replica in each part of a round: `python -m tests.benchmarks.engine.memory`.
 
-For each size of model, with and without overlap, a fresh process makes three rounds of one short
-sample with the classes of a node, and prints the most anonymous memory of each part in bytes a
-parameter: memory that a file backs, such as a saved state that is read, can be given back and is
-not counted. What torch, transformers and the kernels take before is subtracted: two rounds of a
-small model and the kernels' compilation come first.
+For each size of model, with and without overlap, a fresh process makes three rounds of local steps,
+each of one short sample, with the classes of a node, and prints the most anonymous memory of each
+part in bytes a parameter: memory that a file backs, such as a saved state that is read, can be
+given back and is not counted. What torch, transformers and the kernels take before is subtracted:
+two rounds of a small model and the kernels' compilation come first.
 
-    start    the network built and filled from the seed, momentum made
+    start    the network built and filled from the seed, residual made
     pass     forward and backward pass of one sample of 64 tokens
-    sum      gradients made even, and summed into the momentum
-    send     coefficients taken out of the momentum, and encoded
+    sum      what was moved, summed into the residual
+    send     coefficients taken out of the residual, and encoded
     apply    R payloads decoded, and their step made
-    ahead    with overlap: the guess, and the working parameters moved by it
+    ahead    the round begun: with overlap from where the one before left the model
     save     the state written to disk
     load     the state read back
     held     after all that
@@ -89,7 +89,7 @@ class Meter:
 
 def spec_of(model: ModelSpec, overlap: int) -> RunSpec:
     """A run of the defaults with this network."""
-    spec = run_of("local_steps", rounds={"overlap": overlap, "overlap_from": 0})
+    spec = run_of("local_steps", rounds={"overlap": overlap})
     return spec.model_copy(update={"model": model})
 
 
@@ -113,7 +113,7 @@ def peaks(spec: RunSpec, payloads: int, directory: Path, meter: Meter) -> Replic
             replica.accumulate()
         with meter.during("send"):
             extraction, sent = _sent(replica, round, payloads)
-        undecided.append((Pending(wire.NodeMessage(), extraction, rates), sent))
+        undecided.append((Pending(wire.NodeMessage(), extraction), sent))
         while len(undecided) > spec.rounds.overlap:
             commit = _commit(round + 1 - len(undecided), undecided[0][1], spec)
             with meter.during("apply"):

@@ -7,7 +7,7 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import Rule, apply, look_ahead
+from node.demo.aggregate import apply
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction
 from node.demo.vote_sum import Contribution
@@ -42,7 +42,6 @@ class Ours:
         distinct = [self._author(seed) for seed in range(min(payloads - 1, AUTHORS_MAX))]
         self._others = list(islice(cycle(distinct), payloads - 1))
         self.coefficients = self.payload_bytes = 0
-        self.guess_bytes: dict[str, int] = {}
         self._decoded: list[Contribution] = []
 
     def _author(self, seed: int) -> bytes:
@@ -68,36 +67,14 @@ class Ours:
             Contribution(1, decode(payload, self._shape)[1]) for payload in [own, *self._others]
         ]
         clock.lap("decode")
-        self._apply("sign")
+        apply(self._layout, self._parameters, self._decoded, LEARNING_RATE, 1.0)
         clock.lap("apply")
         self.coefficients, self.payload_bytes = len(self._decoded[0].coefficients.indices), len(own)
         return clock.laps
 
-    def _apply(self, rule: Rule) -> None:
-        apply(self._layout, self._parameters, self._decoded, LEARNING_RATE, 1.0, rule=rule)
-
-    def apply(self, rule: Rule) -> float:
-        """Seconds of applying what was decoded last."""
-        return seconds(lambda: self._apply(rule), self._device)
-
     def touch_momentum(self) -> None:
         """Make the momentum resident: fresh zeros are not until they are written."""
         self._engine.momentum.fill_(0.0)
-
-    def guess(self, rule: Rule) -> float:
-        """Seconds of a guess: the update to come, and the parameters that it would make."""
-        sent = self._engine.extract()
-        working = {name: torch.empty_like(tensor) for name, tensor in self._parameters.items()}
-        clock = Clock(self._device)
-        update = self._engine.guess(rule, sent)
-        look_ahead(self._layout, self._parameters, update, working, rates=(LEARNING_RATE, 1.0))
-        clock.lap("guess")
-        self._engine.reclaim(sent)
-        self.guess_bytes = {
-            "update": update.nbytes,
-            "working parameters": sum(t.nbytes for t in working.values()),
-        }
-        return clock.laps["guess"]
 
 
 class Theirs:

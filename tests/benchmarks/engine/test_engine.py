@@ -38,15 +38,6 @@ def test_a_commit_that_is_timed_has_the_votes_of_all_its_authors() -> None:
     assert 0 < row["processor_seconds"]["least"] <= row["processor_seconds"]["most"]
 
 
-def test_a_guess_leaves_the_momentum_as_it_was() -> None:
-    ours = Ours(PARAMETERS, payloads=1, top_k=8)
-    ours.step(GRADIENTS)
-    before = ours._engine.momentum.clone()
-    assert ours.guess("orthogonal") > 0
-    assert torch.equal(ours._engine.momentum, before)
-    assert ours.guess_bytes == {"update": 4 * 4096, "working parameters": 4 * (130 * 64 + 70)}
-
-
 def test_a_peak_is_seen_though_it_is_gone_in_the_end() -> None:
     held = []
 

@@ -2,8 +2,9 @@
 
 For each kind of line and number of homes both train the network of the home links with the
 product's coordinator and nodes, each node in a network namespace of its own. A forward and backward
-pass is a sleep, all else is real (`tests.benchmarks.wan`). DeMo with overlap 1 sends k = 32 signs a
-chunk to everybody, gossip Adam int8 differences to one neighbour. Needs root.
+pass is a sleep, all else is real (`tests.benchmarks.wan`). DeMo sends k = 32 signs a chunk to
+everybody and waits for their commit, gossip Adam int8 differences to one neighbour while it trains.
+What is kept in docs/results/data was measured while DeMo could still overlap. Needs root.
 
     --json PATH     the results; cells that are in it already are not measured again, so a file is
                     for one pass and one slow motion
@@ -52,7 +53,7 @@ PROFILES: Final = ("cable", "fibre")
 HOMES: Final = (4, 8, 16)
 
 METHODS: Final[dict[str, MethodName]] = {
-    "lockstep-1-grpc": "demo-overlap",
+    "demo-grpc": "demo",
     "gossip-adam-grpc": "gossip-adam",
 }
 """Names of the trials' methods, and the planner's for them."""
@@ -206,14 +207,7 @@ def learning(rows: Sequence[dict[str, Any]], data: Path) -> list[dict[str, Any]]
         demo = [
             train_demo(
                 gossip_study.TASK,
-                DemoCell(
-                    "demo",
-                    rate,
-                    row["demo_rounds"],
-                    gradients="even",
-                    overlap=1,
-                    authors=LEARNING_HOMES,
-                ),
+                DemoCell("demo", rate, row["demo_rounds"], authors=LEARNING_HOMES),
                 corpus,
             ).last.bits_per_byte
             for rate in RATES[DEMO]

@@ -66,7 +66,6 @@ def spec_of(directory: Path, rounds: int, overlap: int) -> RunSpec:
             "rounds": spec.rounds.model_copy(
                 update={
                     "overlap": overlap,
-                    "overlap_from": 0,
                     "compute_ms": 4_000,
                     "exchange_ms": 20_000,
                     "batch_samples_max": SAMPLES_MAX,

@@ -35,7 +35,7 @@ from tests.benchmarks.local_steps.study import (
     optimum,
     waiting,
 )
-from tests.benchmarks.local_steps.train import all_rows, found_in, trial_of
+from tests.benchmarks.local_steps.train import all_rows, found_in, trained, trial_of
 from tests.benchmarks.parity.cells import Task
 from tests.benchmarks.parity.local_steps import LocalStepsAuthors
 from tests.benchmarks.parity.task import Fixture
@@ -115,7 +115,7 @@ def by_replicas(trial: Trial, corpus: Corpus) -> list[LocalStepsReplica]:
                     each.next()
             decide()
             for node in nodes:
-                node.stand_at(None)
+                node.stand_at()
         entries, payloads = [], []
         for number, (node, each) in enumerate(zip(nodes, passes, strict=True)):
             while each.next():
@@ -138,7 +138,7 @@ def replicas(trial: Trial) -> list[LocalStepsReplica]:
         seed=trial.seed,
         model=ModelSpec(config=TASK.config),
         algorithm=AlgorithmSpec(name="local_steps", top_k=trial.top_k, local_samples=SAMPLES),
-        rounds=RoundsSpec(overlap=overlap, overlap_from=0, batch_samples_max=16),
+        rounds=RoundsSpec(overlap=overlap, batch_samples_max=16),
     )
     nodes = [replica_for(spec, RUN, torch.device("cpu"), 4) for _ in range(trial.authors)]
     found = [node for node in nodes if isinstance(node, LocalStepsReplica)]
@@ -154,7 +154,7 @@ def sent(
     peer, extraction, shape = PeerId(f"{number:032x}"), node.extract(round), node.shape
     payload = sealed(Header(RUN, round, peer), extraction.body(shape), shape)
     announced = wire.Announced(round=round, digest=sha256(payload), samples=samples)
-    pending = Pending(wire.NodeMessage(announced=announced), extraction, (0, 0))
+    pending = Pending(wire.NodeMessage(announced=announced), extraction)
     return Entry(peer, sha256(payload), len(payload), samples, samples), payload, pending
 
 
@@ -232,7 +232,6 @@ def test_the_study_ends_with_every_sweep_around_its_best_rate() -> None:
     for base in (
         *(replace(short, authors=authors) for authors in AUTHOR_COUNTS),
         *(replace(short, hidden=width) for width in WIDTHS),
-        *(replace(DEFAULT, steps=STEPS, hidden=width) for width in WIDTHS),
     ):
         rates = sorted(each.rate for each in found if replace(each, rate=base.rate) == base)
         assert rates[0] < best_rate(found, base) < rates[-1]
@@ -240,7 +239,16 @@ def test_the_study_ends_with_every_sweep_around_its_best_rate() -> None:
     seeds = {trial.seed for trial in found if trial.local_steps == min(HORIZONS) == 2}
     assert seeds == set(SEEDS), "the first one of equals is the best H"
     assert waiting(found, ("widths",)) is None
+    assert {trial.method for trial in found} == {"local_steps"}, "the former default is a record"
     assert waiting({}, ("widths",)) != waiting({}, ("speeds",))
+
+
+def test_the_former_default_is_kept_and_not_trained(corpus: Corpus) -> None:
+    for arrival in ("at once", "a round late"):
+        trial = replace(DEFAULT, arrival=arrival)
+        assert trial in found_in(all_rows())
+        with pytest.raises(SettingsError, match="no longer trains it"):
+            trained(trial, corpus)
 
 
 def test_the_optimum_needs_a_worse_rate_on_both_sides() -> None:

@@ -14,7 +14,6 @@ from tests.benchmarks.headline.texts import token_bytes
 from tests.benchmarks.headline.train import TextFixture
 from tests.benchmarks.local_steps.authors import Authors
 from tests.benchmarks.local_steps.study import Trial
-from tests.benchmarks.parity.demo import DemoAuthors
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.records import read_records
 
@@ -32,16 +31,14 @@ class TrialFixture(TextFixture):
 
 
 def trained(trial: Trial, corpus: Corpus) -> Row:
-    """The row of a trial; one that blows up has an end of null."""
+    """The row of a trial; one that blows up has an end of null. `SettingsError` for a record."""
     started_s = time.monotonic()
+    trial.cell.require_trainable()
     fixture = TrialFixture(trial, corpus)
     points: list[tuple[int, float]] = []
     sent, end = 0.0, math.inf
     try:
-        if trial.method == "default":
-            sent = _default(trial, fixture, points)
-        else:
-            sent = _local(trial, fixture, points)
+        sent = _local(trial, fixture, points)
         end = points[-1][1]
     except GradientError:
         pass
@@ -63,16 +60,6 @@ def _local(trial: Trial, fixture: TrialFixture, points: list[tuple[int, float]])
         sent += authors.round(first, done - first)
         point = fixture.task.point_steps
         if done // point > first // point or done == trial.steps:
-            authors.stand_at_committed()
-            points.append((done, round(fixture.validation_bits_per_byte(), 5)))
-    return sent
-
-
-def _default(trial: Trial, fixture: TrialFixture, points: list[tuple[int, float]]) -> float:
-    authors, sent = DemoAuthors(fixture), 0.0
-    for done in range(1, trial.steps + 1):
-        sent += authors.step().up_bytes
-        if done % fixture.task.point_steps == 0 or done == trial.steps:
             authors.stand_at_committed()
             points.append((done, round(fixture.validation_bits_per_byte(), 5)))
     return sent

@@ -38,7 +38,6 @@ PAGES: dict[str, Blocks] = {
         "others": attack.others,
         "beside": attack.beside,
     },
-    "step-length.md": {"lengths": tables.step_lengths},
     "wan.md": {"results": wan.results},
     "gossip.md": {
         "simulated": partial(tables.gossip_simulated, "1 MB", keep=tables.on_page),
@@ -51,6 +50,7 @@ PAGES: dict[str, Blocks] = {
     "links.md": {"links": tables.links},
     "scale.md": {"scale": tables.scale},
     "chaos.md": {"chaos": tables.chaos, "busy": tables.chaos_busy},
+    "notes/step-length.md": {"lengths": tables.step_lengths},
     "notes/local-steps-first.md": {"expected-later": partial(local_steps.expected, later=True)},
     "notes/headline-rates.md": {"rates": headline.rates},
     "notes/headline-short.md": {

@@ -35,6 +35,8 @@ def found() -> Found:
     return found_in(rows().values())
 
 
+LABELS = {"local_steps": "local steps", "default": "the former default"}
+
 FIRST_BLOCKS = ("speeds", "overlap", "horizons", "authors", "widths")
 
 
@@ -72,10 +74,9 @@ def overlap() -> str:
     for trial in _of_seed_0("overlap", "more"):
         if trial.speeds:
             continue
-        name = "local steps" if trial.method == "local_steps" else "the default"
         lines.append(
             (
-                name,
+                LABELS[trial.method],
                 trial.arrival + (f", from step {trial.overlap_from}" * bool(trial.overlap_from)),
                 *_line(trial, _best(replace(trial, arrival="at once", overlap_from=0))),
             )
@@ -114,7 +115,7 @@ def rates() -> str:
         bottom = optimum(found(), base)
         lines.append(
             (
-                "local steps" if base.method == "local_steps" else "the default",
+                LABELS[base.method],
                 *(f"{base.authors}", f"{base.hidden}", _swept(base)),
                 "" if bottom is None else f"{bottom:.2g}",
             )

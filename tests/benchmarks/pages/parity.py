@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.parity import report
-from tests.benchmarks.parity.cells import DEFAULTS, Cell
+from tests.benchmarks.parity.cells import FORMER, Cell
 from tests.benchmarks.parity.comparison import difference, volume
 from tests.benchmarks.parity.report import Setting, changes_figure, cost, curves_figure, settings_of
 from tests.benchmarks.parity.results import Result, read_results
@@ -27,9 +27,9 @@ LATE = 300
 
 DECIDING = {
     "AdamW, dense gradients": ADAMW,
-    "the defaults, k = 32": LONG,
+    "the former default, k = 32": LONG,
     "k = 64 for 200 rounds, then 25": LONG_EARLY,
-    "the defaults, overlapping from round 300": overlapping(LONG, LATE),
+    "the former default, overlapping from round 300": overlapping(LONG, LATE),
     "k = 16 for 200 rounds, then 7; two rounds' votes": LONG_7_VOTES,
     "k = 16 for 200 rounds, then 6; two rounds' votes": LONG_6_VOTES,
     "k = 8": LONG_8,
@@ -38,7 +38,7 @@ DECIDING = {
 """Settings of the first table: those with three seeds. AdamW is the one that the others are
 compared with."""
 
-DELAYED = {"the defaults": LONG, "k = 8": LONG_8}
+DELAYED = {"the former default": LONG, "k = 8": LONG_8}
 """Settings that are compared with their own delayed form."""
 
 NODES = (2, 4, 8, 16, 32, 64)
@@ -135,9 +135,9 @@ def curves() -> bytes:
 
 def changes() -> bytes:
     """SVG of all settings of the default length."""
-    steps = DEFAULTS.steps
+    steps = FORMER.steps
     return changes_figure(
-        [setting for setting in settings_of(study()) if setting.cell.steps == steps], DEFAULTS
+        [setting for setting in settings_of(study()) if setting.cell.steps == steps], FORMER
     )
 
 

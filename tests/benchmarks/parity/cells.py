@@ -3,26 +3,32 @@
 A task is what all cells of a sweep share: the network, the text and the samples of a step. A cell
 is one training on it. A cell's name holds its method, rate and length, and every other field that
 differs from its default, so names are unique and stable: results are found by them. Its title, for
-tables and figures, names what differs from the defaults of a run file.
+tables and figures, names what differs from the former default, around which the study went.
+
+Most cells of DeMo are records: the engine trains it as published alone, and `Cell.is_record` tells
+which fields stand in the way.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from node.demo.aggregate import Rule
 from node.demo.engine import DemoSettings
 from protocol.errors import SettingsError
-from protocol.runfile import AlgorithmSpec, ModelSpec, RoundsSpec, ScheduleSpec
+from protocol.runfile import AlgorithmSpec, ModelSpec, ScheduleSpec
 
 RETIRED: dict[str, tuple[object, ...]] = {
+    "update": ("sign",),
+    "gradients": ("plain",),
+    "recency": (0.0,),
+    "overlap": (0,),
     "alpha": (1.0,),
-    "gradients": ("plain", "even"),
     "vote_rounds": (1,),
 }
 """Fields of whose values the engine has only these left: docs/results/knobs.md."""
 
 Method = Literal["adamw", "muon", "signum", "demo", "local_steps"]
+Update = Literal["sign", "orthogonal"]
 Guess = Literal["none", "own", "payload", "last"]
 Transform = Literal["exact", "float", "off"]
 
@@ -108,20 +114,19 @@ class Cell:
     alpha: float = 1.0
     """Share of the sent coefficients that left the author's momentum; see `RETIRED`."""
 
-    update: Rule = "sign"
+    update: Update = "sign"
     """Update computed from the sum of votes: its sign or, for matrices, the nearest orthogonal
-    matrix."""
+    matrix; see `RETIRED`."""
 
     gradients: Literal["plain", "unit", "even"] = "plain"
-    """How each author's gradients enter its momentum: as they come, or rows and columns made even
-    by their recent sizes; "unit", each tensor scaled to a root mean square of one: see
-    `RETIRED`."""
+    """How each author's gradients enter its momentum: as they come, rows and columns made even by
+    their recent sizes, or each tensor scaled to a root mean square of one: see `RETIRED`."""
 
     momentum_decay: float = 0.999
     """beta of DeMo and of Signum."""
 
     recency: float = 0.0
-    """`DemoSettings.recency`: a young momentum decays faster."""
+    """A young momentum decayed faster: its n-th round left n / (n + recency); see `RETIRED`."""
 
     adam_decays: tuple[float, float] = (0.9, 0.95)
     """beta1 and beta2 of AdamW."""
@@ -130,19 +135,19 @@ class Cell:
     """AdamW's gradients are scaled down to this norm."""
 
     overlap: int = 0
-    """Rounds of delay between a payload and its application: 0 or 1."""
+    """Rounds of delay between a payload and its application: 0 or 1; see `RETIRED`."""
 
     guess: Guess = "none"
-    """With overlap: the guess at the pending update by which gradients are taken ahead of the
-    committed parameters. No guess, a node's own (`Engine.guess`), the exact update that the own
-    payload alone would make, or the last commit's update once more."""
+    """With overlap: the guess at the pending update by which gradients were taken ahead of the
+    committed parameters. No guess, a node's own (of its payload and momentum), the exact update
+    that the own payload alone would make, or the last commit's update once more."""
 
     late: float = 1.0
-    """With overlap: the part of an author's samples that it trains before the previous round's
-    commit arrives, at the guess. It trains the others at the parameters that the commit made."""
+    """With overlap: the part of an author's samples that it trained before the previous round's
+    commit arrived, at the guess. It trained the others at the parameters that the commit made."""
 
     overlap_from: int = 0
-    """With overlap: the first round that begins before the previous one is applied."""
+    """With overlap: the first round that began before the previous one was applied."""
 
     transform: Transform = "exact"
     """DCT with the exact integer inverse, with a float inverse, or no DCT: coefficients are
@@ -161,12 +166,18 @@ class Cell:
     shape: Literal["cosine", "constant"] = "cosine"
     final_fraction: float = 0.1
 
+    @property
+    def is_record(self) -> bool:
+        """Whether only earlier releases could train the cell; its results stay."""
+        return any(getattr(self, name) not in kept for name, kept in RETIRED.items())
+
     def require_trainable(self) -> None:
-        """`SettingsError` for a cell that only earlier releases could train; its results stay."""
+        """`SettingsError` for a record."""
         for name, kept in RETIRED.items():
             if (found := getattr(self, name)) not in kept:
                 raise SettingsError(
-                    f"expected {name} of {kept}, got {found!r}: no release trains it any more"
+                    f"expected {name} of {kept}, got {found!r}: the engine no longer trains it; "
+                    "its results are under docs/results/data"
                 )
 
     def __post_init__(self) -> None:
@@ -222,11 +233,11 @@ class Cell:
 
     @property
     def title(self) -> str:
-        """A name for people: what differs from a run file's defaults. Unique among cells of one
+        """A name for people: what differs from the former default. Unique among cells of one
         length.
         """
         usual = (
-            DEFAULTS if self.method == "demo" else Cell(self.method, self.learning_rate, self.steps)
+            FORMER if self.method == "demo" else Cell(self.method, self.learning_rate, self.steps)
         )
         return ", ".join([f"{self.method} {self.learning_rate:g}", *self._unlike(usual, " ")])
 
@@ -259,11 +270,6 @@ class Cell:
         return AlgorithmSpec(name="demo", top_k=self.top_k)
 
     @property
-    def rounds(self) -> RoundsSpec:
-        """The part of a run file that decides which rounds overlap."""
-        return RoundsSpec(overlap=self.overlap, overlap_from=self.overlap_from)  # type: ignore[arg-type]
-
-    @property
     def schedule(self) -> ScheduleSpec:
         """Learning rate and weight decay by step, as a coordinator computes them."""
         return ScheduleSpec(
@@ -276,5 +282,9 @@ class Cell:
         )
 
 
-DEFAULTS = Cell("demo", 0.003, 600, update="orthogonal", gradients="even", recency=1.5)
-"""The algorithm of a run file without an algorithm section, for 600 steps."""
+PUBLISHED = Cell("demo", 0.001, 600)
+"""DeMo as published: update by sign, gradients as they come, one beta."""
+
+FORMER = replace(PUBLISHED, learning_rate=0.003, update="orthogonal", gradients="even", recency=1.5)
+"""DeMo, orthogonalised: the algorithm of a run file that named none, until local steps took its
+place. A record."""

@@ -1,18 +1,18 @@
 """The cells of each sweep of the parity study, and the file of its results.
 
-The study changes the defaults of a run file one at a time. Tries led to those defaults or were
-meant to better them. They follow older rules, so compare them with the study's cells only where
-both say the same.
+The study changes the former default one setting at a time. Tries led to it or were meant to better
+it. They follow older rules, so compare them with the study's cells only where both say the same.
+Nearly all cells of DeMo are records by now (`Cell.is_record`).
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tests.benchmarks.parity.cells import DEFAULTS, Cell, Task
+from tests.benchmarks.parity.cells import FORMER, PUBLISHED, Cell, Task
 
 _SEEDS = (0, 1, 2)
 
-LONG = replace(DEFAULTS, steps=2000, authors=8)
+LONG = replace(FORMER, steps=2000, authors=8)
 LONG_EARLY = replace(LONG, top_k=25, early_rounds=200, early_top_k=64, warmup_steps=25)
 """A tenth fewer bytes than `LONG`, more of them in the beginning."""
 
@@ -38,8 +38,8 @@ def study_cells() -> Iterator[Cell]:
 
 
 def _deciding_cells() -> Iterator[Cell]:
-    """Three seeds each: AdamW, the defaults, a larger k in the first rounds only, k = 8, the votes
-    of two rounds in a step, and the delay of a round.
+    """Three seeds each: AdamW, the former default, a larger k in the first rounds only, k = 8, the
+    votes of two rounds in a step, and the delay of a round.
     """
     for seed in _SEEDS:
         for cell in (
@@ -79,27 +79,27 @@ def _author_cells() -> Iterator[Cell]:
     of them.
     """
     yield from (replace(LONG, authors=authors) for authors in (1, 16))
-    yield from (replace(DEFAULTS, authors=authors) for authors in (1, 16))
+    yield from (replace(FORMER, authors=authors) for authors in (1, 16))
     yield from (
-        replace(DEFAULTS, authors=authors, top_k=top_k) for authors, top_k in ((8, 16), (16, 8))
+        replace(FORMER, authors=authors, top_k=top_k) for authors, top_k in ((8, 16), (16, 8))
     )
 
 
 def _change_cells() -> Iterator[Cell]:
-    """One change at a time of the defaults and of the baselines, at 600 steps."""
-    adamw, sign = Cell("adamw", 0.0015, 600), replace(DEFAULTS, update="sign", learning_rate=0.001)
+    """One change at a time of the former default and of the baselines, at 600 steps."""
+    adamw, sign = Cell("adamw", 0.0015, 600), replace(FORMER, update="sign", learning_rate=0.001)
     yield from (replace(adamw, learning_rate=rate) for rate in (0.0015, 0.003, 0.006))
     yield replace(adamw, weight_decay=0.1)
     yield from (Cell("signum", rate, 600, momentum_decay=0.9) for rate in (0.00025, 0.0005, 0.001))
-    yield from (replace(DEFAULTS, learning_rate=rate) for rate in (0.002, 0.003, 0.005))
-    yield from (replace(DEFAULTS, top_k=top_k) for top_k in (2, 8, 128))
-    yield from (replace(DEFAULTS, value_bits=bits) for bits in (2, 4, 8))
-    yield from (replace(DEFAULTS, alpha=alpha) for alpha in (0.2, 0.5))
-    yield from (replace(DEFAULTS, momentum_decay=decay) for decay in (0.95, 0.99, 0.995))
-    yield replace(DEFAULTS, recency=0.0)
-    yield from (replace(DEFAULTS, gradients=scale) for scale in ("plain", "unit"))
+    yield from (replace(FORMER, learning_rate=rate) for rate in (0.002, 0.003, 0.005))
+    yield from (replace(FORMER, top_k=top_k) for top_k in (2, 8, 128))
+    yield from (replace(FORMER, value_bits=bits) for bits in (2, 4, 8))
+    yield from (replace(FORMER, alpha=alpha) for alpha in (0.2, 0.5))
+    yield from (replace(FORMER, momentum_decay=decay) for decay in (0.95, 0.99, 0.995))
+    yield replace(FORMER, recency=0.0)
+    yield from (replace(FORMER, gradients=scale) for scale in ("plain", "unit"))
     yield from (
-        replace(DEFAULTS, overlap=1, guess=guess) for guess in ("none", "own", "payload", "last")
+        replace(FORMER, overlap=1, guess=guess) for guess in ("none", "own", "payload", "last")
     )
     yield sign
     yield replace(sign, transform="float")
@@ -110,16 +110,13 @@ def overlapping(cell: Cell, first_round: int) -> Cell:
     return replace(cell, overlap=1, guess="own", overlap_from=first_round)
 
 
-_SIGN = Cell("demo", 0.001, 600)
-"""The published algorithm: update by sign, gradients unchanged, one beta."""
-
-_STEADY = replace(DEFAULTS, recency=0.0)
-"""The defaults with one beta throughout. These results kept the difference between a sent
+_STEADY = replace(FORMER, recency=0.0)
+"""The former default with one beta throughout. These results kept the difference between a sent
 coefficient and its sign in the momentum."""
 
 
 def try_cells() -> Iterator[Cell]:
-    """The published rule, the steps from it to the defaults, and attempts to better them."""
+    """The published rule, the steps from it to the former default, and attempts to better it."""
     yield from _sign_cells()
     yield from _steady_cells()
     yield from _longer_cells()
@@ -161,14 +158,14 @@ def _early_cells() -> Iterator[Cell]:
 
 
 def _sign_cells() -> Iterator[Cell]:
-    long = replace(_SIGN, steps=2000)
-    unit = replace(_SIGN, learning_rate=0.003, update="orthogonal", gradients="unit")
-    yield from (replace(_SIGN, learning_rate=rate) for rate in (0.0005, 0.001, 0.002, 0.004))
-    yield replace(_SIGN, momentum_decay=0.99)
-    yield replace(_SIGN, top_k=128)
-    yield replace(_SIGN, overlap=1, guess="own")
-    yield from (replace(_SIGN, transform=transform) for transform in ("float", "off"))
-    yield replace(_SIGN, gradients="unit")
+    long = replace(PUBLISHED, steps=2000)
+    unit = replace(PUBLISHED, learning_rate=0.003, update="orthogonal", gradients="unit")
+    yield from (replace(PUBLISHED, learning_rate=rate) for rate in (0.0005, 0.001, 0.002, 0.004))
+    yield replace(PUBLISHED, momentum_decay=0.99)
+    yield replace(PUBLISHED, top_k=128)
+    yield replace(PUBLISHED, overlap=1, guess="own")
+    yield from (replace(PUBLISHED, transform=transform) for transform in ("float", "off"))
+    yield replace(PUBLISHED, gradients="unit")
     yield long
     yield from (replace(long, authors=8, learning_rate=rate) for rate in (0.0005, 0.001))
     yield replace(long, authors=8, final_fraction=0.0)
@@ -212,20 +209,22 @@ def _try_64_cells() -> Iterator[Cell]:
     for rate in (0.003, 0.005):
         yield replace(_STEADY, learning_rate=rate, steps=500, authors=8, warmup_steps=20)
     yield Cell("adamw", 0.003, 600)
-    yield replace(_SIGN, learning_rate=0.002, authors=8)
+    yield replace(PUBLISHED, learning_rate=0.002, authors=8)
 
 
 def _local_cells() -> Iterator[Cell]:
-    """Local steps, and the defaults at about the same bytes of a step; twenty rounds of them."""
+    """Local steps, and the former default at about the same bytes of a step; twenty rounds of
+    them.
+    """
     local = Cell("local_steps", 0.012, 300, top_k=192, local_steps=5)
     yield local
-    yield replace(DEFAULTS, steps=300)
+    yield replace(FORMER, steps=300)
     yield replace(local, steps=100, warmup_steps=15)
 
 
 def _local_80_cells() -> Iterator[Cell]:
-    """The defaults in the twenty rounds of local steps: a batch five times as large."""
-    yield replace(DEFAULTS, steps=20, top_k=192, learning_rate=0.006, warmup_steps=3)
+    """The former default in the twenty rounds of local steps: a batch five times as large."""
+    yield replace(FORMER, steps=20, top_k=192, learning_rate=0.006, warmup_steps=3)
 
 
 @dataclass(frozen=True, slots=True)

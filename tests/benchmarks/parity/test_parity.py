@@ -11,12 +11,8 @@ import torch
 from torch import Tensor
 
 from node.data.corpus import Corpus
-from node.demo.aggregate import Rule
 from node.demo.engine import GradientError
-from node.demo.gradient_scaling import Scale
-from node.replica.position import Pending
 from node.replica.replica import Replica
-from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Header, encode
 from protocol.errors import SettingsError
@@ -24,11 +20,12 @@ from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import AlgorithmSpec, ModelSpec, RunSpec
 from protocol.schedule import scalars
 from tests.benchmarks.parity import task
-from tests.benchmarks.parity.cells import Cell, Guess, Method, Task
+from tests.benchmarks.parity.cells import Cell, Method, Task
 from tests.benchmarks.parity.demo import DemoAuthors, update_signs
 from tests.benchmarks.parity.local_steps import LocalStepsAuthors
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.parity.train import train
+from tests.support.passes import do_work
 from tests.support.tiny import tiny_corpus
 
 TASK = Task(
@@ -55,11 +52,12 @@ SHARED = {*AlgorithmSpec.model_fields} & {field.name for field in fields(Cell)}
 
 
 def trained(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
-    """The committed parameters after a cell's last step."""
-    authors = DemoAuthors(Fixture(TASK, cell, corpus))
+    """The parameters after a cell's last step."""
+    fixture = Fixture(TASK, cell, corpus)
+    authors = DemoAuthors(fixture)
     for _ in range(cell.steps):
         authors.step()
-    return authors.committed
+    return fixture.parameters
 
 
 def twin_run(cell: Cell) -> RunSpec:
@@ -72,7 +70,6 @@ def twin_run(cell: Cell) -> RunSpec:
             {"name": "demo", **{name: getattr(cell, name) for name in SHARED}}
         ),
         schedule=cell.schedule,
-        rounds=cell.rounds,
     )
 
 
@@ -84,105 +81,59 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     run_id = RunId("1" * 32)
     ids = [PeerId(f"{author:032x}") for author in range(cell.authors)]
     replicas = [Replica(spec, run_id, torch.device("cpu"), TASK.batch_samples) for _ in ids]
-    pending: list[Pending | None] = [None] * cell.authors
-    undecided: list[tuple[int, list[bytes]]] = []
-
-    def decide() -> None:
-        round_, payloads = undecided.pop(0)
-        entries = tuple(
-            Entry(i, sha256(p), len(p), 1, 1) for i, p in zip(ids, payloads, strict=True)
-        )
-        commit = Commit(
-            run_id, round_, round_, entries, *scalars(cell.schedule, round_), sha256(b"")
-        )
-        for replica in replicas:
-            replica.apply(commit, payloads)
-
     for round_ in range(cell.steps):
         samples = corpus.batch(
             round_ * TASK.batch_samples, TASK.batch_samples, TASK.sequence_length, cell.seed
         )
-        working = []
-        for author, (replica, mine) in enumerate(
-            zip(replicas, np.split(samples, cell.authors), strict=True)
-        ):
-            replica.stand_at(pending[author] if undecided else None)
-            working.append(replica.trainee.passes(np.split(mine, [round(cell.late * len(mine))])))
-            working[-1].next()
-        if cell.late < 1 and undecided:  # the commit comes between two passes
-            decide()
-            for replica in replicas:
-                replica.stand_at(None)
         payloads = []
-        for author, (replica, passes) in enumerate(zip(replicas, working, strict=True)):
-            if cell.late < 1:
-                passes.next()
-            passes.finish()
+        shares = np.split(samples, cell.authors)
+        for peer, replica, mine in zip(ids, replicas, shares, strict=True):
+            do_work(replica.trainee, [mine])
             replica.accumulate()
-            extraction = replica.extract(round_)
-            pending[author] = Pending(
-                wire.NodeMessage(), extraction, scalars(cell.schedule, round_)
-            )
-            payloads.append(
-                encode(
-                    Header(run_id, round_, ids[author]),
-                    extraction.coefficients,
-                    replica.shape,
-                )
-            )
-        undecided.append((round_, payloads))
-        while len(undecided) > spec.rounds.overlap_at(round_ + 1):
-            decide()
-    while undecided:
-        decide()
+            coefficients = replica.extract(round_).coefficients
+            payloads.append(encode(Header(run_id, round_, peer), coefficients, replica.shape))
+        entries = tuple(
+            Entry(i, sha256(p), len(p), 1, 1) for i, p in zip(ids, payloads, strict=True)
+        )
+        rates = scalars(cell.schedule, round_)
+        commit = Commit(run_id, round_, round_, entries, *rates, sha256(b""))
+        for replica in replicas:
+            replica.apply(commit, payloads)
     return replicas[0].committed
 
 
-@pytest.mark.parametrize(
-    ("overlap", "guess", "late", "overlap_from"),
-    [(0, "none", 1.0, 0), (1, "own", 1.0, 0), (1, "own", 0.5, 0), (1, "own", 1.0, 2)],
-)
-@pytest.mark.parametrize(
-    ("rule", "gradients"), [("sign", "plain"), ("sign", "even"), ("orthogonal", "even")]
-)
-def test_the_harness_trains_the_bits_that_nodes_would(
-    corpus: Corpus,
-    overlap: int,
-    guess: Guess,
-    late: float,
-    overlap_from: int,
-    rule: Rule,
-    gradients: Scale,
-) -> None:
-    recency = 3.0 if gradients == "even" else 0.0
-    delay = replace(CELL, overlap=overlap, guess=guess, late=late, overlap_from=overlap_from)
-    cell = replace(delay, update=rule, gradients=gradients, recency=recency)
-    ours, theirs = trained(cell, corpus), trained_by_replicas(cell, corpus)
+def test_the_harness_trains_the_bits_that_nodes_would(corpus: Corpus) -> None:
+    ours, theirs = trained(CELL, corpus), trained_by_replicas(CELL, corpus)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(
+    "gone",
+    [
+        {"update": "orthogonal"},
+        {"gradients": "even"},
+        {"gradients": "unit"},
+        {"recency": 1.5},
+        {"overlap": 1, "guess": "own"},
+        {"alpha": 0.5},
+        {"vote_rounds": 2},
+    ],
+)
+def test_what_the_engine_no_longer_trains_is_a_record(
+    corpus: Corpus, gone: dict[str, object]
+) -> None:
+    cell = replace(CELL, **gone)  # type: ignore[arg-type]
+    assert cell.is_record
+    with pytest.raises(SettingsError, match=f"expected {next(iter(gone))} .*no longer trains it"):
+        DemoAuthors(Fixture(TASK, cell, corpus))
+    assert not CELL.is_record
 
 
 def test_the_first_rounds_of_a_cell_may_have_a_k_of_their_own(corpus: Corpus) -> None:
     cell = replace(CELL, early_rounds=2, early_top_k=40)
     up = [DemoAuthors(Fixture(TASK, each, corpus)).step().up_bytes for each in (CELL, cell)]
     assert up[1] > 1.5 * up[0], "less their headers it is 2.5 times"
-
-
-def test_a_lone_author_that_guesses_its_own_payload_is_never_wrong(corpus: Corpus) -> None:
-    alone = replace(CELL, authors=1)
-    prompt, delayed = (
-        trained(alone, corpus),
-        trained(replace(alone, overlap=1, guess="payload"), corpus),
-    )
-    assert all(torch.equal(prompt[name], delayed[name]) for name in prompt)
-
-
-@pytest.mark.parametrize("guess", ["own", "payload", "last"])
-def test_a_guess_changes_where_gradients_are_taken(corpus: Corpus, guess: Guess) -> None:
-    blind, ahead = (
-        trained(replace(CELL, overlap=1, guess=kind), corpus) for kind in ("none", guess)
-    )
-    assert any(not torch.equal(blind[name], ahead[name]) for name in blind)
 
 
 def test_without_the_transform_the_entries_with_the_largest_gradients_move_against_them(

@@ -10,7 +10,7 @@ import pytest
 from lockstep.presets import run_of
 from protocol.errors import DataError
 from tests.benchmarks.parity import __main__ as parity
-from tests.benchmarks.parity.cells import DEFAULTS, Cell, Task
+from tests.benchmarks.parity.cells import FORMER, PUBLISHED, Cell, Task
 from tests.benchmarks.parity.report import pictured, settings_of, write_report
 from tests.benchmarks.parity.results import (
     Point,
@@ -61,24 +61,17 @@ def test_committed_results_are_those_of_their_sweeps_cells_and_no_others(path: s
     assert len({result.corpus for result in results}) == 1
 
 
-def test_the_study_goes_around_the_algorithm_of_a_run_file_that_says_nothing_else() -> None:
+def test_the_published_rule_is_what_a_run_file_of_demo_says() -> None:
     usual = run_of("demo").algorithm.model_dump()
-    ours = {field: value for field, value in asdict(DEFAULTS).items() if field in usual}
+    ours = {field: value for field, value in asdict(PUBLISHED).items() if field in usual}
     assert ours == {field: usual[field] for field in ours}
-    assert ours.keys() >= {
-        "top_k",
-        "value_bits",
-        "update",
-        "gradients",
-        "momentum_decay",
-        "recency",
-    }
+    assert ours.keys() >= {"top_k", "value_bits", "momentum_decay"}
 
 
-def test_a_title_names_the_differences_from_a_run_files_defaults() -> None:
-    assert DEFAULTS.title == "demo 0.003"
+def test_a_title_names_the_differences_from_the_former_default() -> None:
+    assert FORMER.title == "demo 0.003"
     assert (
-        replace(DEFAULTS, top_k=8, authors=8, seed=1).title
+        replace(FORMER, top_k=8, authors=8, seed=1).title
         == "demo 0.003, top_k 8, authors 8, seed 1"
     )
     assert CELL.title.startswith(
@@ -190,6 +183,26 @@ def test_a_stopped_sweep_continues_with_the_cells_that_wait(
         "2 cells, 0.0 hours of one core."
         in (tmp_path / "reports" / "study" / "table.md").read_text()
     )
+
+
+def test_records_never_wait_and_are_listed_where_they_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, *_ = (cell for cell in SWEEPS["tries"].cells() if cell.is_record)
+    waiting = [cell for cell in SWEEPS["tries"].cells() if not cell.is_record]
+    assert PUBLISHED in waiting
+    path = tmp_path / "results.jsonl"
+    merge(path, [replace(made_up(record, 2.0), task=SWEEPS["tries"].task)])
+    started: list[Cell] = []
+    monkeypatch.setattr(parity, "run_cells", lambda cells, *_, **__: started.extend(cells))
+    asked = ["--set", "tries", "--results", str(path), "--cells", str(tmp_path)]
+    parity.main([*asked, "--list"])
+    listed = capsys.readouterr().out.splitlines()
+    assert sorted(listed) == sorted(
+        [f"done  {record.name}", *(f"waits {cell.name}" for cell in waiting)]
+    )
+    parity.main(asked)
+    assert started == waiting
 
 
 def test_a_sweep_trains_its_cells_in_processes_and_leaves_their_results(

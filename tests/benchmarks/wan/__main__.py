@@ -126,14 +126,15 @@ def trial_s(trial: Trial) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Lists, trains, measures or reports, as asked; 1 when a trial failed."""
     asked = _parser().parse_args(arguments)
+    archive = Archive(asked.results, asked.work)
+    known = archive.documents()
     wanted = [
         trial
         for compute_s in asked.compute_seconds or PASSES_S
         for trial in trials(asked.nodes, asked.size, compute_s)
         if any(fnmatchcase(trial.name, pattern) for pattern in asked.only or DEFAULT)
+        and (trial.name in known or not trial.how.is_record)
     ]
-    archive = Archive(asked.results, asked.work)
-    known = archive.documents()
     if asked.list:
         for trial in wanted:
             state = "done " if trial.name in known else "waits"

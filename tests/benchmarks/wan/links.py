@@ -325,11 +325,12 @@ class StandInCluster(WanCluster):
 
 
 def algorithm_of(how: Method) -> AlgorithmSpec:
-    """The algorithm of a method of Lockstep."""
+    """The algorithm of a method of Lockstep; `SettingsError` for a record."""
+    how.require_runnable()
     if how.topology:
         mixing = MixingSpec(topology=how.topology, exchange="int8", mean_every=STEPS_UNTIL_MEAN)
         return AlgorithmSpec(name="gossip-adam", mixing=mixing)
-    return AlgorithmSpec(name="demo", top_k=how.top_k, gradients=how.gradients, update=how.update)
+    return AlgorithmSpec(name="demo", top_k=how.top_k)
 
 
 def run_spec(trial: Trial) -> RunSpec:
@@ -350,7 +351,6 @@ def run_spec(trial: Trial) -> RunSpec:
             exchange_ms=ROUND_MS,
             stretch=1,
             overlap=trial.how.overlap,
-            overlap_from=0,
             batch_samples_max=trial.nodes,
             share_samples_first=1,
             quorum=trial.nodes,

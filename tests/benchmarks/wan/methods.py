@@ -1,9 +1,13 @@
-"""The methods that are compared, each with the settings of its trials and its curve."""
+"""The methods that are compared, each with the settings of its trials and its curve.
+
+Those of the former default (DeMo with the orthogonalised update, with gradients made even, or with
+overlap) are records: no release runs them any more.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from node.demo.aggregate import Rule
+from protocol.errors import SettingsError
 from protocol.sections.algorithm import TopologyName
 
 
@@ -18,15 +22,30 @@ class Method:
     """Name of the curve that gives its steps to a loss."""
     overlap: Literal[0, 1] = 0
     transport: Literal["grpc", "libp2p"] = "grpc"
-    update: Rule = "sign"
+    update: Literal["sign", "orthogonal"] = "sign"
     gradients: Literal["plain", "even"] = "even"
     top_k: int = 32
     topology: TopologyName | None = None
     """Of gossip Adam, with differences of one byte; None: votes."""
 
+    @property
+    def is_record(self) -> bool:
+        """Whether only earlier releases could run it; its results stay."""
+        rule = self.update, self.gradients, self.overlap
+        return self.kind == "lockstep" and not self.topology and rule != ("sign", "plain", 0)
+
+    def require_runnable(self) -> None:
+        """`SettingsError` for a record."""
+        if self.is_record:
+            raise SettingsError(
+                "expected update 'sign', gradients 'plain' and overlap 0 of DeMo, got "
+                f"{self.update!r}, {self.gradients!r} and {self.overlap}: no release runs that any "
+                "more; its results are in docs/results/data/wan.jsonl"
+            )
+
 
 def _orthogonal(curve: str, overlap: Literal[0, 1] = 0, top_k: int = 32) -> Method:
-    """Lockstep with the default update of a run."""
+    """Lockstep with what was the default update of a run."""
     return Method("lockstep", curve, overlap, update="orthogonal", top_k=top_k)
 
 
@@ -53,7 +72,8 @@ DENSE = {"ddp-muon": Method("ddp", "muon")}
 trial of its own."""
 
 MIXING = {
+    "demo-grpc": Method("lockstep", "", gradients="plain"),
     "gossip-adam-grpc": Method("lockstep", "", overlap=1, topology="one-peer-exponential"),
 }
-"""Gossip Adam, beside which `tests.benchmarks.gossip.beside_demo` sets DeMo; the report of the
-methods leaves it out, as it has no curve of this network."""
+"""DeMo as published, and gossip Adam, which `tests.benchmarks.gossip.beside_demo` sets beside each
+other; the report of the methods leaves them out, as they have no curve of this network."""

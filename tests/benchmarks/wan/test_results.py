@@ -8,7 +8,7 @@ import torch
 
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from node.model.build import build_model, named_parameters_once
-from protocol.errors import DataError
+from protocol.errors import DataError, SettingsError
 from tests.benchmarks.engine.shapes import llama_20m
 from tests.benchmarks.wan import __main__ as wan
 from tests.benchmarks.wan.links import Seen, Trial, group_sizes, interpolated, run_spec
@@ -199,19 +199,20 @@ def test_hiveminds_log_says_with_how_many_it_averaged(tmp_path: Path) -> None:
     assert group_sizes(tmp_path) == {"gradients, 8 peers": 2, "parameters, 7 peers": 1, "failed": 1}
 
 
-@pytest.mark.parametrize("overlap", [0, 1])
-def test_the_run_gives_every_node_one_sample_of_the_global_batch(overlap: int) -> None:
-    spec = run_spec(Trial("cable", f"lockstep-{overlap}-libp2p", nodes=8))
-    assert spec.algorithm.update == "sign"
+def test_the_run_gives_every_node_one_sample_of_the_global_batch() -> None:
+    spec = run_spec(Trial("cable", "demo-grpc", nodes=8))
+    assert spec.algorithm.name == "demo"
     assert (
         spec.rounds.batch_samples_max,
         spec.rounds.share_samples_first,
         spec.membership.start_members,
     ) == (8, 1, 8)
-    assert spec.rounds.overlap == overlap
+    assert spec.rounds.overlap == 0
 
 
-def test_a_trial_asks_its_methods_algorithm_of_the_run() -> None:
-    for name, method in METHODS.items():
-        algorithm = run_spec(Trial("cable", name)).algorithm
-        assert (algorithm.update, algorithm.gradients) == (method.update, method.gradients)
+def test_the_methods_of_the_former_default_are_kept_and_not_run() -> None:
+    records = [name for name, method in METHODS.items() if method.is_record]
+    assert "lockstep-1-grpc-orthogonal-k64" in records
+    for name in records:
+        with pytest.raises(SettingsError, match="no release runs that any more"):
+            run_spec(Trial("cable", name))

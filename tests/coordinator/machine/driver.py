@@ -49,7 +49,6 @@ def run_spec(**sections: dict[str, Any]) -> RunSpec:
             "exchange_ms": 1500,
             "stretch": 1,
             "overlap": 0,
-            "overlap_from": 0,
             "quorum": 2,
             "copies_min": 1,
             "batch_samples_max": 32,

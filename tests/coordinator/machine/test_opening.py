@@ -83,20 +83,6 @@ def test_with_overlap_the_next_round_opens_at_the_bell() -> None:
     assert [opened.round for opened in driver.opened] == [0, 1]
 
 
-def test_rounds_overlap_from_the_one_that_the_run_file_says() -> None:
-    driver = Driver(A, B, rounds={"overlap": 1, "overlap_from": 2})
-    driver.announce(A, 0)
-    driver.announce(B, 0)
-    assert [opened.round for opened in driver.opened] == [0]
-    driver.hold(A, 0, [B])
-    driver.hold(B, 0, [A])
-    assert [opened.round for opened in driver.opened] == [0, 1]
-    driver.announce(A, 1)
-    driver.announce(B, 1)
-    assert [opened.round for opened in driver.opened] == [0, 1, 2]
-    assert [undecided.round for undecided in driver.machine.state.undecided] == [1, 2]
-
-
 def test_a_round_that_is_audited_opens_when_all_before_it_are_decided() -> None:
     driver = Driver(A, B, rounds={"overlap": 1, "audit_every": 2})
     for round in range(4):

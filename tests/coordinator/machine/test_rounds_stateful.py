@@ -46,7 +46,6 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(
         overlap=st.integers(0, 1),
-        overlap_from=st.sampled_from([0, 0, 2]),
         audit_every=st.sampled_from([0, 0, 3]),
         quorum=st.integers(1, 3),
         copies_min=st.integers(0, 2),
@@ -57,7 +56,6 @@ class AnyOrder(RuleBasedStateMachine):
     def begin(
         self,
         overlap: int,
-        overlap_from: int,
         audit_every: int,
         quorum: int,
         copies_min: int,
@@ -71,7 +69,6 @@ class AnyOrder(RuleBasedStateMachine):
             algorithm=self.ALGORITHM,
             rounds={
                 "overlap": overlap,
-                "overlap_from": overlap_from,
                 "audit_every": audit_every,
                 "quorum": quorum,
                 "copies_min": copies_min,

@@ -78,8 +78,8 @@ def test_the_rate_times_the_width_stays_the_same() -> None:
         spec = run_of(algorithm)
         assert at_its_width(spec) == spec, "presets are for the width of the default network"
     for algorithm, config, rate in (
-        ("demo", {"n_embd": 768}, 0.0005),
-        ("demo", {"hidden_size": 64}, 0.006),
+        ("demo", {"n_embd": 768}, 0.00017),
+        ("demo", {"hidden_size": 64}, 0.002),
         ("local_steps", {"hidden_size": 768}, 0.002),
         ("local_steps", {"d_model": 1000}, 0.0015),
         ("local_steps", {"hidden_size": "wide"}, 0.012),

@@ -100,12 +100,12 @@ def divided(chunk: Integers, shift: int) -> Integers:
     return rounded
 
 
-def halved(chunk: Integers, bound: int = 2047) -> tuple[Integers, int]:
-    """The chunk, divided by the least power of two that brings it to the bound, and that power's
+def halved(chunk: Integers) -> tuple[Integers, int]:
+    """The chunk, divided by the least power of two that brings it to 2047, and that power's
     exponent.
     """
     shift = 0
-    while np.abs(divided(chunk, shift)).max() > bound:
+    while np.abs(divided(chunk, shift)).max() > 2047:
         shift += 1
     return divided(chunk, shift), shift
 
@@ -113,25 +113,6 @@ def halved(chunk: Integers, bound: int = 2047) -> tuple[Integers, int]:
 def signs(sums: Integers) -> Integers:
     """U of vote sums [chunks, 64, 64]."""
     return np.stack([np.sign(halved(T.T @ halved(chunk)[0])[0] @ T) for chunk in sums])
-
-
-def orthogonal(chunk: Integers) -> Floats:
-    """U of one chunk's vote sums [64, 64], orthogonalised."""
-    entries = halved(chunk, 511)[0]
-    squares = int((entries**2).sum())
-    halvings = 0
-    while 4**halvings < squares:
-        halvings += 1
-    entries = divided(entries * 256, halvings).clip(-511, 511)
-    for _ in range(3):
-        square = divided(entries.T @ entries, 8).clip(-511, 511)
-        fourth = divided(square @ square, 8).clip(-511, 511)
-        step = divided(130 * fourth - 306 * square, 7).clip(-500, 500)
-        entries = divided(entries @ step + 441 * entries, 7).clip(-511, 511)
-    halfway, shift = halved(T.T @ entries)
-    whole = halfway @ T
-    assert np.abs(whole).max() < 2**24
-    return (whole * 2.0 ** (shift - 24)).astype(np.float32)
 
 
 def vote_sums(chunks: int, contributions: Sequence[Contribution]) -> Integers:
@@ -150,18 +131,11 @@ def apply(
     contributions: Sequence[Contribution],
     learning_rate: float,
     decay: float,
-    rule: str = "sign",
 ) -> dict[str, Floats]:
     """The parameters after one step."""
     shapes = {name: tensor.shape for name, tensor in parameters.items()}
-    chunks = len(to_chunks(parameters))
-    large = {name: tensor for name, tensor in parameters.items() if not is_small(tensor.shape)}
-    matrices = len(to_chunks(large)) if large else 0
-    sums = vote_sums(chunks, contributions)
-    updates = signs(sums).astype(np.float32)
-    if rule == "orthogonal":
-        updates[:matrices] = [orthogonal(chunk) for chunk in sums[:matrices]]
-    update = from_chunks(updates, shapes)
+    sums = vote_sums(len(to_chunks(parameters)), contributions)
+    update = from_chunks(signs(sums).astype(np.float32), shapes)
     stepped = {}
     for name, tensor in parameters.items():
         decayed = (tensor * np.float32(decay)).astype(np.float32)

@@ -13,12 +13,11 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from node.demo.accelerator import STRIP_CHUNKS_MAX, Accelerator, flat_order
-from node.demo.aggregate import apply, look_ahead
+from node.demo.aggregate import apply
 from node.demo.chunks import ChunkLayout, strips
 from node.demo.engine import DemoSettings, Engine, GradientError
-from node.demo.gradient_scaling import GradientScaling
 from node.demo.plain import Plain
-from node.demo.vote_sum import Contribution, DeviceVotes, Rule, Votes
+from node.demo.vote_sum import Contribution, DeviceVotes, Votes
 from protocol.codec.payload import PayloadShape
 from tests.node.demo import reference, test_aggregate
 from tests.node.demo.conftest import BACKENDS, use_backend
@@ -38,7 +37,6 @@ LAYOUT = ChunkLayout.from_shapes(SHAPES)
 ONLY_LINES = ChunkLayout.from_shapes({"a": (5000,), "b": (3,)})
 ONLY_MATRICES = ChunkLayout.from_shapes({"a": (65, 70), "b": (64, 64)})
 
-by_both_rules = pytest.mark.parametrize("rule", ["sign", "orthogonal"])
 in_strips = pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
 
 
@@ -78,31 +76,6 @@ def test_missing_tensors_are_zeros_and_any_dtype_and_strides_are_gathered() -> N
     assert torch.equal(found, plain)
 
 
-@in_strips
-@pytest.mark.parametrize("decay", [1.0, 0.75])
-@pytest.mark.parametrize("layout", [LAYOUT, ONLY_LINES, ONLY_MATRICES])
-def test_strips_change_tensors_as_the_plain_way_does(
-    layout: ChunkLayout, size: int, decay: float
-) -> None:
-    guess = torch.randint(
-        -127, 128, (layout.chunks, 64, 64), generator=torch.Generator().manual_seed(3)
-    )
-    found = []
-    for backend in (Plain(layout, size), Accelerator(layout, CPU, size)):
-        tensors = tensors_of(layout)
-        views = layout.views(tensors)
-        backend.look_ahead(
-            layout.views(tensors_of(layout)), views, guess.to(torch.int8), (0.3, decay)
-        )
-        found.append(tensors)
-    assert all(torch.equal(found[0][name], found[1][name]) for name in layout.shapes)
-    assert not any(
-        torch.equal(found[0][name], tensor)
-        for name, tensor in tensors_of(layout).items()
-        if tensor.numel()
-    )
-
-
 def test_only_tensors_that_are_there_are_moved() -> None:
     tensors = tensors_of(LAYOUT)
     views = LAYOUT.views({**tensors, "conv": None, "scalar": None})
@@ -111,14 +84,13 @@ def test_only_tensors_that_are_there_are_moved() -> None:
         assert torch.equal(tensors[name], before if name in ("conv", "scalar") else before + 1)
 
 
-@by_both_rules
 @pytest.mark.parametrize("case", ["random", *test_aggregate.extremes()])
 @pytest.mark.parametrize("strip_chunks", [1, 5, 10_000])
 def test_a_step_in_strips_of_any_size_is_that_of_the_whole_number_reference(
-    case: str, rule: Rule, strip_chunks: int
+    case: str, strip_chunks: int
 ) -> None:
     given = test_aggregate.extremes() | {"random": test_aggregate.contributions(1, value_max=128)}
-    test_aggregate.check(given[case], rule, Accelerator(test_aggregate.LAYOUT, CPU, strip_chunks))
+    test_aggregate.check(given[case], Accelerator(test_aggregate.LAYOUT, CPU, strip_chunks))
 
 
 def test_votes_on_a_device_sum_to_the_same() -> None:
@@ -151,55 +123,6 @@ def test_an_engine_has_the_momentum_of_the_plain_one() -> None:
     assert torch.equal(engines[0].momentum, engines[1].momentum)
 
 
-@by_both_rules
-@pytest.mark.parametrize("decay", [1.0, 0.75])
-def test_early_gradients_are_taken_at_the_parameters_of_the_plain_way(
-    rule: Rule, decay: float
-) -> None:
-    author, committed, found = Engine(LAYOUT, DemoSettings(), CPU), tensors_of(LAYOUT, 7), []
-    author.accumulate(tensors_of(LAYOUT))
-    guess = author.guess(rule, author.extract())
-    for backend in (Plain(LAYOUT), Accelerator(LAYOUT, CPU)):
-        working = {name: torch.full(shape, torch.nan) for name, shape in SHAPES.items()}
-        working["conv"] = (
-            working["conv"].transpose(0, 1).contiguous().transpose(0, 1)
-        )  # no view as a matrix
-        look_ahead(LAYOUT, committed, guess, working, rates=(0.5, decay), backend=backend)
-        assert all(
-            torch.equal(committed[name], tensor) for name, tensor in tensors_of(LAYOUT, 7).items()
-        )
-        found.append(working)
-    assert all(torch.equal(found[0][name], found[1][name]) for name in SHAPES)
-    assert all((found[0][name] != committed[name]).any() for name in ("embedding", "conv", "bias"))
-
-
-@pytest.mark.parametrize("missing", [set[str](), {"w1"}, {"w1", "w2", "b2"}])
-def test_gradients_of_one_shape_are_made_even_together_as_one_by_one(missing: set[str]) -> None:
-    shapes: dict[str, tuple[int, ...]] = {f"w{i}": (5, 70) for i in range(3)} | {
-        f"b{i}": (7,) for i in range(3)
-    }
-    shapes |= {"conv": (5, 7, 10), "scalar": (), "none": (0, 7), "other": (70, 5)}
-    found = []
-    for together in (False, True):
-        scaling = GradientScaling("even", shapes, CPU, together=together)
-        for seed in range(3):
-            random = torch.Generator().manual_seed(seed)
-            gradients = {
-                name: torch.randn(shape, generator=random) * 10.0**seed
-                for name, shape in shapes.items()
-            }
-            gradients["w2"] = gradients["w2"].T.contiguous().T
-            gradients["conv"] = gradients["conv"].transpose(0, 1).contiguous().transpose(0, 1)
-            scaling.scale_(
-                {name: None if name in missing else tensor for name, tensor in gradients.items()}
-            )
-        found.append((gradients, scaling.state))
-    (plain, plain_state), (together, state) = found
-    assert all(torch.allclose(plain[name], together[name], rtol=1e-5) for name in shapes)
-    assert torch.allclose(plain_state, state, rtol=1e-5)
-    assert plain["w0"].square().mean().sqrt() < 10  # a hundred as they came
-
-
 @pytest.mark.usefixtures("accelerated")
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -2e30])
 def test_a_broken_gradient_is_named(bad: float) -> None:
@@ -212,7 +135,7 @@ def test_a_broken_gradient_is_named(bad: float) -> None:
 
 
 @pytest.mark.usefixtures("accelerated")
-def test_a_gradient_too_large_to_be_made_even_is_named() -> None:
+def test_a_gradient_above_a_bound_of_the_callers_own_is_named() -> None:
     given: dict[str, Tensor | None] = {
         **tensors_of(LAYOUT),
         "conv": torch.full(SHAPES["conv"], 100.0),
@@ -256,32 +179,24 @@ def test_peak_bytes_are_of_tensors_alive_at_once() -> None:
     assert peak_bytes(work) == 4 * 10**6
 
 
-@by_both_rules
 @pytest.mark.usefixtures("accelerated")
-def test_a_step_takes_at_most_one_and_a_half_momenta(rule: Rule) -> None:
+def test_a_step_takes_at_most_one_and_a_half_momenta() -> None:
     shapes: dict[str, tuple[int, ...]] = {f"matrix{i}": (1024, 512) for i in range(3)} | {
         "line": (9000,)
     }
     layout = ChunkLayout.from_shapes(shapes)
-    gradients, parameters, working = (
-        {name: torch.rand(shape) for name, shape in layout.shapes.items()} for _ in range(3)
+    gradients, parameters = (
+        {name: torch.rand(shape) for name, shape in layout.shapes.items()} for _ in range(2)
     )
-    author, scaling = (
-        Engine(layout, DemoSettings(), CPU),
-        GradientScaling("even", shapes, CPU, together=True),
-    )
+    author = Engine(layout, DemoSettings(), CPU)
     author.accumulate(gradients)
     sent = author.extract()
     commit = [Contribution(1, sent.coefficients)] * 8
     rates = 0.5, 1.0
     steps: dict[str, Callable[[], object]] = {
-        "scale": lambda: scaling.scale_(gradients),
         "accumulate": lambda: author.accumulate(gradients),
         "extract": lambda: author.extract().body(PayloadShape(layout.chunks, 32, 1)),
-        "apply": lambda: apply(layout, parameters, commit, *rates, rule=rule),
-        "guess": lambda: look_ahead(
-            layout, parameters, author.guess(rule, sent), working, rates=rates
-        ),
+        "apply": lambda: apply(layout, parameters, commit, *rates),
     }
     peaks = {name: peak_bytes(work) / author.momentum.nbytes for name, work in steps.items()}
     assert all(0 < peak <= 1.5 for peak in peaks.values()), peaks
@@ -302,11 +217,9 @@ class Kernels(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def operations(
-    shapes: dict[str, tuple[int, ...]], rule: Rule
-) -> tuple[Counter[str], Counter[str], Counter[str]]:
-    """Operations that make a step's gradients even, that accumulate them, and that follow, to the
-    payload and changed parameters.
+def operations(shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], Counter[str]]:
+    """Operations that accumulate a step's gradients, and that follow, to the payload and changed
+    parameters.
     """
     layout = ChunkLayout.from_shapes(shapes)
     gradients: dict[str, Tensor | None] = {
@@ -318,38 +231,26 @@ def operations(
         Contribution(1, reference.random_coefficients(rng, layout.chunks, top_k=4, value_max=1))
         for _ in range(2)
     ]
-    author, scaling = (
-        Engine(layout, DemoSettings(top_k=4), CPU),
-        GradientScaling("even", shapes, CPU, together=True),
-    )
+    author = Engine(layout, DemoSettings(top_k=4), CPU)
     count = author.state_dict()["accumulations"]
-    with Kernels(count) as evened:
-        scaling.scale_(gradients)
     with Kernels(count) as taken:
         author.require_finite(gradients, 1e3)
         author.accumulate(gradients)
     with Kernels(count) as made:
         sent = author.extract()
         sent.body(PayloadShape(layout.chunks, 4, 1))
-        apply(layout, parameters, given, 0.5, 0.5, rule=rule)
-        look_ahead(layout, parameters, author.guess(rule, sent), gradients, rates=(0.5, 0.5))
-    return evened.seen, taken.seen, made.seen
+        apply(layout, parameters, given, 0.5, 0.5)
+    return taken.seen, made.seen
 
 
-@by_both_rules
 @pytest.mark.usefixtures("accelerated")
-def test_sixty_tensors_take_no_more_operations_than_four_and_the_device_is_asked_for_two_numbers(
-    rule: Rule,
-) -> None:
-    four, twenty, sixty = (
+def test_sixty_tensors_take_no_more_operations_than_four_and_two_looks_at_the_device() -> None:
+    four, sixty = (
         {f"line{i:02}": (30 // count,) for i in range(count)}
         | {f"matrix{i:02}": (64 * 30 // count, 64) for i in range(count)}
-        for count in (2, 10, 30)
+        for count in (2, 30)
     )
-    operations(four, rule)  # makes what is made once
-    evened, taken, made = operations(sixty, rule)
-    assert (taken, made) == operations(four, rule)[1:]
-    assert (
-        evened == operations(twenty, rule)[0]
-    )  # no more than a quarter of the model is made even at once
-    assert [seen["aten._local_scalar_dense.default"] for seen in (evened, taken, made)] == [0, 2, 0]
+    operations(four)  # makes what is made once
+    taken, made = operations(sixty)
+    assert (taken, made) == operations(four)
+    assert [seen["aten._local_scalar_dense.default"] for seen in (taken, made)] == [2, 0]

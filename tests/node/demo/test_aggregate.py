@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from node.demo.accelerator import Accelerator
-from node.demo.aggregate import apply, look_ahead
+from node.demo.aggregate import apply
 from node.demo.backend import Backend
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import DemoSettings, Engine
 from node.demo.plain import Plain
-from node.demo.vote_sum import Contribution, Rule
+from node.demo.vote_sum import Contribution
 from protocol.codec.payload import Coefficients
 from protocol.errors import LocalProtocolError
 from protocol.limits import VOTE_SUM_MAX
@@ -31,8 +30,6 @@ LEARNING_RATE = float(np.float32(0.004))
 DECAY = float(np.float32(1 - 0.004 * 0.1))
 
 CPU = torch.device("cpu")
-
-by_both_rules = pytest.mark.parametrize("rule", ["sign", "orthogonal"])
 
 
 @pytest.fixture(autouse=True)
@@ -107,58 +104,52 @@ def extremes() -> dict[str, list[Contribution]]:
     }
 
 
-def check(given: list[Contribution], rule: Rule, backend: Backend | None = None) -> None:
+def check(given: list[Contribution], backend: Backend | None = None) -> None:
     found = parameters()
-    apply(LAYOUT, found, given, LEARNING_RATE, DECAY, rule=rule, backend=backend)
+    apply(LAYOUT, found, given, LEARNING_RATE, DECAY, backend=backend)
     plain = {name: tensor.numpy() for name, tensor in parameters().items()}
-    expected = reference.apply(plain, given, LEARNING_RATE, DECAY, rule)
+    expected = reference.apply(plain, given, LEARNING_RATE, DECAY)
     for name in SHAPES:
         assert found[name].numpy().tobytes() == expected[name].tobytes(), name
 
 
-@by_both_rules
 @pytest.mark.parametrize("value_max", [1, 2, 8, 128])
-def test_a_step_is_that_of_the_whole_number_reference(value_max: int, rule: Rule) -> None:
+def test_a_step_is_that_of_the_whole_number_reference(value_max: int) -> None:
     for seed in range(3):
-        check(contributions(seed, value_max=value_max), rule)
+        check(contributions(seed, value_max=value_max))
 
 
-@by_both_rules
 @pytest.mark.parametrize("case", extremes())
-def test_extreme_contributions_give_the_reference_too(case: str, rule: Rule) -> None:
-    check(extremes()[case], rule)
+def test_extreme_contributions_give_the_reference_too(case: str) -> None:
+    check(extremes()[case])
 
 
-@by_both_rules
 @pytest.mark.parametrize("precision", ["high", "medium"])
-def test_permission_for_lower_precision_changes_no_bit(precision: str, rule: Rule) -> None:
+def test_permission_for_lower_precision_changes_no_bit(precision: str) -> None:
     torch.set_float32_matmul_precision(precision)
     with torch.autocast("cpu"):
-        check(extremes()["the whole bound on every coefficient"], rule)
+        check(extremes()["the whole bound on every coefficient"])
 
 
-@by_both_rules
 @pytest.mark.parametrize("strip_chunks", [1, 7, 64, 10_000])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_strips_and_threads_change_no_bit(strip_chunks: int, threads: int, rule: Rule) -> None:
+def test_strips_and_threads_change_no_bit(strip_chunks: int, threads: int) -> None:
     torch.set_num_threads(threads)
-    check(contributions(1, value_max=8), rule)
+    check(contributions(1, value_max=8))
     for backend in (Plain(LAYOUT, strip_chunks), Accelerator(LAYOUT, CPU, strip_chunks)):
-        check(contributions(1, value_max=8), rule, backend)
+        check(contributions(1, value_max=8), backend)
 
 
-@by_both_rules
-def test_the_order_of_contributions_changes_no_bit(rule: Rule) -> None:
+def test_the_order_of_contributions_changes_no_bit() -> None:
     given = contributions(2, value_max=128)
     for _ in range(3):
         given = [given[-1], *given[:-1]]
-        check(given, rule)
+        check(given)
 
 
-@by_both_rules
-def test_zeros_keep_their_sign(rule: Rule) -> None:
+def test_zeros_keep_their_sign() -> None:
     found = {name: torch.full(shape, -0.0) for name, shape in SHAPES.items()}
-    apply(LAYOUT, found, [], LEARNING_RATE, 1.0, rule=rule)
+    apply(LAYOUT, found, [], LEARNING_RATE, 1.0)
     assert all(torch.signbit(tensor).all() for tensor in found.values())
 
 
@@ -173,16 +164,15 @@ def test_a_step_reaches_parameters_of_any_strides_and_grad_flags() -> None:
     assert all(torch.equal(plain[name], odd[name]) for name in SHAPES)
 
 
-@by_both_rules
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_makes_the_same_step_bit_for_bit(rule: Rule) -> None:
+def test_a_gpu_makes_the_same_step_bit_for_bit() -> None:
     torch.set_float32_matmul_precision("high")
     given = contributions(4, value_max=128)
     on_cpu, on_gpu = parameters(), {name: tensor.cuda() for name, tensor in parameters().items()}
-    apply(LAYOUT, on_cpu, given, LEARNING_RATE, DECAY, rule=rule)
+    apply(LAYOUT, on_cpu, given, LEARNING_RATE, DECAY)
     backend = Accelerator(LAYOUT, torch.device("cuda"))
-    apply(LAYOUT, on_gpu, given, LEARNING_RATE, DECAY, rule=rule, backend=backend)
+    apply(LAYOUT, on_gpu, given, LEARNING_RATE, DECAY, backend=backend)
     assert all(torch.equal(on_cpu[name], on_gpu[name].cpu()) for name in SHAPES)
 
 
@@ -230,23 +220,3 @@ def test_parameters_in_another_dtype_are_refused() -> None:
     half = parameters() | {"bias": torch.zeros(SHAPES["bias"], dtype=torch.bfloat16)}
     with pytest.raises(LocalProtocolError, match=r"expected bias in float32, got torch\.bfloat16"):
         apply(LAYOUT, half, [], LEARNING_RATE, DECAY)
-
-
-def test_looking_ahead_writes_beside_the_committed_parameters() -> None:
-    engine = Engine(LAYOUT, DemoSettings(), "cpu")
-    engine.accumulate({**parameters(5)})
-    guess = engine.guess("sign", engine.extract())
-    committed = parameters()
-    working = {name: torch.full_like(tensor, math.nan) for name, tensor in committed.items()}
-    working["conv"] = working["conv"].to(torch.bfloat16)
-    look_ahead(LAYOUT, committed, guess, working, rates=(0.25, 0.5))
-    assert all(torch.equal(committed[name], tensor) for name, tensor in parameters().items())
-    signs = reference.from_chunks(guess.numpy(), SHAPES)
-    for name, tensor in committed.items():
-        expected = tensor * 0.5 - 0.25 / 16 * torch.from_numpy(signs[name])
-        if name == "conv":  # rounded to bfloat16 once or twice
-            torch.testing.assert_close(
-                working[name], expected.to(torch.bfloat16), rtol=0.016, atol=0.01
-            )
-        else:
-            assert torch.equal(working[name], expected), name

@@ -96,7 +96,6 @@ def test_the_first_step_of_an_engine_compiles_nothing(monkeypatch: pytest.Monkey
             engine.accumulate(gradients)
             extraction = engine.extract()
             sent = [Contribution(1, extraction.coefficients)]
-            apply(layout, committed, sent, 0.5, 1.0, rule="sign", backend=backend_for(layout, CPU))
-            engine.guess("sign", extraction)
+            apply(layout, committed, sent, 0.5, 1.0, backend=backend_for(layout, CPU))
             engine.reclaim(extraction)
     assert recorder.buffer == []

@@ -12,7 +12,6 @@ from node.demo.dct import (
     exact_products,
     forward,
     integer_matrix,
-    inverse,
     inverse_signs_,
     product,
     transposed,
@@ -62,7 +61,7 @@ def test_the_bounds_that_exactness_rests_on_hold() -> None:
     assert 5243 * dct.OPERAND_MAX < 2**24
 
 
-def test_the_dct_is_orthonormal_and_undone_by_its_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dct_is_orthonormal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
     matrix = dct_matrix(CPU).double()
     assert torch.allclose(matrix @ matrix.T, torch.eye(64, dtype=torch.float64), atol=1e-6)
@@ -70,7 +69,6 @@ def test_the_dct_is_orthonormal_and_undone_by_its_inverse(monkeypatch: pytest.Mo
     coefficients = forward(chunks)
     expected = reference.D @ chunks.double().numpy() @ reference.D.T
     assert np.allclose(coefficients.mT.numpy(), expected, atol=1e-4)
-    assert torch.allclose(inverse(coefficients.contiguous()), chunks, atol=1e-4)
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])

@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from node.demo import dct
 from node.demo.chunks import ChunkLayout
@@ -16,7 +15,6 @@ from node.demo.engine import (
     GradientError,
     quantise,
 )
-from node.demo.kernels.constants import ORTHOGONAL_GUESS
 from protocol.codec.payload import Header, PayloadShape, decode, encode
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
@@ -45,20 +43,17 @@ def as_numpy(tensors: dict[str, torch.Tensor | None]) -> dict[str, reference.Flo
 
 
 @pytest.mark.parametrize("value_bits", [1, 2, 4, 8])
-@pytest.mark.parametrize("recency", [0.0, 1.5])
 def test_steps_equal_the_reference_in_double_precision(
-    monkeypatch: pytest.MonkeyPatch, value_bits: int, recency: float
+    monkeypatch: pytest.MonkeyPatch, value_bits: int
 ) -> None:
     monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
-    settings = DemoSettings(0.6, top_k=24, value_bits=value_bits, recency=recency)
-    decays = [0.6] * 4 if not recency else [0.4, 4 / 7, 0.6, 0.6]
-    engine = Engine(LAYOUT, settings, "cpu")
+    engine = Engine(LAYOUT, DemoSettings(0.6, top_k=24, value_bits=value_bits), "cpu")
     author = reference.Author(LAYOUT.chunks)
-    for seed, decay in enumerate(decays):
+    for seed in range(4):
         engine.accumulate(gradients(seed))
         found = engine.extract().coefficients
         expected = author.step(
-            as_numpy(gradients(seed)), decay=decay, top_k=24, value_bits=value_bits
+            as_numpy(gradients(seed)), decay=0.6, top_k=24, value_bits=value_bits
         )
         assert np.array_equal(found.counts, expected.counts)
         # float32 may prefer another of two nearly equal coefficients, or round a value on a half
@@ -128,17 +123,6 @@ def test_reclaim_right_after_extract_restores_every_bit() -> None:
         assert not torch.equal(engine.momentum, before)
         engine.reclaim(extraction)
         assert torch.equal(engine.momentum.view(torch.int32), before.view(torch.int32))
-
-
-def test_an_older_momentum_forgets_more_slowly() -> None:
-    settings = DemoSettings(momentum_decay=0.999, recency=3.0)
-    decays = [settings.decay(count) for count in (1, 3, 2996, 2998, 10**9)]
-    assert decays == [1 / 4, 1 / 2, 2996 / 2999, 0.999, 0.999]
-    assert [DemoSettings(recency=0.0).decay(count) for count in (1, 2)] == [0.999, 0.999]
-    since = [
-        settings.decay(count) for count in range(401, 201, -1)
-    ]  # share of the 201st of 401 gradients
-    assert math.prod(since) == pytest.approx((201 / 401) ** 3, rel=0.02)
 
 
 def test_a_late_reclaim_is_as_if_nothing_had_been_taken() -> None:
@@ -217,51 +201,6 @@ def test_none_is_a_gradient_of_zeros() -> None:
     assert torch.equal(zeros.momentum, nones.momentum)
 
 
-def votes_of(engine: Engine, sent: Extraction) -> Tensor:
-    """Float64 [chunks, 64, 64]: remaining coefficients in units of their root mean square, and five
-    for each that was sent.
-    """
-    stayed = engine.momentum.mT.double()
-    votes = stayed / stayed.square().mean((1, 2), keepdim=True).sqrt().clamp(min=1e-30)
-    places = (
-        torch.arange(len(votes))[:, None],
-        sent.indices.long() // 64,
-        sent.indices.long() % 64,
-    )
-    return votes.index_put(places, 5.0 * sent.values.sign().double(), accumulate=True)
-
-
-def test_the_guess_is_the_update_of_sent_and_remaining_coefficients() -> None:
-    engine = engine_after(2)
-    sent = engine.extract()
-    before = engine.momentum.clone()
-    guess = engine.guess("sign", sent)
-    exact = 16 * np.sign(reference.D.T @ votes_of(engine, sent).numpy() @ reference.D)
-    assert guess.dtype == torch.int8
-    held = LAYOUT.gather({name: torch.ones(shape) for name, shape in SHAPES.items()}) > 0
-    assert (guess.numpy() == exact)[held.numpy()].mean() > 0.999
-    assert torch.equal(engine.momentum, before)
-
-
-def test_the_orthogonal_guess_moves_matrices_in_all_directions_alike_and_the_rest_by_the_sign() -> (
-    None
-):
-    layout = ChunkLayout.from_shapes({"matrix": (64, 128), "line": (50,)})
-    engine = Engine(layout, DemoSettings(), "cpu")
-    engine.momentum.normal_(generator=torch.Generator().manual_seed(0))
-    sent = engine.extract()
-    guess, signs = engine.guess("orthogonal", sent), engine.guess("sign", sent)
-    assert (layout.matrix_chunks, layout.chunks) == (2, 3)
-    assert torch.equal(guess[2:], signs[2:])
-    moved = guess[:2].double() / 16 / ORTHOGONAL_GUESS
-    directions = torch.linalg.svdvals(moved) / 8
-    assert directions.max() < 1.3
-    assert directions.median() > 0.6
-    wanted = torch.from_numpy(reference.D.T @ votes_of(engine, sent)[:2].numpy() @ reference.D)
-    left, _, right = torch.linalg.svd(wanted)
-    assert (moved * (left @ right)).sum() / (moved.norm() * (left @ right).norm()) > 0.9
-
-
 def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> None:
     engine = engine_after(2)
     other = Engine(LAYOUT, DemoSettings(), "cpu")
@@ -285,9 +224,6 @@ def test_the_momentum_survives_a_round_trip_and_a_foreign_one_is_refused() -> No
         {"momentum_decay": 1.0},
         {"momentum_decay": -0.1},
         {"momentum_decay": math.nan},
-        {"recency": -0.5},
-        {"recency": math.inf},
-        {"recency": math.nan},
         {"top_k": 0},
         {"top_k": 4097},
         {"value_bits": 3},

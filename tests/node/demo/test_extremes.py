@@ -15,10 +15,9 @@ from node.demo import dct
 from node.demo.aggregate import apply
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine, Extraction, quantise
-from node.demo.gradient_scaling import SCALES, GradientScaling, Scale
-from node.demo.plain import Plain, as_guess
+from node.demo.plain import Plain
 from node.demo.top_k import largest, largest_in_groups
-from node.demo.vote_sum import RULES, Contribution, Rule
+from node.demo.vote_sum import Contribution
 from protocol.codec.payload import Coefficients
 from protocol.limits import VOTE_SUM_MAX
 from tests.node.demo.conftest import MakeBackend, but_plain
@@ -54,8 +53,6 @@ SINGLE_ENTRIES = (
 RATES = (float(np.float32(0.004)), float(np.float32(0.9996)))
 
 Find = Callable[[Tensor, int], Tensor]
-
-by_both_rules = pytest.mark.parametrize("rule", RULES)
 
 
 def single_entry(value: float, place: int) -> Tensor:
@@ -117,15 +114,6 @@ def extractions(
     return found
 
 
-def guesses(make_backend: MakeBackend, rule: Rule, chunks: dict[str, Tensor]) -> list[Tensor]:
-    """The guess of the plain engine and that of one with the backend, int32, from what the plain
-    one sent and what stayed there.
-    """
-    (plain, sent), (engine, _) = extractions(make_backend, DemoSettings(), chunks)
-    engine.momentum.copy_(plain.momentum)
-    return [plain.guess(rule, sent).int(), engine.guess(rule, sent).int()]
-
-
 def bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(torch.int32)
 
@@ -156,36 +144,6 @@ def test_chunks_of_any_size_are_extracted_alike_and_values_stay_in_range(
         assert ((sent.values != 0) == (sent.previous != 0)).all()
         assert sent.values.abs().max() <= 1 << value_bits - 1
         assert (sent.values.sign() == sent.previous.sign()).all()
-
-
-@but_plain
-@by_both_rules
-def test_a_guess_is_in_range_and_alike_for_chunks_of_any_size(
-    make_backend: MakeBackend, rule: Rule
-) -> None:
-    plain, found = guesses(make_backend, rule, SANE)
-    for guess in (plain, found):
-        assert guess.abs().max() <= 127
-        assert not guess[0].any()
-    differences = dict(
-        zip(SANE, (plain != found).flatten(1).float().mean(1).tolist(), strict=False)
-    )
-    exact = {name for name in SANE if "zeros" in name or "one of" in name}
-    assert all(
-        difference == 0 if name in exact else difference < 0.02
-        for name, difference in differences.items()
-    ), differences
-
-
-@but_plain
-@by_both_rules
-def test_a_guess_from_nan_and_infinities_is_in_range_and_alike(
-    make_backend: MakeBackend, rule: Rule
-) -> None:
-    plain, found = guesses(make_backend, rule, ALL)
-    assert max(plain.abs().max(), found.abs().max()) <= 127
-    assert (plain != found).flatten(1).float().mean(1).max() < 0.02
-    assert not found[list(ALL).index("all")].any()
 
 
 @but_plain
@@ -230,10 +188,7 @@ def test_gradients_of_any_size_enter_alike_and_leave_the_momentum_finite(
 
 
 @but_plain
-@by_both_rules
-def test_parameters_of_any_size_change_bit_for_bit_alike(
-    make_backend: MakeBackend, rule: Rule
-) -> None:
+def test_parameters_of_any_size_change_bit_for_bit_alike(make_backend: MakeBackend) -> None:
     """By chunks without a vote, with one, and with the largest sum of votes."""
     counts = np.arange(LAYOUT.chunks, dtype=np.uint16) % 3
     places = (
@@ -252,37 +207,11 @@ def test_parameters_of_any_size_change_bit_for_bit_alike(
     for make in (Plain, make_backend):
         parameters = {"m": torch.empty(64, 64 * len(ALL)), "small": torch.full((50,), -0.0)}
         LAYOUT.scatter(chunks, parameters)
-        apply(LAYOUT, parameters, votes, *RATES, rule=rule, backend=make(LAYOUT))
+        apply(LAYOUT, parameters, votes, *RATES, backend=make(LAYOUT))
         stepped.append(parameters)
     plain, found = stepped
     assert all(torch.equal(bits(plain[name]), bits(found[name])) for name in plain)
     assert found["m"].isfinite().all()
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_scaled_gradients_of_any_size_stay_finite(scale: Scale) -> None:
-    tensors: dict[str, Tensor | None] = {
-        name: chunk.clamp(-1e15, 1e15) for name, chunk in SANE.items()
-    }
-    tensors |= {
-        f"scalar {value:g}": torch.tensor(value).clamp(-1e15, 1e15) for value in SINGLE_ENTRIES
-    }
-    scaling = GradientScaling(
-        scale, {name: tuple(t.shape) for name, t in tensors.items() if t is not None}, "cpu"
-    )
-    for _ in range(2):
-        given = {name: tensor.clone() for name, tensor in tensors.items() if tensor is not None}
-        scaling.scale_(given)
-        assert all(tensor.isfinite().all() for tensor in given.values())
-    assert not given["zeros"].any()
-
-
-@pytest.mark.parametrize("count", [1, 100])  # a vector of them, and a remainder
-def test_a_guess_made_of_any_float_is_in_range(count: int) -> None:
-    floats = torch.tensor([math.nan, math.inf, -math.inf, 1e38, -9.0, 7.9, -0.5, LEAST]).repeat(
-        count
-    )
-    assert as_guess(floats).tolist() == [0, 127, -127, 127, -127, 126, -8, 0] * count
 
 
 def test_quantised_values_of_any_floats_are_in_range() -> None:

@@ -3,13 +3,11 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import DemoSettings, Engine
-from node.demo.gradient_scaling import GradientScaling
 from node.demo.sign_audit import (
     Agreement,
     gradient_coefficients,
@@ -20,7 +18,7 @@ from protocol.codec.payload import Coefficients
 
 SHAPES = {"matrix": (256, 128), "small": (9,)}
 LAYOUT = ChunkLayout.from_shapes(SHAPES)
-SETTINGS = DemoSettings(top_k=64, recency=0)
+SETTINGS = DemoSettings(top_k=64)
 
 
 def gradients(seed: int) -> dict[str, Tensor | None]:
@@ -41,7 +39,7 @@ def flipped(sent: Coefficients) -> Coefficients:
 
 
 def test_an_author_agrees_with_its_own_gradient_and_its_opposite_never_does() -> None:
-    own = gradient_coefficients(LAYOUT, gradients(1), "plain")
+    own = gradient_coefficients(LAYOUT, gradients(1))
     found = sign_agreement(payload(1), own)
     assert found.share == 1.0
     assert found.compared == int(payload(1).counts.sum())
@@ -49,24 +47,14 @@ def test_an_author_agrees_with_its_own_gradient_and_its_opposite_never_does() ->
 
 
 def test_another_gradient_agrees_in_half_of_the_places() -> None:
-    other = gradient_coefficients(LAYOUT, gradients(2), "plain")
+    other = gradient_coefficients(LAYOUT, gradients(2))
     found = sign_agreement(payload(1), other)
     assert abs(found.share - 0.5) < 5 * found.sigma
 
 
 def test_a_momentum_agrees_with_the_gradient_that_is_a_part_of_it() -> None:
-    newest = gradient_coefficients(LAYOUT, gradients(4), "plain")
+    newest = gradient_coefficients(LAYOUT, gradients(4))
     assert 0.6 < sign_agreement(payload(1, 2, 3, 4), newest).share < 0.9
-
-
-@pytest.mark.parametrize("scale", ["plain", "even"])
-def test_each_scaling_of_gradients_is_that_of_a_new_author(scale: str) -> None:
-    engine, made = Engine(LAYOUT, SETTINGS, "cpu"), gradients(3)
-    GradientScaling(scale, LAYOUT.shapes, "cpu").scale_(made)  # type: ignore[arg-type]
-    engine.accumulate(made)
-    audited = gradient_coefficients(LAYOUT, gradients(3), scale)  # type: ignore[arg-type]
-    assert torch.equal(audited, engine.momentum)
-    assert sign_agreement(engine.extract().coefficients, audited).share == 1.0
 
 
 def test_a_copy_shares_all_places_and_two_authors_few() -> None:
@@ -79,7 +67,7 @@ def test_where_nothing_was_sent_nothing_is_said() -> None:
     empty = Coefficients(
         np.zeros(LAYOUT.chunks, np.uint16), np.zeros(0, np.uint16), np.zeros(0, np.int16)
     )
-    found = sign_agreement(empty, gradient_coefficients(LAYOUT, gradients(1), "plain"))
+    found = sign_agreement(empty, gradient_coefficients(LAYOUT, gradients(1)))
     assert found == Agreement(0, 0)
     assert math.isnan(found.share)
     assert math.isnan(found.sigma)

@@ -15,10 +15,10 @@ from node.replica.snapshot import Snapshots
 from protocol.errors import DataError, StorageError
 from protocol.ids import RunId
 from protocol.run_info import RunInfo
-from tests.support.tiny import tiny_spec
+from tests.support.tiny import DEMO, tiny_spec
 
 RUN = RunId("12" * 16)
-INFO = RunInfo(tiny_spec(), RUN, bytes(32))
+INFO = RunInfo(tiny_spec(overlap=0, algorithm=DEMO), RUN, bytes(32))
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ class Nodes:
         payload, _ = self.by_peer[peer].encoded(Header(RUN, round, peer), extraction)
         self.payloads[peer, round] = payload
         announced = wire.Announced(round=round, digest=sha256(payload), samples=4)
-        self.pending[peer] = Pending(wire.NodeMessage(announced=announced), extraction, RATE_BITS)
+        self.pending[peer] = Pending(wire.NodeMessage(announced=announced), extraction)
 
     def commit(self, round: int, mix: Mix | None, *authors: PeerId) -> Commit:
         made = [self.payloads[author, round] for author in authors]

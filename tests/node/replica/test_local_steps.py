@@ -59,7 +59,7 @@ def sent(
     extraction, shape = replica.extract(round), replica.shape
     payload = sealed(Header(RUN, round, author), extraction.body(shape), shape)
     announced = wire.Announced(round=round, digest=sha256(payload), samples=samples)
-    pending = Pending(wire.NodeMessage(announced=announced), extraction, RATE_BITS)
+    pending = Pending(wire.NodeMessage(announced=announced), extraction)
     return Entry(author, sha256(payload), len(payload), samples, samples), payload, pending
 
 
@@ -169,7 +169,7 @@ def test_with_overlap_the_model_goes_on_from_its_own_steps_and_then_from_the_com
     assert passes.next()
     since = {name: parameter.detach() - own[name] for name, parameter in working.items()}
     node.apply(commit(0, entry), [payload])
-    node.stand_at(None)
+    node.stand_at()
     for name, parameter in working.items():
         torch.testing.assert_close(parameter.detach(), node.committed[name] + since[name])
     residual = node.engine.momentum.clone()

@@ -28,8 +28,8 @@ VERSION_2 = b"LSP1\x02\x00\x91\x02"
 
 
 def replica(name: str) -> Replica:
-    algorithm = AlgorithmSpec(name=name, top_k=4, update="sign")  # type: ignore[arg-type]
-    spec = tiny_spec().model_copy(update={"algorithm": algorithm})
+    algorithm = AlgorithmSpec(name=name, top_k=4)  # type: ignore[arg-type]
+    spec = tiny_spec(overlap=0).model_copy(update={"algorithm": algorithm})
     return replica_for(spec, RUN, torch.device("cpu"), 1)
 
 

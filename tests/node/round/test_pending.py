@@ -7,7 +7,7 @@ from protocol import wire_pb2 as wire
 
 def pending(round: int) -> Pending:
     announcement = wire.NodeMessage(announced=wire.Announced(round=round))
-    return Pending(announcement, None, (0, 0))
+    return Pending(announcement, None)
 
 
 def test_a_round_is_extracted_then_announced_then_settled() -> None:

@@ -28,7 +28,7 @@ from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import CHANCE, WHOLE, Companion, Cross, Evidence, Source, WorkAudit
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
-from tests.support.tiny import tiny_spec
+from tests.support.tiny import DEMO, tiny_spec
 
 RUN = RunId("ab" * 16)
 AUTHOR, *OTHERS = [PeerId(f"{number:032x}") for number in range(4)]
@@ -248,7 +248,7 @@ def test_a_source_must_be_committed_in_its_own_round() -> None:
 
 
 def test_work_that_nobody_can_compute_again_is_no_evidence() -> None:
-    spec = tiny_spec(overlap=1)
+    spec = tiny_spec(overlap=1).model_copy(update={"algorithm": DEMO})
     named = spec.model_copy(
         update={"data": spec.data.model_copy(update={"manifest_sha256": "ab" * 32})}
     )
@@ -259,7 +259,7 @@ def test_work_that_nobody_can_compute_again_is_no_evidence() -> None:
     assert rule.misplaced(copied(WHOLE), spec) == "", "copies are told there too"
     rounds = named.rounds.model_copy(update={"audit_every": SPACING_ROUNDS})
     assert rule.misplaced(PROVEN, named.model_copy(update={"rounds": rounds})) == ""
-    assert "the run's own data" in rule.misplaced(PROVEN, tiny_spec(overlap=0))
+    assert "the run's own data" in rule.misplaced(PROVEN, tiny_spec(overlap=0, algorithm=DEMO))
     algorithm = spec.algorithm.model_copy(update={"name": "local_steps"})
     other = spec.model_copy(update={"algorithm": algorithm})
     assert "of demo alone" in rule.misplaced(copied(WHOLE), other)

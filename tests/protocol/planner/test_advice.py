@@ -127,17 +127,16 @@ def test_groups_of_near_nodes_make_hierarchical_gossip_quicker() -> None:
 
 
 def test_rounds_to_a_loss_are_told_where_a_study_has_them() -> None:
-    known = SPEC.model_copy(update={"top_k": 64})
-    document = plan(homes(*[20.0] * 4)).document(known)
+    document = plan(homes(*[20.0] * 4)).document(SPEC)
     rounds = {one["method"]: one["rounds_to_loss"] for one in document["methods"]}
     assert rounds == {
         "all-reduce": 140,
-        "demo": 150,
-        "demo-overlap": 250,
+        "demo": 390,
+        "demo-overlap": None,
         "gossip-adam": None,
         "diloco": None,
     }
-    assert "Time to a fixed loss" in words(homes(*[20.0] * 4), known)
+    assert "Time to a fixed loss" in words(homes(*[20.0] * 4))
     assert "Time to a fixed loss" not in words(
         homes(*[20.0] * 4), SPEC.model_copy(update={"top_k": 17})
     )

@@ -146,21 +146,21 @@ def test_one_thin_uplink_holds_up_an_all_reduce_more_than_an_exchange() -> None:
 
 
 def test_estimates_follow_the_speed_of_the_machine() -> None:
-    by_flops = estimated(None, 1e12, 10**6, 1000, "sign")
-    by_pass = estimated(by_flops.pass_s, None, 10**6, 1000, "sign")
+    by_flops = estimated(None, 1e12, 10**6, 1000, "votes")
+    by_pass = estimated(by_flops.pass_s, None, 10**6, 1000, "votes")
     assert by_flops.pass_s == pytest.approx(6e9 / 1e12)
     assert by_flops.backward_s == pytest.approx(2 * by_flops.forward_s)
     assert by_pass.demo_s == pytest.approx(by_flops.demo_s)
-    movements, orthogonal = (
-        estimated(None, 1e12, 10**6, 1000, what).demo_s for what in ("movements", "orthogonal")
+    movements, votes = (
+        estimated(None, 1e12, 10**6, 1000, what).demo_s for what in ("movements", "votes")
     )
-    assert by_flops.demo_s < movements < orthogonal
-    assert estimated(0.0, None, 10**6, 1000, "sign").demo_s == 0
+    assert by_flops.demo_s == votes < movements
+    assert estimated(0.0, None, 10**6, 1000, "votes").demo_s == 0
 
 
 def test_wrong_figures_are_named() -> None:
     with pytest.raises(SettingsError, match="got neither"):
-        estimated(None, None, 1, 1, "sign")
+        estimated(None, None, 1, 1, "votes")
     with pytest.raises(SettingsError, match="forward_s: expected 0 or more"):
         Compute(-1.0, 0.0)
     with pytest.raises(SettingsError, match="slower: expected factors above 0"):

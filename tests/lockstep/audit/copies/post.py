@@ -11,10 +11,10 @@ from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import CHUNK_ENTRIES
 from protocol.run_info import RunInfo
 from protocol.runfile import run_id
-from tests.support.tiny import tiny_spec
+from tests.support.tiny import DEMO, tiny_spec
 
 KEY = b"k" * 32
-SPEC = tiny_spec()
+SPEC = tiny_spec(overlap=0, algorithm=DEMO)
 INFO = RunInfo(SPEC, run_id(SPEC, KEY), KEY)
 SHAPE = PayloadShape(chunks=24, top_k=32, value_bits=1)
 A, B, C, D = (PeerId(f"{number + 1:032x}") for number in range(4))

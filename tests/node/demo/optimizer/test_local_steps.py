@@ -284,10 +284,10 @@ def test_local_steps_are_the_default_and_refuse_settings_that_would_count_for_no
     group = DeMo(model.parameters()).param_groups[0]
     assert (group["lr"], group["top_k"], group["inner"]) == (1.2e-2, 192, "muon")
     every = DeMo(model.parameters(), local_steps=0).param_groups[0]
-    assert (every["lr"], every["top_k"], every["update"]) == (3e-3, 32, "orthogonal")
+    assert (every["lr"], every["top_k"], every["momentum_decay"]) == (1e-3, 32, 0.999)
     assert "inner" not in every
-    with pytest.raises(SettingsError, match=r"expected no update with local_steps=5.*got 'sign'"):
-        DeMo(model.parameters(), update="sign")
+    with pytest.raises(SettingsError, match=r"expected no value_bits with local_steps=5.*got 2"):
+        DeMo(model.parameters(), value_bits=2)
 
 
 def test_groups_of_a_model_have_its_tables_apart_and_names() -> None:

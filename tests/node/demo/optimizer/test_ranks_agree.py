@@ -62,11 +62,8 @@ def settings_that_part(rank: int) -> Any:
         "lr": 0.005,
         "weight_decay": 0.1,
         "momentum_decay": 0.9,
-        "recency": 0.0,
         "top_k": 8,
         "value_bits": 2,
-        "update": "sign",
-        "gradients": "plain",
     }
     found = {}
     for name, value in changed.items():

@@ -39,7 +39,7 @@ from protocol.sections.retention import RetentionSpec
 from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
 from tests.node.test_process import NodeTask, coordinator_of
 from tests.node.test_trainer import Stage, ended, playing
-from tests.support.tiny import CONFIG, tiny_corpus, tiny_spec
+from tests.support.tiny import CONFIG, DEMO, tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -577,7 +577,7 @@ async def test_a_kill_between_announce_and_commit_changes_no_bit(
             each.open(2)
         third, third_again = await twin.announced(3), await again.announced(len(own) + 1)
         assert third.digest == third_again.digest, (
-            "the next gradients, momentum and guess are equal too"
+            "the next steps and what is left of them are equal too"
         )
         for each, each_task in ((twin, task), (again, task_again)):
             each.skip(2)
@@ -705,17 +705,16 @@ async def test_payloads_that_a_snapshot_has_passed_are_withdrawn_or_the_momentum
         again.skip(2)
 
 
-@pytest.mark.parametrize("part", ["parameter", "momentum", "sizes"])
+@pytest.mark.parametrize("part", ["parameter", "momentum"])
 async def test_a_saved_state_with_one_flipped_bit_is_not_used_and_that_is_said(
     corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
     path = tmp_path / "state"
-    replica = Replica(tiny_spec(), RUN, torch.device("cpu"), 1)
+    replica = Replica(tiny_spec(overlap=0, algorithm=DEMO), RUN, torch.device("cpu"), 1)
     genesis = replica.digest
     parts = {
         "parameter": next(iter(replica.committed.values())),
         "momentum": replica.engine.momentum,
-        "sizes": replica.scaling.state,
     }
     tensor = parts[part]
     tensor.view(-1)[:8] = 3.0
@@ -725,7 +724,7 @@ async def test_a_saved_state_with_one_flipped_bit_is_not_used_and_that_is_said(
     at = blob.index(torch.full((8,), 3.0).numpy().tobytes())
     blob[at] ^= 1
     path.write_bytes(blob)
-    fresh = Replica(tiny_spec(), RUN, torch.device("cpu"), 1)
+    fresh = Replica(tiny_spec(overlap=0, algorithm=DEMO), RUN, torch.device("cpu"), 1)
     assert fresh.load(path) is None
     assert fresh.digest == genesis
     assert "saved state cannot be used, starts from genesis" in caplog.text
