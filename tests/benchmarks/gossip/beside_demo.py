@@ -45,7 +45,8 @@ from protocol.runfile import ModelSpec
 from tests.benchmarks.gossip_adam.rounds import first_shorter
 from tests.benchmarks.links.measure import machine
 from tests.benchmarks.planner import line
-from tests.benchmarks.wan.links import Trial, algorithm_of, run
+from tests.benchmarks.wan.links import Trial, run
+from tests.benchmarks.wan.methods import algorithm_of
 from tests.benchmarks.wan.model import CONFIGS
 from tests.benchmarks.wan.results import Measurement, measured
 

@@ -2,11 +2,11 @@
 
 Eight nodes, each behind a line of its own in a laboratory of network namespaces, train 20 million
 parameters at a global batch of eight samples: by PyTorch's DistributedDataParallel, by hivemind, by
-DiLoCo, and by Lockstep with overlap 0 and 1 over gRPC and libp2p. Bytes, links, protocols and the
-optimizer's arithmetic are real; a forward and backward pass is a sleep (`model`). The number of
-steps to a fixed validation loss comes from one process that really trains (`curves`). Every new
-measurement is one file under out/, which the report merges into docs/results/data/wan.jsonl. Known
-trials are not measured again:
+DiLoCo, and by Lockstep with overlap 0 and 1 over gRPC and libp2p, and with local steps. Bytes,
+links, protocols and the optimizer's arithmetic are real; a forward and backward pass is a sleep
+(`model`). The number of steps to a fixed validation loss comes from one process that really trains
+(`curves`). Every new measurement is one file under out/, which the report merges into
+docs/results/data/wan.jsonl. Known trials are not measured again:
 
     python -m tests.benchmarks.wan --list
     python -m tests.benchmarks.wan                           all default trials, about an hour
@@ -74,8 +74,15 @@ DEFAULT = (
 )
 """Trials of the committed results, as patterns."""
 
-STEPS = {"ddp": (2, 4), "hivemind": (3, 4), "diloco": (3, 3), "lockstep": (8, 22)}
-"""Least and most steps of a trial, warm-up included; for DiLoCo inner steps before an outer one."""
+STEPS = {
+    "ddp": (2, 4),
+    "hivemind": (3, 4),
+    "diloco": (3, 3),
+    "lockstep": (8, 22),
+    "local steps": (4, 6),
+}
+"""Least and most steps of a trial, warm-up included; for DiLoCo inner steps before an outer one, of
+local steps their rounds."""
 
 TRIAL_S = 330.0
 """Time of a trial's steps, by prediction; a trial makes fewer steps to keep it, down to its
@@ -95,9 +102,10 @@ def trials(nodes: int, size: str, compute_s: float) -> list[Trial]:
             if slowed > 1 and METHODS[method].kind != "lockstep":
                 continue  # the others have little arithmetic of their own
             trial = Trial(profile, method, nodes, size, compute_s, slowed=slowed)
-            least, most = STEPS[METHODS[method].kind]
-            steps = max(least, min(most, int(TRIAL_S / slowed / predicted(trial).seconds)))
-            trial = replace(trial, steps=steps)
+            least, most = STEPS[trial.how.pace]
+            round_s = slowed * trial.how.round_steps * predicted(trial).seconds
+            rounds = max(least, min(most, int(TRIAL_S / round_s)))
+            trial = replace(trial, steps=rounds * trial.how.round_steps)
             if trial_s(trial) <= TRIAL_S_MAX:
                 found.append(
                     replace(

@@ -2,15 +2,15 @@
 --curves`.
 
 One process trains the network of the runs on links, on real text, by the functions that a node
-uses: eight authors of DeMo with payloads of real bytes, AdamW on the whole batch, Muon on the same
-(AdamW for embeddings and gains), and DiLoCo
-(Douillard et al., arXiv 2311.08105: eight workers take H steps of AdamW each; then Nesterov's step
-on the mean of their changes). All methods see the same samples in the same order. Learning rates
-are constant after a short warm-up, so that a curve does not depend on its length.
+uses: eight authors of DeMo or of local steps with payloads of real bytes, AdamW on the whole batch,
+Muon on the same (AdamW for embeddings and gains), and DiLoCo (Douillard et al., arXiv 2311.08105:
+eight workers take H steps of AdamW each; then Nesterov's step on the mean of their changes). All
+methods see the same samples in the same order. Learning rates are constant after a short warm-up,
+so that a curve does not depend on its length.
 
 Every rate of a method is trained for `SWEEP_STEPS`; the one with the least loss continues until the
-validation loss has reached `TARGET_NATS`. DiLoCo's parameters exist only after an outer step, so
-its curve has a point every H steps.
+validation loss has reached `TARGET_NATS`. Common parameters exist only after an outer step of
+DiLoCo and after a round of local steps, so their curves have points only there.
 """
 
 import copy
@@ -34,10 +34,11 @@ from node.system.files import replacing_file
 from tests.benchmarks.parity.baselines import ADAM_EPSILON, AdamW
 from tests.benchmarks.parity.cells import Cell, Task
 from tests.benchmarks.parity.demo import DemoAuthors, Traffic
-from tests.benchmarks.parity.local_steps import DenseMuon
+from tests.benchmarks.parity.local_steps import DenseMuon, LocalStepsAuthors
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.parity.train import Trainer
 from tests.benchmarks.wan.archive import Archive
+from tests.benchmarks.wan.methods import LOCAL_STEPS
 from tests.benchmarks.wan.model import CONFIGS
 
 AUTHORS = 8
@@ -159,6 +160,7 @@ class Curve:
 _ADAMW = Cell("adamw", 0.001, STEPS_MAX, authors=AUTHORS, warmup_steps=20, shape="constant")
 _SIGN = replace(_ADAMW, method="demo", gradients="even")
 _ORTHOGONAL = replace(_SIGN, update="orthogonal")
+_LOCAL_STEPS = replace(_ADAMW, method="local_steps", top_k=192, local_steps=LOCAL_STEPS)
 
 CURVES = {
     "adamw": Curve(_ADAMW, AdamW, (0.00025, 0.0005, 0.001)),
@@ -176,9 +178,14 @@ CURVES = {
         replace(_ORTHOGONAL, overlap=1, guess="own", top_k=64), DemoAuthors, (0.004, 0.003)
     ),
     "diloco": Curve(_ADAMW, DiLoCo, (0.00025, 0.0005), INNER_STEPS),
+    "local-steps": Curve(_LOCAL_STEPS, LocalStepsAuthors, (0.006,), 2 * LOCAL_STEPS),
 }
-"""Curves by the name that `methods` uses. Expected of Muon, before it was trained: 80 to 110 steps
-to the target, where AdamW needs 140, as it needs two thirds of AdamW's steps in the headline."""
+"""Curves by the name that `methods` uses; local steps have a point after every other round.
+
+Expected before they were trained: of Muon 80 to 110 steps to the target, where AdamW needs 140, as
+it needs two thirds of AdamW's steps in the headline. Of local steps 110 to 170: more than Muon,
+each of whose steps sees all eight samples, and fewer than the 250 that the default needs with the
+bytes of a step that these send (k = 32)."""
 
 
 Points = list[tuple[int, float]]

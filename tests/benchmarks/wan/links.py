@@ -33,7 +33,6 @@ from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.topology import Home, Plan
 from lockstep.wan.profiles import read_profiles
 from protocol.runfile import (
-    AlgorithmSpec,
     DataSpec,
     MembershipSpec,
     ModelSpec,
@@ -42,8 +41,13 @@ from protocol.runfile import (
     RunSpec,
     ScheduleSpec,
 )
-from protocol.sections.algorithm import MixingSpec
-from tests.benchmarks.wan.methods import METHODS, MIXING, Method
+from tests.benchmarks.wan.methods import (
+    METHODS,
+    MIXING,
+    STEPS_UNTIL_MEAN,
+    Method,
+    algorithm_of,
+)
 from tests.benchmarks.wan.model import CONFIGS, StepNote, read_notes
 from tests.benchmarks.wan.node import VARIABLE, StandIn
 from tests.benchmarks.wan.ranks import MATCHMAKING_S, Rank
@@ -59,9 +63,6 @@ COMPUTE_S = 2.0
 ROUND_MS = 600_000
 """Latest instant of every part of a round: rounds here end when all have announced, never by
 time."""
-
-STEPS_UNTIL_MEAN = 1_000_000
-"""Steps of a run of gossip Adam: a trial ends before its first mean of all, which takes minutes."""
 
 PAYLOAD_BYTES_MAX = 128 * 1024**2
 """Room for the parameters of the larger network in float32, which that mean would send."""
@@ -93,6 +94,11 @@ class Trial:
     def how(self) -> Method:
         """The method's settings."""
         return (METHODS | MIXING)[self.method]
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a run of Lockstep, the last one whole."""
+        return -(-self.steps // self.how.round_steps)
 
     @property
     def name(self) -> str:
@@ -324,35 +330,27 @@ class StandInCluster(WanCluster):
         )
 
 
-def algorithm_of(how: Method) -> AlgorithmSpec:
-    """The algorithm of a method of Lockstep; `SettingsError` for a record."""
-    how.require_runnable()
-    if how.topology:
-        mixing = MixingSpec(topology=how.topology, exchange="int8", mean_every=STEPS_UNTIL_MEAN)
-        return AlgorithmSpec(name="gossip-adam", mixing=mixing)
-    return AlgorithmSpec(name="demo", top_k=how.top_k)
-
-
 def run_spec(trial: Trial) -> RunSpec:
-    """The run of a trial: one sample per node and step."""
+    """The run of a trial: one sample per node and step, one step per round or H local ones."""
+    share = trial.how.round_steps
     return RunSpec(
         name="wan",
         model=ModelSpec(config=CONFIGS[trial.size]),
         data=DataSpec(corpus="tiny", sequence_length=64),
         algorithm=algorithm_of(trial.how),
         schedule=ScheduleSpec(
-            steps=trial.steps + (STEPS_UNTIL_MEAN if trial.how.topology else 0),
+            steps=trial.rounds + (STEPS_UNTIL_MEAN if trial.how.topology else 0),
             learning_rate=0.0005,
             warmup_steps=0,
         ),
         rounds=RoundsSpec(
-            compute_ms=ROUND_MS,
+            compute_ms=ROUND_MS * share,  # all could train the whole batch: equal shares
             publish_ms=ROUND_MS,
             exchange_ms=ROUND_MS,
             stretch=1,
             overlap=trial.how.overlap,
-            batch_samples_max=trial.nodes,
-            share_samples_first=1,
+            batch_samples_max=trial.nodes * share,
+            share_samples_first=share,
             quorum=trial.nodes,
             payload_bytes_max=PAYLOAD_BYTES_MAX,
         ),
@@ -372,7 +370,7 @@ def _run_lockstep(
     )
     with StandInCluster(settings, laboratory, trial) as cluster:
         cluster.start()
-        _until(trial, meter, lambda: _trained(cluster, trial.steps))
+        _until(trial, meter, lambda: _trained(cluster, trial.rounds))
         status = cluster.coordinator.status
     return {
         "rounds": status["steps"]["committed"],
@@ -385,8 +383,8 @@ def _run_lockstep(
     }
 
 
-def _trained(cluster: Cluster, steps: int) -> bool:
-    """Whether the run is over, or every node has noted these steps and one more; raises the last
+def _trained(cluster: Cluster, rounds: int) -> bool:
+    """Whether the run is over, or every node has noted these rounds and one more; raises the last
     words of a process that died.
     """
     for child in cluster.children:
@@ -394,4 +392,4 @@ def _trained(cluster: Cluster, steps: int) -> bool:
             raise RuntimeError(f"{child.name} ended with {child.exit_status}: {child.last_words()}")
     cluster.coordinator.refresh()
     status = cluster.coordinator.status
-    return cluster.finished or status.get("steps", {}).get("committed", 0) > steps + 1
+    return cluster.finished or status.get("steps", {}).get("committed", 0) > rounds + 1

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.errors import SettingsError
-from protocol.sections.algorithm import TopologyName
+from protocol.sections.algorithm import AlgorithmSpec, MixingSpec, TopologyName
+
+LOCAL_STEPS = 5
+"""Local steps of a round of Lockstep, where it makes any: one sample of each author in each."""
+
+STEPS_UNTIL_MEAN = 1_000_000
+"""Steps of a run of gossip Adam: a trial ends before its first mean of all, which takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +33,25 @@ class Method:
     top_k: int = 32
     topology: TopologyName | None = None
     """Of gossip Adam, with differences of one byte; None: votes."""
+    local_steps: int = 0
+    """H: the local steps of a round; 0: a round is one step of DeMo."""
+
+    @property
+    def round_steps(self) -> int:
+        """Steps from one exchange to the next; only DiLoCo's exchange has a note of its own."""
+        return self.local_steps or 1
+
+    @property
+    def pace(self) -> str:
+        """Name of the methods whose trials are equally long."""
+        return "local steps" if self.local_steps else self.kind
 
     @property
     def is_record(self) -> bool:
         """Whether only earlier releases could run it; its results stay."""
         rule = self.update, self.gradients, self.overlap
-        return self.kind == "lockstep" and not self.topology and rule != ("sign", "plain", 0)
+        is_demo = self.kind == "lockstep" and not (self.topology or self.local_steps)
+        return is_demo and rule != ("sign", "plain", 0)
 
     def require_runnable(self) -> None:
         """`SettingsError` for a record."""
@@ -64,6 +83,9 @@ METHODS = {
     "lockstep-1-grpc": Method("lockstep", "lockstep-1", overlap=1),
     "lockstep-1-grpc-orthogonal-k64": _orthogonal("lockstep-1-orthogonal-k64", overlap=1, top_k=64),
     "lockstep-1-libp2p": Method("lockstep", "lockstep-1", overlap=1, transport="libp2p"),
+    "lockstep-0-grpc-local5-k192": Method(
+        "lockstep", "local-steps", top_k=192, local_steps=LOCAL_STEPS
+    ),
 }
 """Methods by name, in the order of the report."""
 
@@ -77,3 +99,14 @@ MIXING = {
 }
 """DeMo as published, and gossip Adam, which `tests.benchmarks.gossip.beside_demo` sets beside each
 other; the report of the methods leaves them out, as they have no curve of this network."""
+
+
+def algorithm_of(how: Method) -> AlgorithmSpec:
+    """The algorithm of a method of Lockstep; `SettingsError` for a record."""
+    how.require_runnable()
+    if how.topology:
+        mixing = MixingSpec(topology=how.topology, exchange="int8", mean_every=STEPS_UNTIL_MEAN)
+        return AlgorithmSpec(name="gossip-adam", mixing=mixing)
+    if how.local_steps:
+        return AlgorithmSpec(name="local_steps", top_k=how.top_k, local_samples=1)
+    return AlgorithmSpec(name="demo", top_k=how.top_k)

@@ -3,9 +3,10 @@
     python -m tests.benchmarks.wan.node join ...
 
 Three things are replaced before the command starts, as the environment says. `TrainingModel.passes`
-draws its samples, sleeps and leaves the pool's gradients; DeMo's arithmetic (gradients into
-momentum, extract, encode, decode, apply, digest, guess) is timed; and the steps are noted. In slow
-motion gossip has as much more patience. Everything else is the product's.
+draws its samples, sleeps and leaves the pool's gradients; the arithmetic of DeMo (gradients into
+momentum, extract, encode, decode, apply, digest, guess) and of local steps (Muon and AdamW,
+movement into residual, the same) is timed; and the steps, local ones too, are noted. In slow motion
+gossip has as much more patience. Everything else is the product's.
 """
 
 import functools
@@ -23,8 +24,10 @@ import torch
 
 from lockstep.cli import main as lockstep
 from node import own_replica
+from node.demo.local_steps.optimizer import LocalOptimizer
 from node.model.training import RoundWork, Tokens, TrainingModel
 from node.replica.gossip_adam import GossipAdamReplica
+from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
 from node.round.own_payloads import OwnPayloads
 from tests.benchmarks.wan.model import GradientPool, Notes
@@ -41,6 +44,9 @@ ARITHMETIC = (
     (GossipAdamReplica, "stand_at"),
     (GossipAdamReplica, "accumulate"),
     (GossipAdamReplica, "apply"),
+    (LocalOptimizer, "step"),
+    (LocalStepsReplica, "stand_at"),
+    (LocalStepsReplica, "accumulate"),
 )
 """Functions of a round that compute and neither wait nor send."""
 
@@ -79,7 +85,7 @@ def stand_in(settings: StandIn) -> None:
 
 
 class OnePass:
-    """A round's work in one pass, which waits and takes gradients from the pool."""
+    """The work of a round or a local step in one pass: waits, and takes the pool's gradients."""
 
     steps = count()
 

@@ -8,8 +8,10 @@ waits:
                 which travel behind the next step
     diloco      ddp's bytes once in H steps, nothing meanwhile
     lockstep    n-1 payloads; behind the computation with overlap 1
+    local steps the same once in H steps, with a scale of one byte for each chunk
 
-A step lasts from the beginning of its computation to that of the next one. Computing is the sleep
+A step lasts from the beginning of its computation to that of the next one; a local step is a part
+of its round, exchange included, which lasts until the next round begins. Computing is the sleep
 in place of the forward and backward pass, and the time in the optimizer's own arithmetic, on a
 machine where eight nodes share two cores. `computing_alone` counts only the core time of that
 arithmetic, as if waits for a core were idle. In slow motion all times but core times are divided by
@@ -37,8 +39,9 @@ from tests.benchmarks.wan.links import Seen, Trial
 from tests.benchmarks.wan.methods import METHODS
 from tests.benchmarks.wan.model import CONFIGS, StepNote, shapes
 
-WARMUP = {"ddp": 1, "hivemind": 1, "diloco": 1, "lockstep": 2}
-"""Number of first steps, by kind, that are not counted: connections are new and windows small."""
+WARMUP = {"ddp": 1, "hivemind": 1, "diloco": 1, "lockstep": 2, "local steps": 1}
+"""Number of first steps or rounds, by pace, that are not counted: connections are new and windows
+small."""
 
 Span = tuple[StepNote, float]
 """A step and the instant of its end."""
@@ -114,7 +117,9 @@ def predicted(trial: Trial, link: HomeLink | None = None) -> Prediction:
     if kind == "hivemind":
         return Prediction(4 * dense, max(trial.compute_s + 2 * dense / rate, 4 * dense / rate))
     layout = ChunkLayout.from_shapes(shapes(CONFIGS[trial.size]))
-    sent = (trial.nodes - 1) * layout.chunks * chunk_bits(trial.how.top_k) / 8
+    scale_bits = 8 if trial.how.local_steps else 0
+    round_bits = layout.chunks * (chunk_bits(trial.how.top_k) + scale_bits)
+    sent = (trial.nodes - 1) * round_bits / 8 / trial.how.round_steps
     hidden = trial.how.overlap
     return Prediction(
         sent, max(trial.compute_s, sent / rate) if hidden else trial.compute_s + sent / rate
@@ -130,20 +135,22 @@ def measured(trial: Trial, seen: Seen) -> Measurement:
     """The measurement made from a trial's notes and its lines' counters; `DataError` for too few
     steps.
     """
-    seen = at_the_speed_of_life(seen, trial.slowed)
-    warmup = WARMUP[trial.how.kind]
+    seen = in_rounds(at_the_speed_of_life(seen, trial.slowed), trial.how.round_steps)
+    warmup = WARMUP[trial.how.pace]
     spans = [_spans(notes) for notes in seen.notes]
     steps = [[span for span in own if not span[0].sync][warmup:] for own in spans]
     syncs = [[span for span in own if span[0].sync] for own in spans]
     if not all(steps) or (trial.method == "diloco" and not all(syncs)):
         counts = [len(own) for own in spans]
         raise DataError(
-            f"{trial.name}: expected more than {warmup} steps of every node, got {counts}"
+            f"{trial.name}: expected more than {warmup} steps or rounds of every node, got {counts}"
         )
     share = 1 / INNER_STEPS  # of an outer step in every inner one
     sync_s = fmean(_length(span) for own in syncs for span in own) if any(syncs) else 0.0
+    part = 1 / trial.how.round_steps  # of a round in every local step
     step_s = [
-        fmean(map(_length, at_once)) + share * sync_s for at_once in zip(*steps, strict=False)
+        part * fmean(map(_length, at_once)) + share * sync_s
+        for at_once in zip(*steps, strict=False)
     ]
     up, down = zip(
         *(_bytes(seen, node, steps[node], syncs[node]) for node in range(trial.nodes)), strict=True
@@ -164,13 +171,13 @@ def measured(trial: Trial, seen: Seen) -> Measurement:
         parameters=parameters_of(trial.size),
         compute_s=trial.compute_s,
         step_s=tuple(round(value, 3) for value in step_s),
-        up_bytes=round(fmean(up)),
-        down_bytes=round(fmean(down)),
-        up_bytes_most=round(max(up)),
+        up_bytes=round(part * fmean(up)),
+        down_bytes=round(part * fmean(down)),
+        up_bytes_most=round(part * max(up)),
         computing=round((compute_s + arithmetic_s) / whole_s, 4),
         computing_alone=round((compute_s + alone_s) / whole_s, 4),
-        arithmetic_s=round(arithmetic_s, 3),
-        arithmetic_cpu_s=round(alone_s, 3),
+        arithmetic_s=round(part * arithmetic_s, 3),
+        arithmetic_cpu_s=round(part * alone_s, 3),
         facts=seen.facts | ({"sync_s": round(sync_s, 2)} if sync_s else {}),
         slowed=trial.slowed,
     )
@@ -190,6 +197,26 @@ def at_the_speed_of_life(seen: Seen, slowed: int) -> Seen:
         notes=tuple([on_that_clock(note) for note in notes] for notes in seen.notes),
         crossed=lambda node, from_s, until_s: seen.crossed(node, from_s * slowed, until_s * slowed),
     )
+
+
+def in_rounds(seen: Seen, steps: int) -> Seen:
+    """Observations with a note for each whole round of this many steps, whose times are theirs
+    together.
+    """
+    return replace(seen, notes=tuple(_whole_rounds(own, steps) for own in seen.notes))
+
+
+def _whole_rounds(notes: Sequence[StepNote], steps: int) -> list[StepNote]:
+    firsts = range(0, len(notes) - steps, steps)
+    found = []
+    for first in firsts:
+        own = notes[first : first + steps]
+        sums = {
+            name: sum(getattr(note, name) for note in own)
+            for name in ("compute_s", "arithmetic_s", "arithmetic_cpu_s")
+        }
+        found.append(replace(own[0], **sums))
+    return [*found, *notes[len(firsts) * steps :][:1]]
 
 
 def _spans(notes: Sequence[StepNote]) -> list[Span]:

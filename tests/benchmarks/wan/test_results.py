@@ -6,13 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from coordinator.machine.pacing import samples_per_share
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from node.model.build import build_model, named_parameters_once
 from protocol.errors import DataError, SettingsError
+from protocol.ids import PeerId
 from tests.benchmarks.engine.shapes import llama_20m
 from tests.benchmarks.wan import __main__ as wan
 from tests.benchmarks.wan.links import Seen, Trial, group_sizes, interpolated, run_spec
-from tests.benchmarks.wan.methods import METHODS
+from tests.benchmarks.wan.methods import LOCAL_STEPS, METHODS
 from tests.benchmarks.wan.model import (
     CONFIGS,
     GradientPool,
@@ -27,6 +29,8 @@ from tests.benchmarks.wan.results import (
     parameters_of,
     predicted,
 )
+
+LOCAL = "lockstep-0-grpc-local5-k192"
 
 # ---- the network and its gradients
 
@@ -106,6 +110,12 @@ def test_lockstep_sends_seven_payloads_and_hides_them_with_overlap() -> None:
     assert late.seconds == pytest.approx(2.0 + late.bytes / 2.5e6)
 
 
+def test_local_steps_send_seven_payloads_with_scales_once_in_a_round() -> None:
+    found = predicted(Trial("cable", LOCAL))
+    assert found.bytes == pytest.approx(7 * 819_500 / 5, rel=0.02)
+    assert found.seconds == pytest.approx(2.0 + found.bytes / 2.5e6)
+
+
 def test_a_line_that_is_slower_down_than_up_is_the_bound() -> None:
     link = HomeLink(LinkDirection(16_000_000), LinkDirection(8_000_000))
     assert predicted(Trial("cable", "ddp"), link).seconds == pytest.approx(
@@ -123,6 +133,8 @@ def test_a_trial_on_a_slow_line_makes_fewer_steps_or_is_left_out() -> None:
     known = {trial.name: trial for trial in wan.trials(8, "20m", 2.0)}
     assert known["cable-lockstep-1-grpc"].steps == 22
     assert 8 <= known["dsl-poor-lockstep-1-grpc"].steps < 22
+    assert (known[f"cable-{LOCAL}"].rounds, known[f"cable-{LOCAL}"].steps) == (6, 30)
+    assert known[f"dsl-poor-{LOCAL}"].rounds == 4
     assert "dsl-poor-ddp" not in known
     assert "dsl-poor-diloco" not in known
     assert all(wan.trial_s(trial) <= wan.TRIAL_S_MAX for trial in known.values())
@@ -175,7 +187,17 @@ def test_a_step_of_diloco_is_an_inner_one_and_a_fiftieth_of_the_outer_one() -> N
     assert found.facts["sync_s"] == 100
 
 
-@pytest.mark.parametrize("method", ["ddp", "lockstep-1-grpc", "diloco"])
+def test_a_local_step_is_a_fifth_of_its_round_from_its_beginning_to_that_of_the_next() -> None:
+    rounds = (90, 0, 0, 0, 10), (3, 2, 2, 2, 11), (1, 1, 1, 1, 6)
+    notes = steps(*(length for each in rounds for length in each))[:-1]  # the last never ends
+    found = measured(Trial("cable", LOCAL, nodes=2, size="tiny"), seen(notes, notes))
+    assert found.step_s == (20 / LOCAL_STEPS,), "the first round is left out, the last has no end"
+    assert (found.up_bytes, found.up_bytes_most) == (105 * 20 / 5, 110 * 20 / 5)
+    assert (found.arithmetic_s, found.arithmetic_cpu_s) == (1.0, 0.5)
+    assert found.computing == pytest.approx(5 * 3.0 / 20)
+
+
+@pytest.mark.parametrize("method", ["ddp", "lockstep-1-grpc", "diloco", LOCAL])
 def test_too_few_steps_are_an_error_that_names_the_trial(method: str) -> None:
     with pytest.raises(DataError, match=f"cable-{method}"):
         measured(Trial("cable", method, nodes=2), seen(steps(1), steps(1, 1, 1, 1)))
@@ -216,3 +238,22 @@ def test_the_methods_of_the_former_default_are_kept_and_not_run() -> None:
     for name in records:
         with pytest.raises(SettingsError, match="no release runs that any more"):
             run_spec(Trial("cable", name))
+
+
+def test_every_node_makes_the_same_number_of_local_steps_of_one_sample() -> None:
+    trial = Trial("cable", LOCAL, nodes=8, steps=30, compute_s=2.0, slowed=32)
+    spec = run_spec(trial)
+    assert (spec.algorithm.local_samples, spec.schedule.steps) == (1, 6)
+    peers = [PeerId(f"{number:032x}") for number in range(8)]
+    slow = 1000 // (2 * 32)  # thousandths of a sample a second
+    unlike = {peer: (slow - number // 2, 0) for number, peer in enumerate(peers)}
+    for speeds in (dict.fromkeys(peers, (0, 0)), unlike):
+        shares = samples_per_share(speeds, spec.rounds, spec.rounds.compute_ms)
+        assert set(shares.values()) == {LOCAL_STEPS}
+
+
+def test_a_trial_asks_its_methods_algorithm_of_the_run() -> None:
+    runnable = {name: method for name, method in METHODS.items() if not method.is_record}
+    for name, method in runnable.items():
+        algorithm = run_spec(Trial("cable", name)).algorithm
+        assert (algorithm.moves, algorithm.top_k) == (method.local_steps > 0, method.top_k)

@@ -200,6 +200,20 @@ def test_lockstep_trains_to_equal_digests_with_computing_stood_for(tmp_path: Pat
 
 @needs_ground
 @pytest.mark.slow
+def test_local_steps_make_equal_rounds_and_exchange_once_in_each(tmp_path: Path) -> None:
+    trial, found = smoke(tmp_path, "lockstep-0-grpc-local5-k192", steps=20)
+    assert (found.facts["rounds"], found.facts["digests_agreed"]) == (4, True)
+    assert [len(notes) for notes in found.notes] == [19, 19], "the last step has no end"
+    up, _ = found.crossed(0, 0.0, math.inf)
+    assert up > 4 * found.facts["payload_bytes"]
+    result = measured(trial, found)
+    assert len(result.step_s) == 2
+    assert result.seconds > trial.compute_s
+    assert result.arithmetic_s > 0
+
+
+@needs_ground
+@pytest.mark.slow
 def test_hivemind_averages_with_all_peers(tmp_path: Path) -> None:
     trial, found = smoke(
         tmp_path, "hivemind", steps=3, compute_s=2.0, matchmaking_s=3.0, averaging_s=30.0
