@@ -14,6 +14,8 @@ from coordinator.machine.operator.acts import REASON_MAX, Act, Demote, Ordered, 
 from coordinator.sequencer import Sequencer
 from protocol import wire_pb2 as wire
 from protocol.audit import rule
+from protocol.audit.shares import unlike
+from protocol.audit.thresholds import thresholds_of
 from protocol.codec.commits import Commit, open_commit
 from protocol.codec.evidence import Evidence, SignedEvidence, open_evidence
 from protocol.errors import RemoteProtocolError, SettingsError
@@ -63,15 +65,18 @@ class EvidenceDesk:
     def _flaw(self, evidence: Evidence, public_key: bytes) -> str:
         """Why the evidence changes no standing, in a sentence; empty when it does."""
         spec = self._sequencer.rounds.spec
-        found = rule.flaw(evidence) or rule.misplaced(evidence, spec)
+        found = rule.flaw(evidence, thresholds_of(spec)) or rule.misplaced(evidence, spec)
         return found or self._unfounded(evidence, public_key)
 
     def _unfounded(self, evidence: Evidence, public_key: bytes) -> str:
+        by = thresholds_of(self._sequencer.rounds.spec)
         for audit in evidence.audits:
             commit = self._commit(audit.round)
             if flaw := rule.unfounded(evidence.author, audit, commit):
                 return flaw
             if flaw := rule.undrawn(evidence, audit, public_key, commit):
+                return flaw
+            if flaw := unlike(evidence, audit, commit, by):
                 return flaw
             source = audit.source
             if source is None or rule.is_foreign(audit):

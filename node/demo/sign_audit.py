@@ -7,6 +7,9 @@ the signs of its largest momentum, of which the newest gradient is a part: an ho
 it in most places, one that did part of its work in fewer, noise in half of them. A copy shares its
 places with the payload that it was copied from.
 
+With local steps the movement of the same steps takes the place of the gradient: an author sends the
+signs of what it moved and did not say yet.
+
 Nothing here decides. How far honest authors agree depends on the network, the round and k:
 `tests.benchmarks.work_audit` measures it, and only what was measured may become a threshold. It
 holds for rounds whose gradients are taken at the committed parameters, which is not so where rounds

@@ -14,7 +14,8 @@ choose among many audits those that happen to be low: its lots draw the rounds
 
 All shares are in ten-thousandths, and what is not whole is made of square roots and divisions
 alone, so that the same evidence has the same verdict on every machine. Where the thresholds of work
-come from stands in `lockstep.audit.work.judge`, and of copies in `lockstep.audit.copies.judge`.
+come from stands in `lockstep.audit.work.judge`, and of copies in `lockstep.audit.copies.judge`;
+those that differ between algorithms are in `protocol.audit.thresholds`.
 """
 
 import itertools
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.audit.lots import is_own
+from protocol.audit.thresholds import DEMO, Thresholds
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import (
     CHANCE,
@@ -48,18 +50,10 @@ SPACING_ROUNDS: Final = 8
 """Rounds from one audit of an author to the next, at least, as measured: the momentum of a few
 rounds is much the same, and its dips are one dip."""
 
-TELLING: Final = 6200
-"""Least agreement of companions beside which an author is judged: below it, honest work could not
-be told from other work."""
-
 FAR_AUDITS: Final = 3
 """Audits far below, among the last `FAR_AMONG`, that make a verdict."""
 
 FAR_AMONG: Final = 4
-
-OPPOSED: Final = 3000
-"""Agreement below which one audit is a verdict, in any round: half way from turned signs to chance
-and more."""
 
 OPPOSED_COMPARED: Final = 256
 """Fewest signs of which that is said."""
@@ -95,6 +89,10 @@ COPIES: Final = 3
 
 AMONG_ROUNDS: Final = 256
 
+OPPOSED_ODDS: Final = 40
+"""Square of the standard deviations of chance by which turned signs lie below it, at least: that is
+once in ten thousand million audits."""
+
 CROSS_ODDS: Final = 41
 """Square of the standard deviations of chance by which a copy follows the gradient of its source's
 author and not its own: once in ten thousand million, as for turned signs. Honest payloads followed
@@ -104,19 +102,19 @@ BITS_OF_A_BYTE: Final = 8
 """Signs that one byte of a payload holds, at most."""
 
 
-def flaw(evidence: Evidence) -> str:
+def flaw(evidence: Evidence, by: Thresholds = DEMO) -> str:
     """Why the evidence's own numbers prove nothing, in one sentence; empty when they prove what it
-    finds. The log is not asked (`unfounded`).
+    finds. `by` are the thresholds of the run. The log is not asked (`unfounded`).
     """
     match evidence.finding:
         case "copied work":
             return _copies_flaw(evidence)
         case "less work":
-            return _beside_flaw(evidence.audits) or _less_flaw(evidence)
+            return _beside_flaw(evidence.audits, by) or _less_flaw(evidence)
         case "other work" if _says_opposed(evidence):
-            return _opposed_flaw(evidence.audits[0])
+            return _opposed_flaw(evidence.audits[0], by)
         case "other work":
-            return _beside_flaw(evidence.audits) or _far_flaw(evidence.audits)
+            return _beside_flaw(evidence.audits, by) or _far_flaw(evidence.audits)
 
 
 def is_of_old_form(evidence: Evidence) -> bool:
@@ -131,8 +129,11 @@ def is_of_old_form(evidence: Evidence) -> bool:
 
 def misplaced(evidence: Evidence, spec: RunSpec) -> str:
     """Why nobody can tell in a run what the evidence says; empty where one can."""
-    if spec.algorithm.name != "demo":
-        return f"expected evidence in a run of demo alone, this one is of {spec.algorithm.name}"
+    if spec.algorithm.mixes:
+        return (
+            "expected evidence in a run whose nodes have one model, this one is of "
+            f"{spec.algorithm.name}"
+        )
     worked = [audit for audit in evidence.audits if audit.source is None or audit.cross]
     if not worked:
         return ""
@@ -205,9 +206,11 @@ def _uncommitted(round: int, author: PeerId, digest: Digest) -> str:
 # ---- work
 
 
-def is_opposed(audit: WorkAudit) -> bool:
+def is_opposed(audit: WorkAudit, by: Thresholds = DEMO) -> bool:
     """Whether the signs of a payload are turned."""
-    return audit.agreement < OPPOSED and audit.compared >= OPPOSED_COMPARED
+    against = 2 * (CHANCE - audit.agreement)
+    is_sure = against * against * audit.compared >= OPPOSED_ODDS * WHOLE * WHOLE
+    return audit.agreement < by.opposed and audit.compared >= OPPOSED_COMPARED and is_sure
 
 
 def is_far(audit: WorkAudit) -> bool:
@@ -254,17 +257,17 @@ def _says_opposed(evidence: Evidence) -> bool:
     return len(evidence.audits) == 1 and evidence.audits[0].expected == CHANCE
 
 
-def _opposed_flaw(audit: WorkAudit) -> str:
-    if is_opposed(audit) and not audit.companions:
+def _opposed_flaw(audit: WorkAudit, by: Thresholds) -> str:
+    if is_opposed(audit, by) and not audit.companions:
         return ""
     return (
-        f"expected turned signs, in less than {_percent(OPPOSED)} % of at least {OPPOSED_COMPARED} "
-        f"signs those of the gradient, got {_percent(audit.agreement)} % of {audit.compared} in "
-        f"round {audit.round}"
+        f"expected turned signs, in less than {_percent(by.opposed)} % of at least "
+        f"{OPPOSED_COMPARED} signs those of what was computed again, got "
+        f"{_percent(audit.agreement)} % of {audit.compared} in round {audit.round}"
     )
 
 
-def _beside_flaw(audits: Sequence[WorkAudit]) -> str:
+def _beside_flaw(audits: Sequence[WorkAudit], by: Thresholds) -> str:
     """Why audits cannot be held against an author beside others."""
     for audit in audits:
         where = f"in round {audit.round}"
@@ -284,10 +287,10 @@ def _beside_flaw(audits: Sequence[WorkAudit]) -> str:
                 f"expected the median of the companions, {_percent(median)} %, as what honest work "
                 f"agrees in, got {_percent(audit.expected)} % {where}"
             )
-        if audit.expected < TELLING:
+        if not by.tells(audit.expected, audit.compared):
             return (
-                f"expected companions that agree in {_percent(TELLING)} % of signs or more, got "
-                f"{_percent(audit.expected)} % {where}, which is next to chance"
+                f"expected companions that agree in {_percent(by.telling)} % of signs or more, got "
+                f"{_percent(audit.expected)} % of {audit.compared} {where}, which is next to chance"
             )
     for before, after in itertools.pairwise(audits):
         if after.round - before.round < SPACING_ROUNDS:

@@ -1,19 +1,18 @@
 """How far honest payloads are alike: `python -m tests.benchmarks.copies`.
 
-The parity study's network and text, and honest authors of DeMo as published. Of each round
-every pair of payloads of that round, and every pair of one of them and one of the last rounds, is
+The parity study's network and text, and honest authors of DeMo as published or, with
+`--local-steps H`, of rounds of H local steps (`tests.benchmarks.work_audit`). Of each round every
+pair of payloads of that round, and every pair of one of them and one of the last rounds, is
 compared whole (`lockstep.audit.copies.likeness`), and each author's signs with those of the others
-of its round. Every `--young` steps all authors begin again
-without momentum, at the same time. Printed as JSON (`--json PATH`: added to a list there): number,
-median, 999 and 9999 of ten thousand, and most, before and from round `EARLY_ROUNDS` on.
+of its round. Every `--young` rounds all authors begin again without momentum, at the same time.
+Printed as JSON (`--json PATH`: added to a list there): number, median, 999 and 9999 of ten
+thousand, and most, before and from round `EARLY_ROUNDS` on.
 """
 
-import argparse
 import json
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -25,9 +24,7 @@ from lockstep.audit.copies.likeness import Sketch, drawn_chunks, likeness, sketc
 from protocol.audit.rule import EARLY_ROUNDS
 from protocol.codec.payload import Coefficients
 from protocol.ids import PeerId, sha256
-from tests.benchmarks.parity.cells import Task
-from tests.benchmarks.parity.task import Fixture, open_corpus
-from tests.benchmarks.work_audit import Study, cell_of
+from tests.benchmarks.work_audit.options import asked, study_of
 
 ROUNDS_BACK = 4
 """Earlier rounds that each is compared with."""
@@ -66,25 +63,14 @@ def spread(found: Sequence[float]) -> Mapping[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    program = "python -m tests.benchmarks.copies"
-    parser = argparse.ArgumentParser(prog=program, description=__doc__)
-    parser.add_argument("--json", type=Path, help="file for the result")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--authors", type=int, default=4)
-    parser.add_argument("--top-k", type=int, default=32)
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = asked("python -m tests.benchmarks.copies", __doc__, 400)
     parser.add_argument("--young", type=int, default=0, help="life of all momenta; 0: no end")
     wanted = parser.parse_args()
     torch.set_num_threads(1)
-    task = replace(Task(), layers=wanted.layers, hidden=wanted.hidden)
-    cell = cell_of(wanted.authors, wanted.steps, wanted.top_k, wanted.seed)
     found: dict[str, dict[str, list[float]]] = {"early": defaultdict(list)}
     found["later"] = defaultdict(list)
     with tempfile.TemporaryDirectory() as scratch:
-        corpus = open_corpus(Path(scratch) / "corpus")
-        study = Study(Fixture(task, cell, corpus), corpus.samples(task.sequence_length))
+        study = study_of(wanted, Path(scratch))
         earlier: deque[Sent] = deque(maxlen=ROUNDS_BACK)
         for number in range(wanted.steps):
             if wanted.young and number % wanted.young == 0:
@@ -96,9 +82,8 @@ def main() -> None:
             shares = turned(sketches(sent)).values()
             when["turned against the others"].extend(share for share, _ in shares)
             earlier.append(sent)
-    names = ("steps", "authors", "top_k", "layers", "hidden", "seed", "young")
     document = {
-        "settings": {name: getattr(wanted, name) for name in names},
+        "settings": {name: value for name, value in vars(wanted).items() if name != "json"},
         **{
             when: {kind: spread(values) for kind, values in kinds.items()}
             for when, kinds in found.items()

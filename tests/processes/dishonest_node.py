@@ -7,15 +7,17 @@ OPTIONS` is `lockstep join OPTIONS`.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from lockstep.cli import main
+from node.demo.device_packing import coefficients_of
 from node.demo.engine import Extraction
 from node.replica.replica import Replica
 from protocol.codec.commits import Commit
-from protocol.codec.payload import Body, Header, PayloadShape, decode
+from protocol.codec.payload import Body, Header, PayloadShape, body_of, decode
 from protocol.limits import CHUNK_ENTRIES
 
 _random = torch.Generator().manual_seed(7)
@@ -26,7 +28,10 @@ def _noise(extraction: Extraction, shape: PayloadShape) -> Body:
     order = torch.rand(chunks, CHUNK_ENTRIES, generator=_random).argsort(1)
     indices = order[:, :top_k].sort(1).values.to(torch.int16)
     values = 2 * torch.randint(0, 2, (chunks, top_k), generator=_random, dtype=torch.int16) - 1
-    return extraction.backend.pack(indices, values, shape)
+    if extraction.scales is None:
+        return extraction.backend.pack(indices, values, shape)
+    scales = extraction.scales.numpy()
+    return body_of(replace(coefficients_of(indices, values), scales=scales), shape)
 
 
 def make_noise() -> None:

@@ -29,7 +29,11 @@ STEPS = 100_000
 PATIENCE_S = 240.0
 
 
-def run_file(directory: Path, data: Path) -> Path:
+DEMO = AlgorithmSpec(name="demo", top_k=64)
+LOCAL_STEPS = AlgorithmSpec(name="local_steps", top_k=192, local_samples=4)
+
+
+def run_file(directory: Path, data: Path, algorithm: AlgorithmSpec) -> Path:
     """A run without overlap whose file names its data."""
     work = {"batch_samples_max": 64, "share_samples_first": 16}
     spec = tiny_spec(steps=STEPS, overlap=0, members=HONEST + 1, quorum=2, **work)
@@ -39,7 +43,7 @@ def run_file(directory: Path, data: Path) -> Path:
         path,
         spec.model_copy(
             update={
-                "algorithm": AlgorithmSpec(name="demo", top_k=64),
+                "algorithm": algorithm,
                 "data": spec.data.model_copy(update={"manifest_sha256": manifest}),
             }
         ),
@@ -65,14 +69,16 @@ def dishonest(kind: str, directory: Path, data: Path, address: str) -> subproces
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "finding", "words"),
+    ("algorithm", "kind", "finding", "words"),
     [
-        ("noise", "other work", "audits of work came out as published"),
-        ("copies", "copied work", "copies came out as published"),
+        (DEMO, "noise", "other work", "audits of work came out as published"),
+        (DEMO, "copies", "copied work", "copies came out as published"),
+        (LOCAL_STEPS, "noise", "other work", "audits of work came out as published"),
     ],
+    ids=["noise", "copies", "noise beside local steps"],
 )
 def test_a_dishonest_node_is_found_and_demoted_and_honest_nodes_are_not(
-    kind: str, finding: str, words: str, tmp_path: Path
+    algorithm: AlgorithmSpec, kind: str, finding: str, words: str, tmp_path: Path
 ) -> None:
     data = tiny_corpus(tmp_path / "data")
     place = tmp_path / "auditor"
@@ -82,7 +88,9 @@ def test_a_dishonest_node_is_found_and_demoted_and_honest_nodes_are_not(
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     auditor = Child("auditor", place, ["auditor", "--directory", str(place), *options], environment)
     with (
-        Cluster(ClusterSettings(tmp_path, run_file(tmp_path, data), data, nodes=HONEST)) as cluster,
+        Cluster(
+            ClusterSettings(tmp_path, run_file(tmp_path, data, algorithm), data, nodes=HONEST)
+        ) as cluster,
         contextlib.ExitStack() as stack,
     ):
         cluster.start()

@@ -180,5 +180,6 @@ class CopyWatch:
 
 def uncompared(spec: RunSpec) -> str:
     """Why nobody looks for copies in a run; empty when somebody does."""
-    name = spec.algorithm.name
-    return "" if name == "demo" else f"copies are told in runs of demo alone, this one is of {name}"
+    if spec.algorithm.mixes:
+        return f"payloads of {spec.algorithm.name} hold parameters, which are much alike"
+    return ""

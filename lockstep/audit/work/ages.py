@@ -1,13 +1,14 @@
-"""How old the authors' momentum is, as far as the log shows. Pure.
+"""How old the authors' momentum is, and how even their rounds are, as far as the log shows. Pure.
 
     payloads of an author in the log ... gap ... payloads        age: all of them
                                                  |-- settled after `SETTLE_PAYLOADS` more
 
 An author that was away comes back with the momentum of then, or without any: for some rounds
-nothing that the log shows says how far it should agree.
+nothing that the log shows says how far it should agree. With local steps the same goes for a round
+of fewer samples than the author trained before: more of what it sends comes from earlier rounds.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -18,6 +19,12 @@ GAP_ROUNDS = 8
 
 SETTLE_PAYLOADS = 50
 """Payloads after which one that was away is as the others are."""
+
+EVEN = 0.9
+"""Samples of a round from which on it is like those before it, as a part of their mean."""
+
+USUAL_WEIGHT = 0.125
+"""Weight of the newest round in that mean."""
 
 AUTHORS_KEPT = 4096
 """Authors that are remembered, as many as a run may have members."""
@@ -32,6 +39,10 @@ class Age(msgspec.Struct):
     round: int = -1
     """The newest one's."""
     was_away: bool = False
+    samples: int = 0
+    """Those of the newest payload."""
+    usual_samples: float = 0.0
+    """Mean of the payloads up to it, the newer ones before others."""
 
 
 class Ages(msgspec.Struct):
@@ -39,8 +50,10 @@ class Ages(msgspec.Struct):
 
     known: dict[PeerId, Age] = {}
 
-    def committed(self, round: int, authors: Iterable[PeerId]) -> None:
-        """The log has payloads of these authors in a round."""
+    def committed(
+        self, round: int, authors: Iterable[PeerId], samples: Mapping[PeerId, int] | None = None
+    ) -> None:
+        """The log has payloads of these authors in a round, and how many samples each trained."""
         for author in authors:
             age = self.known.pop(author, None) or Age(round=round - 1)
             if round <= age.round:  # the replay went back
@@ -51,6 +64,9 @@ class Ages(msgspec.Struct):
             age.payloads += 1
             age.since_gap += 1
             age.round = round
+            age.samples = (samples or {}).get(author, 0)
+            weight = max(USUAL_WEIGHT, 1 / age.payloads)
+            age.usual_samples += weight * (age.samples - age.usual_samples)
             self.known[author] = age
             if len(self.known) > AUTHORS_KEPT:
                 del self.known[next(iter(self.known))]
@@ -63,3 +79,10 @@ class Ages(msgspec.Struct):
         """Whether the author's momentum is what its age says."""
         age = self.known.get(author, Age())
         return not age.was_away or age.since_gap > SETTLE_PAYLOADS
+
+    def is_even(self, author: PeerId) -> bool:
+        """Whether the author's newest payload is of about as many samples as those before it, or of
+        more.
+        """
+        age = self.known.get(author, Age())
+        return age.samples >= EVEN * age.usual_samples

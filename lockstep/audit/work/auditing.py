@@ -23,7 +23,7 @@ import msgspec
 from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.copies.twins import Twins, copies
 from lockstep.audit.work.ages import Ages
-from lockstep.audit.work.judge import Book, Look, Row, are_alike
+from lockstep.audit.work.judge import Book, Look, Row
 from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
 from node.demo.sign_audit import Agreement, Signs
@@ -95,7 +95,8 @@ class WorkAudit:
         self._info, self._recomputer, self._tell = info, recomputer, tell
         self._draws, self._path = draws, path
         self._budget = Budget(share)
-        saved = read_note(path, Saved(info.run_id), log, "audits of work cannot be used")
+        unusable = "audits of work cannot be used"
+        saved = read_note(path, Saved(info.run_id, Book(info.spec.algorithm.name)), log, unusable)
         self._book, self._ages = saved.book, saved.ages
         self._panel: Panel | None = None
         self._task: asyncio.Future[None] | None = None
@@ -118,7 +119,8 @@ class WorkAudit:
         comparison of payloads has `named` are suspects; of `twins` one may be the copy.
         """
         self._budget.earn(time.monotonic(), len(commit.entries))
-        self._ages.committed(commit.round, (entry.author for entry in commit.entries))
+        samples = {entry.author: entry.samples for entry in commit.entries}
+        self._ages.committed(commit.round, samples, samples)
         overlaps = self._info.spec.rounds.overlap_at(commit.round) > 0
         busy = self._panel or self._task or self._broken or behind > NEAR_ROUNDS
         if busy or overlaps or not self._budget.allows:
@@ -133,7 +135,9 @@ class WorkAudit:
         if not authors:
             return
         started_s = time.monotonic()
-        await asyncio.to_thread(self._recomputer.stand_at, replica.committed)
+        await asyncio.to_thread(
+            self._recomputer.stand_at, replica.committed, commit.learning_rate_bits
+        )
         self._budget.spend(time.monotonic() - started_s)
         entries = {entry.author: entry for entry in commit.entries}
         left = [(entries[author], said[author]) for author in authors]
@@ -294,9 +298,9 @@ def drawn(
         return draw.order(named.intersection(due))[: rule.PANEL]
     found = panel(
         draw,
-        due,
+        [author for author in due if author in named or book.judges(even=ages.is_even(author))],
         book.suspects | named,
-        lambda one, other: are_alike(ages.of(one), ages.of(other)),
+        lambda other, first: book.compares(ages.known.get(first), ages.known.get(other)),
     )
     return found if len(found) > 1 else []  # nobody to compare with
 
@@ -314,4 +318,13 @@ def look_of(entry: Entry, found: Agreement, ages: Ages) -> Look:
     """What the audit of one payload has found."""
     author = entry.author
     age, settled = ages.of(author), ages.is_settled(author)
-    return Look(author, entry.digest, found.share, found.compared, age, settled)
+    return Look(
+        author,
+        entry.digest,
+        found.share,
+        found.compared,
+        age,
+        settled,
+        samples=entry.samples,
+        even=ages.is_even(author),
+    )

@@ -55,7 +55,7 @@ class WorkCheck:
         wanted = self._wanted.pop(commit.round, ())
         if not wanted:
             return
-        self._recomputer.stand_at(replica.committed)
+        self._recomputer.stand_at(replica.committed, commit.learning_rate_bits)
         shares = trained(commit, recorded, voids)
         entries = {entry.author: entry for entry in commit.entries}
         found = dict[PeerId, int]()

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 from lockstep.audit.work.published import Accusation
 from protocol.audit import rule
+from protocol.audit.shares import unlike
+from protocol.audit.thresholds import thresholds_of
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import Evidence, WorkAudit
 from protocol.errors import DivergedError
@@ -16,7 +18,7 @@ class ProofCheck:
     """The check of what authors were accused of against one walk through a record."""
 
     def __init__(self, accusations: Iterable[Accusation], spec: RunSpec) -> None:
-        self._spec = spec
+        self._spec, self._by = spec, thresholds_of(spec)
         self._judged: list[Evidence] = []
         self._drawn: dict[int, list[tuple[Accusation, WorkAudit]]] = defaultdict(list)
         """By round, the audits whose lots the log is asked about."""
@@ -37,6 +39,7 @@ class ProofCheck:
         for said, audit in self._drawn.pop(commit.round, ()):
             evidence = said.evidence
             flaw = rule.undrawn(evidence, audit, said.public_key, commit)
+            flaw = flaw or unlike(evidence, audit, commit, self._by)
             if audit.source is None:  # copies are compared whole
                 flaw = flaw or rule.unfounded(evidence.author, audit, commit)
             if flaw:
@@ -47,6 +50,6 @@ class ProofCheck:
         nothing.
         """
         for each in self._judged:
-            if flaw := rule.flaw(each) or rule.misplaced(each, self._spec):
+            if flaw := rule.flaw(each, self._by) or rule.misplaced(each, self._spec):
                 raise DivergedError(f"evidence against {short(each.author)} proves nothing: {flaw}")
         return len(self._judged)

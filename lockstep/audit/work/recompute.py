@@ -1,12 +1,14 @@
-"""Computes an author's gradient again, from the parameters before its round and its samples, and
+"""Computes an author's work again, from the parameters before its round and its samples, and
 compares the signs that it sent.
 
     committed parameters --copy--> own model --passes over the author's samples--> gradient
+                                      '-- with local steps: passes and steps -----> movement
     payload of the log ----signs----------------------------------------------------> agreement
 
-The copy is this module's own, so that the replay goes on meanwhile. Gradients are taken at the
-committed parameters; where rounds overlap, or nodes make steps of their own, an author takes them
-elsewhere, and nothing here is of use (`unaudited`).
+The copy is this module's own, so that the replay goes on meanwhile. Gradients are taken, and local
+steps begin, at the committed parameters; where rounds overlap an author begins elsewhere, and
+nothing here is of use (`unaudited`). An author's optimizer has the momentum of earlier rounds,
+which nobody else has: local steps are made again with an optimizer that begins.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +19,7 @@ from torch import Tensor
 from node.data.corpus import Corpus
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import GradientError
+from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.sign_audit import (
     Agreement,
     Signs,
@@ -25,10 +28,12 @@ from node.demo.sign_audit import (
     signs_followed,
 )
 from node.model.build import build_model
+from node.model.local_steps import LocalSteps
 from node.model.training import GradientAccumulation, Tokens, TrainingModel
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError
 from protocol.runfile import RunSpec
+from protocol.schedule import float32_value
 from protocol.shuffle import Share
 
 PASS_SAMPLES = 8
@@ -37,8 +42,11 @@ PASS_SAMPLES = 8
 
 def unaudited(spec: RunSpec) -> str:
     """Why nobody can compute again what the authors of a run computed; empty when one can."""
-    if spec.algorithm.name != "demo":
-        return f"work is audited in runs of demo alone, this one is of {spec.algorithm.name}"
+    if spec.algorithm.mixes:
+        return (
+            f"work is not audited in runs of {spec.algorithm.name}, whose nodes have models of "
+            "their own"
+        )
     if not spec.data.manifest_sha256:
         return (
             "the run file names no manifest (data.manifest_sha256), so nodes may train on data of "
@@ -50,18 +58,23 @@ def unaudited(spec: RunSpec) -> str:
 
 
 class Recomputation:
-    """The gradient of one author, pass by pass."""
+    """The work of one author, pass by pass."""
 
-    def __init__(self, passes: GradientAccumulation) -> None:
+    def __init__(self, passes: GradientAccumulation | LocalSteps) -> None:
         self._passes = passes
+        self.failure: GradientError | None = None
+        """Why what was computed is of no use."""
 
     def next(self) -> bool:
         """Make one pass; False when none is left."""
         return self._passes.next()
 
     def finish(self) -> None:
-        """Leave the gradient where `Recomputer.agreement` finds it."""
-        self._passes.finish()
+        """Leave the gradient or the movement where `Recomputer.agreement` finds it."""
+        try:
+            self._passes.finish()
+        except GradientError as error:
+            self.failure = error
 
 
 class Recomputer:
@@ -73,23 +86,30 @@ class Recomputer:
         self._trainee = TrainingModel(model, "cpu", PASS_SAMPLES)
         shapes = {name: tuple(p.shape) for name, p in self._trainee.parameters.items()}
         self._layout = ChunkLayout.from_shapes(shapes)
-        self._gradient: Tensor | None = None
-        """Coefficients of the gradient that was computed last, once they are asked for."""
+        self._work: Recomputation | None = None
+        """The one that was begun last."""
+        self._found: Tensor | None = None
+        """Coefficients of what was computed last, once they are asked for."""
+        self._start: dict[str, Tensor] = {}
+        """Where local steps begin; empty where there are none."""
+        self._rate = 0.0
+        """Learning rate of the round."""
 
-    def stand_at(self, committed: Mapping[str, Tensor]) -> None:
-        """Take over the parameters before a round."""
-        with torch.no_grad():
-            for name, parameter in self._trainee.parameters.items():
-                parameter.data.copy_(committed[name])
+    def stand_at(self, committed: Mapping[str, Tensor], learning_rate_bits: int) -> None:
+        """Take over the parameters before a round, and the learning rate that its commit names."""
+        self._rate = float32_value(learning_rate_bits)
+        if self._spec.algorithm.moves:
+            self._start = {name: tensor.clone() for name, tensor in committed.items()}
+        self._set(committed)
 
     def begin(self, shares: Sequence[Share]) -> Recomputation:
         """The passes over these positions of the data order, none of them made yet."""
-        self._gradient = None
-        return Recomputation(self._trainee.passes(self._batches(shares)))
+        self._found, self._work = None, self._passes(shares)
+        return self._work
 
     def agreement(self, payload: bytes) -> Agreement:
-        """How far a payload agrees with the gradient that was computed last. A payload
-        or gradient that counts for nothing agrees in nothing.
+        """How far a payload agrees with what was computed last. A payload, a gradient or a movement
+        that counts for nothing agrees in nothing.
         """
         try:
             return sign_agreement(decode(payload, self.shape)[1], self._coefficients())
@@ -97,7 +117,7 @@ class Recomputer:
             return Agreement(0, 0)
 
     def followed(self, payload: bytes) -> Signs | None:
-        """Where a payload has the signs of the gradient that was computed last
+        """Where a payload has the signs of what was computed last
         (`node.demo.sign_audit.signs_followed`); None where one of them counts for nothing.
         """
         try:
@@ -106,10 +126,29 @@ class Recomputer:
             return None
 
     def _coefficients(self) -> Tensor:
-        if self._gradient is None:
-            gradients = {name: p.grad for name, p in self._trainee.parameters.items()}
-            self._gradient = gradient_coefficients(self._layout, gradients)
-        return self._gradient
+        if self._work and self._work.failure:
+            raise self._work.failure
+        if self._found is None:
+            found = {name: p.grad for name, p in self._trainee.parameters.items()}
+            if self._spec.algorithm.moves:
+                with torch.no_grad():
+                    for name, p in self._trainee.parameters.items():
+                        found[name] = torch.sub(self._start[name], p, out=p.grad)
+            self._found = gradient_coefficients(self._layout, found)
+        return self._found
+
+    def _passes(self, shares: Sequence[Share]) -> Recomputation:
+        if not self._spec.algorithm.moves:
+            return Recomputation(self._trainee.passes(self._batches(shares, PASS_SAMPLES)))
+        self._set(self._start)
+        batches = self._batches(shares, self._spec.algorithm.local_samples)
+        optimizer = LocalOptimizer(self._trainee.model, self._trainee.parameters)
+        return Recomputation(LocalSteps(self._trainee, batches, optimizer, self._rate))
+
+    def _set(self, to: Mapping[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, parameter in self._trainee.parameters.items():
+                parameter.data.copy_(to[name])
 
     @property
     def shape(self) -> PayloadShape:
@@ -119,9 +158,9 @@ class Recomputer:
             self._layout.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves
         )
 
-    def _batches(self, shares: Sequence[Share]) -> Iterator[Tokens]:
+    def _batches(self, shares: Sequence[Share], samples: int) -> Iterator[Tokens]:
         length, seed = self._spec.data.sequence_length, self._spec.seed
         for share in shares:
-            for first in range(share.first, share.end, PASS_SAMPLES):
-                count = min(PASS_SAMPLES, share.end - first)
+            for first in range(share.first, share.end, samples):
+                count = min(samples, share.end - first)
                 yield self._corpus.batch(first, count, length, seed)

@@ -11,7 +11,8 @@ import pytest
 from node.data.corpus import Corpus
 from node.demo.sign_audit import Agreement, shared_places
 from protocol.audit import rule
-from protocol.audit.rule import EARLY_ROUNDS, OPPOSED
+from protocol.audit.rule import EARLY_ROUNDS
+from protocol.audit.thresholds import DEMO
 from protocol.codec.evidence import WHOLE
 from protocol.codec.payload import PayloadShape
 from tests.benchmarks.attack import results as kept
@@ -266,7 +267,7 @@ def test_honest_authors_that_come_back_with_an_old_momentum_are_far_from_turned_
             gradients = fixture.gradients(share)
             agreements.append(found._agreement(late.payload(gradients), gradients).share)
         found.step(number)
-    assert min(agreements) > 2 * OPPOSED / WHOLE
+    assert min(agreements) > 2 * DEMO.opposed / WHOLE
 
 
 # ---- what is kept

@@ -18,17 +18,18 @@ from protocol.audit.rule import (
     EXACT,
     FAR_AUDITS,
     LESS_AUDITS,
-    OPPOSED,
     OPPOSED_COMPARED,
     SPACING_ROUNDS,
     SPREAD,
-    TELLING,
 )
+from protocol.audit.shares import unlike
+from protocol.audit.thresholds import DEMO, LOCAL_STEPS
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import CHANCE, WHOLE, Companion, Cross, Evidence, Source, WorkAudit
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
-from tests.support.tiny import DEMO, tiny_spec
+from tests.support import tiny
+from tests.support.tiny import tiny_spec
 
 RUN = RunId("ab" * 16)
 AUTHOR, *OTHERS = [PeerId(f"{number:032x}") for number in range(4)]
@@ -71,7 +72,7 @@ def less_work(count: int, agreement: int, spread: int = SPREAD) -> Evidence:
     return Evidence(RUN, AUTHOR, "less work", audits, spread)
 
 
-def opposed(agreement: int = OPPOSED - 1, compared: int = OPPOSED_COMPARED) -> Evidence:
+def opposed(agreement: int = DEMO.opposed - 1, compared: int = OPPOSED_COMPARED) -> Evidence:
     row = WorkAudit(0, digest_of(AUTHOR, 0), agreement, CHANCE, compared=compared)
     return Evidence(RUN, AUTHOR, "other work", (row,))
 
@@ -145,7 +146,7 @@ PROVEN = other_work(FAR, FAR, FAR)
         (less_work(8, 8400, SPREAD - 1), "expected honest work to spread by 5 % or more"),
         (less_work(8, 8400, 2000), "expected a sum of 13 or more"),
         (less_work(LESS_AUDITS + 1, 8000), "expected the last 20 audits at most, got 21"),
-        (opposed(OPPOSED), "expected turned signs, in less than 30 % of at least 256 signs"),
+        (opposed(DEMO.opposed), "expected turned signs, in less than 30 % of at least 256 signs"),
         (opposed(compared=OPPOSED_COMPARED - 1), "got 29.99 % of 255 in round 0"),
         (copied(COPY - 1), "expected a likeness of 40 % or more, got 39.99 %"),
         (copied(5000, usual=2000), "expected a likeness of 80 % or more"),
@@ -168,7 +169,9 @@ def test_true_numbers_that_prove_nothing_are_refused_in_one_sentence(
 
 
 def test_honest_work_beside_companions_next_to_chance_is_not_judged() -> None:
-    rows = tuple(audit(number, 5000, (TELLING - 1, TELLING - 1, WHOLE)) for number in range(3))
+    rows = tuple(
+        audit(number, 5000, (DEMO.telling - 1, DEMO.telling - 1, WHOLE)) for number in range(3)
+    )
     assert "next to chance" in rule.flaw(Evidence(RUN, AUTHOR, "other work", rows))
 
 
@@ -248,7 +251,7 @@ def test_a_source_must_be_committed_in_its_own_round() -> None:
 
 
 def test_work_that_nobody_can_compute_again_is_no_evidence() -> None:
-    spec = tiny_spec(overlap=1).model_copy(update={"algorithm": DEMO})
+    spec = tiny_spec(overlap=1).model_copy(update={"algorithm": tiny.DEMO})
     named = spec.model_copy(
         update={"data": spec.data.model_copy(update={"manifest_sha256": "ab" * 32})}
     )
@@ -259,7 +262,60 @@ def test_work_that_nobody_can_compute_again_is_no_evidence() -> None:
     assert rule.misplaced(copied(WHOLE), spec) == "", "copies are told there too"
     rounds = named.rounds.model_copy(update={"audit_every": SPACING_ROUNDS})
     assert rule.misplaced(PROVEN, named.model_copy(update={"rounds": rounds})) == ""
-    assert "the run's own data" in rule.misplaced(PROVEN, tiny_spec(overlap=0, algorithm=DEMO))
-    algorithm = spec.algorithm.model_copy(update={"name": "local_steps"})
+    assert "the run's own data" in rule.misplaced(PROVEN, tiny_spec(overlap=0, algorithm=tiny.DEMO))
+    algorithm = spec.algorithm.model_copy(update={"name": "gossip-adam"})
     other = spec.model_copy(update={"algorithm": algorithm})
-    assert "of demo alone" in rule.misplaced(copied(WHOLE), other)
+    assert "whose nodes have one model" in rule.misplaced(copied(WHOLE), other)
+    algorithm = spec.algorithm.model_copy(update={"name": "local_steps"})
+    local = spec.model_copy(update={"algorithm": algorithm})
+    assert rule.misplaced(copied(WHOLE), local) == ""
+    assert "the run's own data" in rule.misplaced(PROVEN, local)
+
+
+# ---- local steps
+
+
+def at(agreement: int, expected: int, compared: int = COMPARED) -> Evidence:
+    """Three audits of one author that agree in so much where its companions do in that."""
+    audits = []
+    for number in range(3):
+        row = audit(number, agreement, (expected,) * 3)
+        audits.append(msgspec.structs.replace(row, compared=compared))
+    return Evidence(RUN, AUTHOR, "other work", tuple(audits))
+
+
+def test_less_agreement_tells_with_local_steps_where_enough_signs_are_compared() -> None:
+    low = at(5100, 5800)
+    assert rule.flaw(low, LOCAL_STEPS) == ""
+    assert "agree in 62 % of signs or more" in rule.flaw(low, DEMO)
+    assert "58 % of 2499 in round 32, which is next to chance" in rule.flaw(
+        at(5100, 5800, 2499), LOCAL_STEPS
+    )
+    assert rule.flaw(at(5100, 5800, 2500), LOCAL_STEPS) == "", "eight standard deviations"
+    assert "next to chance" in rule.flaw(at(5000, 5299, 1_000_000), LOCAL_STEPS)
+
+
+def test_turned_local_steps_are_told_by_their_distance_from_chance() -> None:
+    turned = opposed(4000, COMPARED)
+    assert rule.flaw(turned, LOCAL_STEPS) == ""
+    assert "turned signs, in less than 30 %" in rule.flaw(turned, DEMO)
+    assert "turned signs, in less than 45 %" in rule.flaw(opposed(4000, 999), LOCAL_STEPS)
+    assert rule.flaw(opposed(4000, 1000), LOCAL_STEPS) == ""
+    assert rule.flaw(opposed(4500, 1_000_000), LOCAL_STEPS)
+
+
+def test_less_work_is_told_beside_authors_of_no_more_samples() -> None:
+    evidence = less_work(8, 8400)
+    (row, *_), own = evidence.audits, 100
+
+    def log(*others: int) -> Commit:
+        decided = commit(row.round, AUTHOR, *OTHERS)
+        samples = dict(zip((AUTHOR, *OTHERS), (own, *others), strict=True))
+        entries = tuple(replace(each, samples=samples[each.author]) for each in decided.entries)
+        return replace(decided, entries=entries)
+
+    assert unlike(evidence, row, log(125, 50, 100), LOCAL_STEPS) == ""
+    found = unlike(evidence, row, log(100, 126, 100), LOCAL_STEPS)
+    assert "which trained 100 in round 32, got 00000000 with 126" in found
+    assert unlike(evidence, row, log(100, 126, 100), DEMO) == ""
+    assert unlike(PROVEN, row, log(100, 126, 100), LOCAL_STEPS) == "", "noise is noise"

@@ -297,7 +297,10 @@ def reversed_roles(watched: Watched, evidence: Evidence) -> Evidence:
     return msgspec.structs.replace(evidence, author=A, audits=tuple(audits))
 
 
-def test_copies_are_told_in_runs_of_demo_alone() -> None:
-    assert uncompared(SPEC) == ""
-    other = SPEC.algorithm.model_copy(update={"name": "local_steps"})
-    assert "of local_steps" in uncompared(SPEC.model_copy(update={"algorithm": other}))
+def test_copies_are_told_where_payloads_are_signs() -> None:
+    def of(name: str) -> str:
+        algorithm = SPEC.algorithm.model_copy(update={"name": name})
+        return uncompared(SPEC.model_copy(update={"algorithm": algorithm}))
+
+    assert (of("demo"), of("local_steps")) == ("", "")
+    assert "of gossip-adam hold parameters" in of("gossip-adam")

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from node.data.corpus import Corpus
+from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry
@@ -16,7 +17,6 @@ from protocol.limits import CHUNK_ENTRIES
 from protocol.run_info import RunInfo
 from protocol.runfile import AlgorithmSpec, RunSpec, run_id
 from protocol.schedule import scalars
-from tests.support.passes import do_work
 from tests.support.tiny import tiny_spec
 
 KEY = b"k" * 32
@@ -24,10 +24,15 @@ SHARE = 8
 """Samples of an author in a round."""
 
 
-def spec_for(corpus: Corpus) -> RunSpec:
+DEMO = AlgorithmSpec(name="demo", top_k=64)
+LOCAL_STEPS = AlgorithmSpec(name="local_steps", top_k=64, local_samples=3)
+"""Three steps of a share, the last one of two samples."""
+
+
+def spec_for(corpus: Corpus, algorithm: AlgorithmSpec = DEMO) -> RunSpec:
     spec = tiny_spec(steps=1000, overlap=0)
     data = spec.data.model_copy(update={"manifest_sha256": corpus.manifest.digest.hex()})
-    return spec.model_copy(update={"data": data, "algorithm": AlgorithmSpec(name="demo", top_k=64)})
+    return spec.model_copy(update={"data": data, "algorithm": algorithm})
 
 
 class Crowd:
@@ -42,14 +47,15 @@ class Crowd:
         noisy: tuple[int, ...] = (),
         turned: tuple[int, ...] = (),
         copying: tuple[int, ...] = (),
+        algorithm: AlgorithmSpec = DEMO,
     ) -> None:
         torch.set_num_threads(1)
-        spec = spec_for(corpus)
+        spec = spec_for(corpus, algorithm)
         self.info = RunInfo(spec, run_id(spec, KEY), KEY)
         self.corpus, self.authors = corpus, [PeerId(f"{n + 1:032x}") for n in range(authors)]
-        self.replica = self._replica()
+        self.replica = self.at_genesis()
         """The committed state, as an auditor has it."""
-        self._own = [self._replica() for _ in self.authors]
+        self._own = [self.at_genesis() for _ in self.authors]
         self.noisy = {self.authors[number] for number in noisy}
         self.turned = {self.authors[number] for number in turned}
         self.copying = {self.authors[number] for number in copying}
@@ -57,8 +63,9 @@ class Crowd:
         self.round = 0
         self._random = np.random.default_rng(0)
 
-    def _replica(self) -> Replica:
-        return Replica(self.info.spec, self.info.run_id, torch.device("cpu"), SHARE)
+    def at_genesis(self) -> Replica:
+        """The state at which the run begins."""
+        return replica_for(self.info.spec, self.info.run_id, torch.device("cpu"), SHARE)
 
     def work(self) -> tuple[Commit, wire.Committed]:
         """The next round: every author trains and sends. The commit, and what the log says of it;
@@ -67,8 +74,7 @@ class Crowd:
         entries, trained = [], []
         for place, (author, replica) in enumerate(zip(self.authors, self._own, strict=True)):
             first = (self.round * len(self.authors) + place) * SHARE
-            do_work(replica.trainee, [self.corpus.batch(first, SHARE, 32, self.info.spec.seed)])
-            replica.accumulate()
+            self._train(replica, first)
             header = Header(self.info.run_id, self.round, author)
             payload, _ = replica.encoded(header, replica.extract(self.round))
             if author in self.noisy:
@@ -88,6 +94,20 @@ class Crowd:
         )
         return commit, wire.Committed(trained=trained)
 
+    def _train(self, replica: Replica, first: int) -> None:
+        """The passes of a node over a share."""
+        spec = self.info.spec
+        size = spec.algorithm.local_samples if spec.algorithm.moves else SHARE
+        batches = [
+            self.corpus.batch(start, min(size, first + SHARE - start), 32, spec.seed)
+            for start in range(first, first + SHARE, size)
+        ]
+        passes = replica.begin(batches, None, scalars(spec.schedule, self.round))
+        while passes.next():
+            pass
+        passes.finish()
+        replica.accumulate()
+
     def apply(self, commit: Commit) -> None:
         """Everybody makes the commit's step."""
         payloads = [self.payloads[entry.digest] for entry in commit.entries]
@@ -103,14 +123,17 @@ class Crowd:
     def _turned(self, header: Header, payload: bytes) -> bytes:
         shape = self.replica.shape
         found = decode(payload, shape)[1]
-        return encode(header, Coefficients(found.counts, found.indices, -found.values), shape)
+        return encode(
+            header, Coefficients(found.counts, found.indices, -found.values, found.scales), shape
+        )
 
     def _noise(self, header: Header, payload: bytes) -> bytes:
         shape = self.replica.shape
-        counts = decode(payload, shape)[1].counts
+        like = decode(payload, shape)[1]
+        counts = like.counts
         places = [
             np.sort(self._random.choice(CHUNK_ENTRIES, count, replace=False)) for count in counts
         ]
         signs = self._random.choice(np.array([-1, 1], np.int16), int(counts.sum()))
-        found = Coefficients(counts, np.concatenate(places).astype(np.uint16), signs)
+        found = Coefficients(counts, np.concatenate(places).astype(np.uint16), signs, like.scales)
         return encode(header, found, shape)

@@ -34,3 +34,16 @@ def test_rounds_that_a_replay_comes_to_again_count_once() -> None:
     for round in (0, 1, 2, 1, 2, 3):
         ages.committed(round, [A])
     assert ages.of(A) == 4
+
+
+def test_a_round_of_far_fewer_samples_than_before_is_not_even_and_one_of_more_is() -> None:
+    ages = Ages()
+    for round, samples in enumerate((40, 40, 40, 20)):
+        assert ages.is_even(A)
+        ages.committed(round, [A], {A: samples})
+    assert not ages.is_even(A)
+    ages.committed(4, [A], {A: 60})
+    assert ages.is_even(A)
+    for round in range(5, 30):  # it has become slower, and that is usual by now
+        ages.committed(round, [A], {A: 20})
+    assert ages.is_even(A)

@@ -34,8 +34,9 @@ from protocol.codec.messagepack import packed
 from protocol.errors import DataError, DivergedError, RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
-from tests.lockstep.audit.work.crowd import Crowd, spec_for
-from tests.support.tiny import DEMO, tiny_spec
+from protocol.runfile import AlgorithmSpec
+from tests.lockstep.audit.work.crowd import DEMO, LOCAL_STEPS, Crowd, spec_for
+from tests.support.tiny import tiny_spec
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
 ROUNDS = 10
@@ -67,9 +68,9 @@ async def play(crowd: Crowd, audit: WorkAudit, rounds: int, *, behind: int = 0) 
             pass
 
 
-@pytest.fixture(scope="module")
-def noisy(corpus: Corpus) -> Crowd:
-    return Crowd(corpus, authors=4, noisy=(2,))
+@pytest.fixture(scope="module", params=[DEMO, LOCAL_STEPS], ids=lambda each: each.name)
+def noisy(corpus: Corpus, request: pytest.FixtureRequest) -> Crowd:
+    return Crowd(corpus, authors=4, noisy=(2,), algorithm=request.param)
 
 
 async def test_noise_is_found_after_three_audits_and_the_honest_are_left_alone(
@@ -96,7 +97,7 @@ async def test_noise_is_found_after_three_audits_and_the_honest_are_left_alone(
     again = audit_of(noisy, tmp_path / "work.json", []).document()
     assert (again["audits"], again["found"]) == (document["audits"], document["found"])
     # anybody computes the evidence again, from genesis
-    replay = Crowd(noisy.corpus, 4).replica
+    replay = noisy.at_genesis()
     check = WorkCheck(found[:1], Recomputer(noisy.info.spec, noisy.corpus))
     for commit, recorded in commits:
         await check.before(commit, recorded, frozenset(), replica=replay, payload=noisy.payload)
@@ -108,6 +109,39 @@ async def test_noise_is_found_after_three_audits_and_the_honest_are_left_alone(
     for commit, _ in commits:
         proofs.before(commit)
     assert (proofs.proven(), proofs.unclear) == (len(found), 0)
+
+
+async def test_the_first_local_steps_of_authors_are_computed_again_to_the_sign(
+    corpus: Corpus,
+) -> None:
+    """Their optimizers begin as the auditor's does; after that they have momentum."""
+    crowd, shares = Crowd(corpus, authors=2, algorithm=LOCAL_STEPS), []
+    for _ in range(2):
+        commit, recorded = crowd.work()
+        recomputer = Recomputer(crowd.info.spec, corpus)
+        recomputer.stand_at(crowd.replica.committed, commit.learning_rate_bits)
+        for entry in commit.entries:
+            passes = recomputer.begin(auditing.trained(commit, recorded)[entry.author])
+            while passes.next():
+                pass
+            passes.finish()
+            shares.append(recomputer.agreement(crowd.payloads[entry.digest]).share)
+        crowd.apply(commit)
+    assert shares[:2] == [pytest.approx(1, abs=0.001)] * 2
+    assert all(0.6 < share < 0.999 for share in shares[2:])
+
+
+async def test_steps_that_blow_up_agree_in_nothing_and_stop_no_audit(corpus: Corpus) -> None:
+    crowd = Crowd(corpus, authors=2, algorithm=LOCAL_STEPS)
+    commit, recorded = crowd.work()
+    recomputer = Recomputer(crowd.info.spec, corpus)
+    blown_up = {name: tensor * 1e30 for name, tensor in crowd.replica.committed.items()}
+    recomputer.stand_at(blown_up, commit.learning_rate_bits)
+    passes = recomputer.begin(auditing.trained(commit, recorded)[crowd.authors[0]])
+    while passes.next():
+        pass
+    passes.finish()
+    assert recomputer.agreement(crowd.payloads[commit.entries[0].digest]).compared == 0
 
 
 async def test_turned_signs_are_found_by_one_audit_of_the_first_rounds_where_only_named_are_audited(
@@ -131,18 +165,19 @@ async def test_turned_signs_are_found_by_one_audit_of_the_first_rounds_where_onl
     assert (evidence.author, [each.round for each in evidence.audits]) == (turned, [0])
     # anybody computes it again
     check = WorkCheck(found, Recomputer(crowd.info.spec, crowd.corpus))
-    genesis = Crowd(corpus, 4).replica
+    genesis = crowd.at_genesis()
     await check.before(*first, frozenset(), replica=genesis, payload=crowd.payload)
     check.require_complete()
     assert check.checked == 1
 
 
+@pytest.mark.parametrize("algorithm", [DEMO, LOCAL_STEPS], ids=lambda each: each.name)
 async def test_a_copy_of_its_own_round_is_told_from_its_origin_by_one_audit_of_both(
-    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: AlgorithmSpec, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rule, "EARLY_ROUNDS", 32)
     monkeypatch.setattr(rule, "CROSS_ODDS", 16)  # so small, gradients differ in few places
-    crowd, found = Crowd(corpus, authors=3, copying=(2,)), list[Evidence]()
+    crowd, found = Crowd(corpus, authors=3, copying=(2,), algorithm=algorithm), list[Evidence]()
     tell, run_id = found.append, crowd.info.run_id
     work = audit_of(crowd, tmp_path / "work.json", found)
     watch = CopyWatch(crowd.info, secret=b"s", tell=tell, path=tmp_path / "copies.json")
@@ -163,13 +198,13 @@ async def test_a_copy_of_its_own_round_is_told_from_its_origin_by_one_audit_of_b
     document = status_of(evidence)
     (published,) = evidence_in(document, run_id)
     assert published.evidence == evidence
-    await checked(Crowd(corpus, 3).replica, crowd, commit, recorded, evidence)
+    await checked(crowd.at_genesis(), crowd, commit, recorded, evidence)
     (row,) = evidence.audits
     turned = Source(copier, 0, row.digest)
     row = msgspec.structs.replace(row, digest=origin.digest, source=turned)
     framed = Evidence(run_id, origin.author, "copied work", (row,))
     with pytest.raises(DivergedError, match="the recomputation says that it has the signs of its"):
-        await checked(Crowd(corpus, 3).replica, crowd, commit, recorded, framed)
+        await checked(crowd.at_genesis(), crowd, commit, recorded, framed)
 
 
 def status_of(evidence: Evidence) -> bytes:
@@ -212,7 +247,7 @@ async def test_a_companion_whose_number_is_made_up_does_not_come_out(corpus: Cor
     commit, recorded = crowd.work()
     accused, other = commit.entries
     recomputer = Recomputer(crowd.info.spec, corpus)
-    recomputer.stand_at(crowd.replica.committed)
+    recomputer.stand_at(crowd.replica.committed, commit.learning_rate_bits)
     passes = recomputer.begin(auditing.trained(commit, recorded)[accused.author])
     while passes.next():
         pass
@@ -332,8 +367,9 @@ def test_it_says_where_work_cannot_be_computed_again(corpus: Corpus) -> None:
     assert "rounds overlap" in unaudited(named.model_copy(update={"rounds": rounds}))
     strewn = rounds.model_copy(update={"audit_every": 16})
     assert unaudited(named.model_copy(update={"rounds": strewn})) == ""
-    local = named.algorithm.model_copy(update={"name": "local_steps"})
-    assert "of local_steps" in unaudited(named.model_copy(update={"algorithm": local}))
+    assert unaudited(spec_for(corpus, LOCAL_STEPS)) == ""
+    gossip = named.algorithm.model_copy(update={"name": "gossip-adam"})
+    assert "of gossip-adam" in unaudited(named.model_copy(update={"algorithm": gossip}))
 
 
 async def test_a_long_pass_goes_on_beside_the_replay(

@@ -19,12 +19,11 @@ from protocol.audit.rule import (
     EARLY_ROUNDS,
     FAR_AUDITS,
     LESS_AUDITS,
-    OPPOSED,
     OPPOSED_COMPARED,
     SPACING_ROUNDS,
-    TELLING,
     expectation,
 )
+from protocol.audit.thresholds import DEMO
 from protocol.codec.evidence import AUDITS_MAX, CHANCE, WHOLE, Evidence, words
 from protocol.ids import PeerId, RunId, sha256
 
@@ -242,7 +241,7 @@ def test_where_chance_is_near_nobody_is_judged_and_it_says_so() -> None:
     for number in range(20):
         assert not book.take(
             round_of(number),
-            looks([0.5, TELLING / WHOLE - 0.01, 0.55, TELLING / WHOLE - 0.01]),
+            looks([0.5, DEMO.telling / WHOLE - 0.01, 0.55, DEMO.telling / WHOLE - 0.01]),
             RUN,
             DRAW,
         )
@@ -306,7 +305,7 @@ def test_one_audit_of_turned_signs_is_evidence_whatever_the_companions_do(early:
 def test_the_first_rounds_prove_nothing_but_turned_signs_and_space_the_audits() -> None:
     book = Book()
     for number in range(0, 4 * FAR_AUDITS, SPACING_ROUNDS):
-        assert not book.take_early(number, looks([OPPOSED / WHOLE, 0.5, 0.9, 0.95]), RUN)
+        assert not book.take_early(number, looks([DEMO.opposed / WHOLE, 0.5, 0.9, 0.95]), RUN)
         assert not book.is_due(FIRST, number + SPACING_ROUNDS - 1)
         assert book.is_due(FIRST, number + SPACING_ROUNDS)
     assert (book.audits, book.suspects) == (0, set())
@@ -317,7 +316,7 @@ def test_an_author_next_to_chance_is_not_accused_of_turned_signs_once_in_a_milli
     it, are there.
     """
     right = np.random.default_rng(9).binomial(OPPOSED_COMPARED, 0.5, 1_000_000)
-    assert right.min() >= OPPOSED / WHOLE * OPPOSED_COMPARED
+    assert right.min() >= DEMO.opposed / WHOLE * OPPOSED_COMPARED
     few = Look(FIRST, sha256(b""), 0.0, OPPOSED_COMPARED - 1, 500)
     assert not Book().take_early(0, [few], RUN)
 
@@ -331,4 +330,4 @@ def test_measured_honest_work_is_far_from_turned_signs_from_the_first_round_on()
         if author < 8 - case["hostile"]
     ]
     assert len(shares) > 500
-    assert min(shares) > 2 * OPPOSED / WHOLE
+    assert min(shares) > 2 * DEMO.opposed / WHOLE

@@ -1,0 +1,54 @@
+"""What separates honest work from other work, by the algorithm of a run. Pure.
+
+An author of DeMo sends the signs of its momentum, and is held against the gradient of its samples;
+one of local steps sends the signs of all that its steps moved and that it did not say yet, and is
+held against the movement of the same steps with an optimizer that begins. The latter agrees in
+fewer signs: there more of what is sent comes from earlier rounds. All that is judged beside others
+counts in parts of what the others agree in, and has one scale for both (`protocol.audit.rule`).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocol.codec.evidence import CHANCE, WHOLE
+from protocol.runfile import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Those of one algorithm; shares are in ten-thousandths."""
+
+    telling: int
+    """Least agreement of companions beside which an author is judged: below it, honest work could
+    not be told from other work."""
+
+    telling_odds: int
+    """The same in squares of the standard deviations of chance, for the signs that were compared:
+    where agreement is small, few signs tell nothing. 0: not asked."""
+
+    opposed: int
+    """Agreement below which one audit is a verdict, in any round."""
+
+    like_samples: bool
+    """Whether less work is told only beside authors of about as many samples or fewer
+    (`protocol.audit.shares`)."""
+
+    def tells(self, expected: int, compared: int) -> bool:
+        """Whether companions of whom so much is expected tell honest work from other work."""
+        above = 2 * (expected - CHANCE)
+        far_enough = above * above * compared >= self.telling_odds * WHOLE * WHOLE
+        return expected >= self.telling and far_enough
+
+
+DEMO: Final = Thresholds(telling=6200, telling_odds=0, opposed=3000, like_samples=False)
+"""Measured by `tests.benchmarks.work_audit` (docs/results/data/work-audit.json). Opposed: half way
+from turned signs to chance and more."""
+
+LOCAL_STEPS: Final = Thresholds(telling=5300, telling_odds=64, opposed=4500, like_samples=True)
+"""Measured by `tests.benchmarks.work_audit --local-steps 5`
+(docs/results/data/work-audit-local.json)."""
+
+
+def thresholds_of(spec: RunSpec) -> Thresholds:
+    """Those of a run."""
+    return LOCAL_STEPS if spec.algorithm.moves else DEMO

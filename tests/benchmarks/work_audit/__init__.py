@@ -1,0 +1,1 @@
+"""How well sign agreement tells honest work: `python -m tests.benchmarks.work_audit`."""
