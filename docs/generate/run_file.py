@@ -41,9 +41,6 @@ BOUNDS = {
 }
 """JSON schema's names of bounds, in words."""
 
-FIRST_ROUND = "_from"
-"""End of the name of a field that names a round."""
-
 RUN_FILE_HEAD = """\
 # The run file
 
@@ -61,6 +58,7 @@ whoever changes a field after the start has another run.
 - `membership.lease_ms` is at least twice `membership.heartbeat_ms`.
 - `retention.snapshot_every` is at most `retention.log_rounds`: a node that begins with a snapshot
   must find the payloads of all later rounds.
+- With the `algorithm.name` demo `rounds.overlap` is 0.
 - With the `algorithm.name` gossip-adam `membership.trust` is known, `membership.members_max` is at
   most 256 (64 with the topology complete), and of `[algorithm]` only `mixing` may be set; with any
   other name `mixing` may not.
@@ -105,15 +103,13 @@ def unit(name: str, schema: dict[str, Any]) -> str:
     """The unit of a number, empty for one that has none."""
     if schema.get("type") != "integer" and "enum" not in schema:
         return ""
-    if name.endswith(FIRST_ROUND):
-        return "number of a round"
     return next((UNITS[word] for word in name.split("_") if word in UNITS), "")
 
 
 def _measured(kind: str, of: str) -> str:
     if kind != "whole number":
         return f"{kind} {of}".rstrip()
-    return of if of.startswith("number") else f"{kind} of {of}" if of else kind
+    return f"{kind} of {of}" if of else kind
 
 
 def _kind(schema: dict[str, Any]) -> str:

@@ -96,8 +96,8 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     digest: Digest
     """The payload's."""
     agreement: Share
-    """Share of its signs that are those of the gradient; in a copy the share of places and signs
-    that are those of the source."""
+    """Share of its signs that are those of the gradient or, with local steps, of the movement; in a
+    copy the share of places and signs that are those of the source."""
     expected: Share
     """What honest work agrees in at that time, by the audits of others; `CHANCE` where that alone
     is enough; of copies what honest payloads share."""

@@ -139,7 +139,7 @@ def test_data_that_is_not_there_is_named_before_torch_is_loaded(tmp_path: Path) 
 def test_a_wrong_run_file_names_the_field_what_was_expected_and_what_was_found(
     run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_file.write_text(run_file.read_text().replace("top_k = 32", "top_k = 5000"))
+    run_file.write_text(run_file.read_text().replace("top_k = 192", "top_k = 5000"))
     assert main(["coordinator", str(run_file)]) == ExitCode.SETTINGS
     line = error_line(capsys)
     assert "algorithm.top_k" in line

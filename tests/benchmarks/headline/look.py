@@ -15,7 +15,7 @@ from typing import Any
 
 from node.system.files import replacing_file
 from protocol.errors import SettingsError
-from tests.benchmarks.headline.study import GROUNDS, Finished, Ground, Job, Method, finals
+from tests.benchmarks.headline.study import GROUNDS, SEEDS, Finished, Ground, Job, Method, finals
 from tests.benchmarks.parity.comparison import T_975, Difference, volume
 from tests.benchmarks.parity.results import result_of
 from tests.benchmarks.records import read_records, write_records
@@ -143,11 +143,19 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def by_method(cells: Iterable[Judged]) -> dict[tuple[Ground, Method], dict[int, Judged]]:
-    """The cells that were looked at by ground and method, then by seed."""
+    """The cells that were looked at by ground and method, then by seed; where a sweep went on after
+    a look, those of the rate that is best on the validation split now.
+    """
+    judged = [each for each in cells if each.test_bits_per_byte is not None]
+    rates: dict[tuple[Ground, Method], float] = {}
+    for each in sorted(judged, key=lambda each: -each.finished.choosing):
+        job = each.finished.job
+        if job.cell.seed == SEEDS[0]:
+            rates[job.ground, job.method] = job.cell.learning_rate
     found: dict[tuple[Ground, Method], dict[int, Judged]] = {}
-    for each in sorted(cells, key=lambda each: each.finished.job.cell.seed):
-        if each.test_bits_per_byte is not None:
-            job = each.finished.job
+    for each in sorted(judged, key=lambda each: each.finished.job.cell.seed):
+        job = each.finished.job
+        if job.cell.learning_rate == rates[job.ground, job.method]:
             found.setdefault((job.ground, job.method), {})[job.cell.seed] = each
     return found
 

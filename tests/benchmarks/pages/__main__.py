@@ -24,7 +24,6 @@ PAGES: dict[str, Blocks] = {
         "results": partial(headline.results, HEADLINE),
         "differences": partial(headline.differences, HEADLINE),
         "curves": headline.curves,
-        "looks": headline.looks,
     },
     "local-steps.md": {
         "expected": local_steps.expected,
@@ -52,7 +51,7 @@ PAGES: dict[str, Blocks] = {
     "chaos.md": {"chaos": tables.chaos, "busy": tables.chaos_busy},
     "notes/step-length.md": {"lengths": tables.step_lengths},
     "notes/local-steps-first.md": {"expected-later": partial(local_steps.expected, later=True)},
-    "notes/headline-rates.md": {"rates": headline.rates},
+    "notes/headline-rates.md": {"rates": headline.rates, "looks": headline.looks},
     "notes/headline-short.md": {
         "results": partial(headline.results, SHORTER),
         "differences": partial(headline.differences, SHORTER),

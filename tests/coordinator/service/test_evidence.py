@@ -190,8 +190,8 @@ async def test_a_named_auditor_that_lies_with_true_numbers_takes_no_standing_and
         await accuse(auditor, two.peer, audit.digest, evidence=evidence)
         said = (await auditor.hear("refused")).refused.reason
         assert said == (
-            "expected turned signs, in less than 30 % of at least 256 signs those of the gradient, "
-            "got 51 % of 512 in round 0"
+            "expected turned signs, in less than 15 % of at least 256 signs those of what was "
+            "computed again, got 51 % of 512 in round 0"
         )
         assert not demoted(process)
         document = process.status()["audit"]

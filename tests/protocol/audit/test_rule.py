@@ -146,8 +146,8 @@ PROVEN = other_work(FAR, FAR, FAR)
         (less_work(8, 8400, SPREAD - 1), "expected honest work to spread by 5 % or more"),
         (less_work(8, 8400, 2000), "expected a sum of 13 or more"),
         (less_work(LESS_AUDITS + 1, 8000), "expected the last 20 audits at most, got 21"),
-        (opposed(DEMO.opposed), "expected turned signs, in less than 30 % of at least 256 signs"),
-        (opposed(compared=OPPOSED_COMPARED - 1), "got 29.99 % of 255 in round 0"),
+        (opposed(DEMO.opposed), "expected turned signs, in less than 15 % of at least 256 signs"),
+        (opposed(compared=OPPOSED_COMPARED - 1), "got 14.99 % of 255 in round 0"),
         (copied(COPY - 1), "expected a likeness of 40 % or more, got 39.99 %"),
         (copied(5000, usual=2000), "expected a likeness of 80 % or more"),
         (copied(EXACT - 1, first=5), "expected a likeness of 95 % or more"),
@@ -298,7 +298,7 @@ def test_less_agreement_tells_with_local_steps_where_enough_signs_are_compared()
 def test_turned_local_steps_are_told_by_their_distance_from_chance() -> None:
     turned = opposed(4000, COMPARED)
     assert rule.flaw(turned, LOCAL_STEPS) == ""
-    assert "turned signs, in less than 30 %" in rule.flaw(turned, DEMO)
+    assert "turned signs, in less than 15 %" in rule.flaw(turned, DEMO)
     assert "turned signs, in less than 45 %" in rule.flaw(opposed(4000, 999), LOCAL_STEPS)
     assert rule.flaw(opposed(4000, 1000), LOCAL_STEPS) == ""
     assert rule.flaw(opposed(4500, 1_000_000), LOCAL_STEPS)

@@ -176,7 +176,7 @@ async def test_a_copy_of_its_own_round_is_told_from_its_origin_by_one_audit_of_b
     algorithm: AlgorithmSpec, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rule, "EARLY_ROUNDS", 32)
-    monkeypatch.setattr(rule, "CROSS_ODDS", 16)  # so small, gradients differ in few places
+    monkeypatch.setattr(rule, "CROSS_ODDS", 4)  # so small, gradients differ in few places
     crowd, found = Crowd(corpus, authors=3, copying=(2,), algorithm=algorithm), list[Evidence]()
     tell, run_id = found.append, crowd.info.run_id
     work = audit_of(crowd, tmp_path / "work.json", found)

@@ -341,7 +341,7 @@ def test_a_rate_that_a_rank_schedules_by_itself_is_named(told: list[dict[str, An
 
 def test_any_setting_that_parts_is_named_in_the_next_step(told: list[dict[str, Any]]) -> None:
     found = alike(told, settings_that_part)
-    assert len(found) == 9
+    assert len(found) == 6
     for name, said in found.items():
         assert said.startswith("DivergedError: expected equal settings and groups on all ranks")
         assert re.search(rf"but {name}( of group 0)? is .+ on rank 1 where rank 0 has ", said)
@@ -410,7 +410,7 @@ def test_a_gradient_that_is_not_a_number_is_named_on_all_and_no_state_changes(
     said, kept, _ = alike(told, not_a_number_on_one_rank)
     assert kept
     assert said == (
-        "GradientError: rank 0: expected gradients of magnitude up to 1e+15, got 0.weight with "
+        "GradientError: rank 0: expected gradients of magnitude up to 1e+30, got 0.weight with "
         "entries NaN"
     )
 
