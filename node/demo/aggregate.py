@@ -3,9 +3,8 @@
     S = sum_i w_i * q_i         whole numbers below 2^24: exact in float32 in any order
     U = sign(D^T S D)           in whole numbers throughout: dct.py
     P <- P * decay              rounded to float32
-    P <- P - learning_rate * U  rounded to float32. The sign's product is +-learning_rate or 0, so
-                                that a fused multiply-subtract gives the same bits; the orthogonal
-                                one is rounded by itself first
+    P <- P - learning_rate * U  rounded to float32. The product is +-learning_rate or 0, so that a
+                                fused multiply-subtract gives the same bits
 
 The result depends neither on the backend, its strips, threads and device, nor on the order of the
 contributions.
