@@ -8,7 +8,7 @@ import torch
 from node.model.build import build_model, named_parameters_once
 from node.model.check import check_model, count_parameters, device_memory_bytes
 from protocol.errors import SettingsError
-from protocol.runfile import DataSpec, ModelSpec, RoundsSpec, RunSpec
+from protocol.runfile import AlgorithmSpec, DataSpec, ModelSpec, RoundsSpec, RunSpec
 
 torch.set_num_threads(1)
 
@@ -155,11 +155,15 @@ def test_positions_that_do_not_reach_are_refused_and_minus_one_is_no_bound() -> 
     check_model(_spec("xlnet", config | {"attn_type": "uni"}))
 
 
-@pytest.mark.parametrize(("overlap", "copies"), [(0, 3), (1, 4)])
+@pytest.mark.parametrize(
+    ("algorithm", "overlap", "copies"),
+    [("demo", 0, 3), ("local_steps", 0, 5), ("local_steps", 1, 6)],
+)
 def test_memory_is_compared_before_it_is_taken(
-    monkeypatch: pytest.MonkeyPatch, overlap: int, copies: int
+    monkeypatch: pytest.MonkeyPatch, algorithm: Any, overlap: int, copies: int
 ) -> None:
     spec = _spec("llama", LLAMA, overlap=overlap)
+    spec = spec.model_copy(update={"algorithm": AlgorithmSpec(name=algorithm)})
     parameters = count_parameters(spec)
     check_model(spec, memory_bytes=4 * copies * parameters)
     devices: list[str] = []

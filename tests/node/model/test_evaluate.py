@@ -34,6 +34,7 @@ def test_a_checkpoint_is_evaluated_on_fixed_validation_windows(tmp_path: Path) -
 
 
 def test_parameters_beside_the_model_are_measured_and_its_own_come_back() -> None:
+    torch.manual_seed(1)  # some pairs of random networks are alike to a thousandth
     own, other = (TrainingModel(build_model("llama", CONFIG)) for _ in range(2))
     samples = torch.arange(3 * 9).reshape(3, 9) % 200
     with torch.no_grad():
