@@ -15,7 +15,7 @@ from coordinator.sequencer import Sequencer
 from protocol import wire_pb2 as wire
 from protocol.audit import rule
 from protocol.audit.shares import unlike
-from protocol.audit.thresholds import thresholds_of
+from protocol.audit.thresholds import Thresholds, thresholds_of
 from protocol.codec.commits import Commit, open_commit
 from protocol.codec.evidence import Evidence, SignedEvidence, open_evidence
 from protocol.errors import RemoteProtocolError, SettingsError
@@ -65,11 +65,11 @@ class EvidenceDesk:
     def _flaw(self, evidence: Evidence, public_key: bytes) -> str:
         """Why the evidence changes no standing, in a sentence; empty when it does."""
         spec = self._sequencer.rounds.spec
-        found = rule.flaw(evidence, thresholds_of(spec)) or rule.misplaced(evidence, spec)
-        return found or self._unfounded(evidence, public_key)
+        by = thresholds_of(spec.algorithm.name)
+        found = rule.flaw(evidence, by) or rule.misplaced(evidence, spec)
+        return found or self._unfounded(evidence, public_key, by)
 
-    def _unfounded(self, evidence: Evidence, public_key: bytes) -> str:
-        by = thresholds_of(self._sequencer.rounds.spec)
+    def _unfounded(self, evidence: Evidence, public_key: bytes, by: Thresholds) -> str:
         for audit in evidence.audits:
             commit = self._commit(audit.round)
             if flaw := rule.unfounded(evidence.author, audit, commit):

@@ -10,13 +10,13 @@ from pathlib import Path
 from lockstep.console import bytes_text, messages, output
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import read_run_file
+from lockstep.volunteer.needs import sized
 from protocol.codec.parameters import payload_bytes_max
 from protocol.errors import SettingsError
 from protocol.ids import PeerId
 from protocol.mixing.topologies import Topology
 from protocol.mixing.weights import validated
 from protocol.planner.feasibility import Footprint, remarks, require_feasible
-from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import shape_of
 from protocol.runfile import ModelSpec, RunSpec, parse_run_json, run_json
 
@@ -40,13 +40,11 @@ def with_room(spec: RunSpec) -> RunSpec:
     """The run with payloads as large as its model needs. `SettingsError` for a model that no
     payload is large enough for.
     """
-    from node.model.check import count_parameters
-
-    parameters = count_parameters(spec)
+    size = sized(spec)
     if spec.algorithm.mixes:
-        needed = payload_bytes_max(parameters)
+        needed = payload_bytes_max(size.parameters)
     else:
-        needed = shape_of(spec.algorithm, size_of(spec.model, parameters)).bytes_max
+        needed = shape_of(spec.algorithm, size).bytes_max
     most = max(spec.rounds.payload_bytes_max, needed)
     rounds = spec.rounds.model_copy(update={"payload_bytes_max": most})
     return parse_run_json(run_json(spec.model_copy(update={"rounds": rounds})), "lockstep init")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lockstep.console import bytes_text
 from protocol.errors import SettingsError
-from protocol.planner.needs import Needs, needs_of
+from protocol.planner.needs import needs_of
 from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import mean_bytes, payload_bytes
 from protocol.runfile import RunSpec
@@ -26,7 +26,7 @@ def judged(spec: RunSpec, memory_bytes: int, disk_bytes: int, place: Path) -> li
     """
     if not (memory_bytes or disk_bytes or has_layout(spec.model)):
         return []  # the count would be made twice: the node makes it before it builds the model
-    needs = _needs(spec)
+    needs = needs_of(spec, sized(spec))
     memory, disk = bytes_text(needs.memory_bytes), bytes_text(needs.disk_bytes)
     if memory_bytes and needs.memory_bytes > memory_bytes:
         raise SettingsError(
@@ -56,12 +56,13 @@ def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str) -> str:
     return f"about {sent} {period} up and as much down, however many take part{means}"
 
 
-def _needs(spec: RunSpec) -> Needs:
+def sized(spec: RunSpec) -> Size:
+    """The size of a run's network; torch counts where no arithmetic does."""
     if has_layout(spec.model):
-        return needs_of(spec, size_of(spec.model))
+        return size_of(spec.model)
     from node.model.check import count_parameters
 
-    return needs_of(spec, size_of(spec.model, count_parameters(spec)))
+    return size_of(spec.model, count_parameters(spec))
 
 
 def _free(place: Path) -> int:

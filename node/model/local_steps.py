@@ -6,8 +6,11 @@ A batch that the bell cuts short makes a step of the samples that were trained, 
 nothing, and a node too slow for a whole batch makes one step all the same.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
 
 from node.demo.engine import GRADIENT_MAX, GradientError, require_finite
 from node.model.training import GradientAccumulation, RoundWork, Tokens, TrainingModel
@@ -19,6 +22,19 @@ class StepMaker(Protocol):
 
     def step(self, learning_rate: float) -> None:
         """One step of every parameter by its `.grad`."""
+
+
+def moved_from(
+    start: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]
+) -> dict[str, Tensor | None]:
+    """What steps have moved each parameter by, `start` less where it is now, as the residual takes
+    it. The gradients' memory takes it.
+    """
+    with torch.no_grad():
+        return {
+            name: torch.sub(start[name], parameter, out=parameter.grad)
+            for name, parameter in parameters.items()
+        }
 
 
 class LocalSteps:

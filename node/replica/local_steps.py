@@ -25,7 +25,7 @@ from node.demo.local_steps.aggregate import Movement, apply, code_max
 from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.local_steps.residual import Residual
 from node.demo.vote_sum import Contribution
-from node.model.local_steps import LocalSteps
+from node.model.local_steps import LocalSteps, moved_from
 from node.model.training import Tokens
 from node.replica.position import Pending
 from node.replica.replica import Replica
@@ -85,12 +85,7 @@ class LocalStepsReplica(Replica):
 
         `GradientError` leaves the residual as it was.
         """
-        moved: dict[str, Tensor | None] = {}
-        with torch.no_grad():
-            for name, working in self._working_tensors().items():
-                gradient = self.trainee.parameters[name].grad
-                moved[name] = torch.sub(self._start[name], working, out=gradient)
-        self.engine.accumulate(moved)
+        self.engine.accumulate(moved_from(self._start, self.trainee.parameters))
         self._is_ahead = self._spec.rounds.overlap > 0
         self.has_momentum = True
 

@@ -206,7 +206,7 @@ def _uncommitted(round: int, author: PeerId, digest: Digest) -> str:
 # ---- work
 
 
-def is_opposed(audit: WorkAudit, by: Thresholds = DEMO) -> bool:
+def is_opposed(audit: WorkAudit, by: Thresholds) -> bool:
     """Whether the signs of a payload are turned."""
     against = 2 * (CHANCE - audit.agreement)
     is_sure = against * against * audit.compared >= OPPOSED_ODDS * WHOLE * WHOLE

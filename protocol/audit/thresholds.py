@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.codec.evidence import CHANCE, WHOLE
-from protocol.runfile import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +49,6 @@ LOCAL_STEPS: Final = Thresholds(telling=5300, telling_odds=64, opposed=4500, lik
 (docs/results/data/work-audit-local.json)."""
 
 
-def thresholds_of(spec: RunSpec) -> Thresholds:
-    """Those of a run."""
-    return LOCAL_STEPS if spec.algorithm.moves else DEMO
+def thresholds_of(algorithm: str) -> Thresholds:
+    """Those of the runs of an algorithm, by its name in the run file."""
+    return LOCAL_STEPS if algorithm == "local_steps" else DEMO

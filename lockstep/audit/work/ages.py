@@ -8,7 +8,7 @@ nothing that the log shows says how far it should agree. With local steps the sa
 of fewer samples than the author trained before: more of what it sends comes from earlier rounds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -50,11 +50,9 @@ class Ages(msgspec.Struct):
 
     known: dict[PeerId, Age] = {}
 
-    def committed(
-        self, round: int, authors: Iterable[PeerId], samples: Mapping[PeerId, int] | None = None
-    ) -> None:
-        """The log has payloads of these authors in a round, and how many samples each trained."""
-        for author in authors:
+    def committed(self, round: int, trained: Mapping[PeerId, int]) -> None:
+        """The log has a round of payloads: the samples of each, by author."""
+        for author, samples in trained.items():
             age = self.known.pop(author, None) or Age(round=round - 1)
             if round <= age.round:  # the replay went back
                 self.known[author] = age
@@ -64,7 +62,7 @@ class Ages(msgspec.Struct):
             age.payloads += 1
             age.since_gap += 1
             age.round = round
-            age.samples = (samples or {}).get(author, 0)
+            age.samples = samples
             weight = max(USUAL_WEIGHT, 1 / age.payloads)
             age.usual_samples += weight * (age.samples - age.usual_samples)
             self.known[author] = age

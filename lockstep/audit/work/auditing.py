@@ -120,7 +120,7 @@ class WorkAudit:
         """
         self._budget.earn(time.monotonic(), len(commit.entries))
         samples = {entry.author: entry.samples for entry in commit.entries}
-        self._ages.committed(commit.round, samples, samples)
+        self._ages.committed(commit.round, samples)
         overlaps = self._info.spec.rounds.overlap_at(commit.round) > 0
         busy = self._panel or self._task or self._broken or behind > NEAR_ROUNDS
         if busy or overlaps or not self._budget.allows:

@@ -53,7 +53,7 @@ from protocol.audit import rule
 from protocol.audit.lots import Draw
 from protocol.audit.rule import FAR_AMONG, LESS_AUDITS, PANEL, SPREAD
 from protocol.audit.shares import are_like
-from protocol.audit.thresholds import DEMO, LOCAL_STEPS, Thresholds
+from protocol.audit.thresholds import Thresholds, thresholds_of
 from protocol.codec.evidence import (
     AUDITS_MAX,
     CHANCE,
@@ -218,7 +218,7 @@ class Book(msgspec.Struct):
 
     @property
     def _by(self) -> Thresholds:
-        return LOCAL_STEPS if self.algorithm == "local_steps" else DEMO
+        return thresholds_of(self.algorithm)
 
     def _companions(self, look: Look, looks: Sequence[Look]) -> tuple[list[Companion], bool]:
         """Those beside which an author is judged, and whether they tell less work too: where the

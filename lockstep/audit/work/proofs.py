@@ -18,7 +18,7 @@ class ProofCheck:
     """The check of what authors were accused of against one walk through a record."""
 
     def __init__(self, accusations: Iterable[Accusation], spec: RunSpec) -> None:
-        self._spec, self._by = spec, thresholds_of(spec)
+        self._spec, self._by = spec, thresholds_of(spec.algorithm.name)
         self._judged: list[Evidence] = []
         self._drawn: dict[int, list[tuple[Accusation, WorkAudit]]] = defaultdict(list)
         """By round, the audits whose lots the log is asked about."""

@@ -28,7 +28,7 @@ from node.demo.sign_audit import (
     signs_followed,
 )
 from node.model.build import build_model
-from node.model.local_steps import LocalSteps
+from node.model.local_steps import LocalSteps, moved_from
 from node.model.training import GradientAccumulation, Tokens, TrainingModel
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError
@@ -100,7 +100,8 @@ class Recomputer:
         self._rate = float32_value(learning_rate_bits)
         if self._spec.algorithm.moves:
             self._start = {name: tensor.clone() for name, tensor in committed.items()}
-        self._set(committed)
+        else:
+            self._set(committed)
 
     def begin(self, shares: Sequence[Share]) -> Recomputation:
         """The passes over these positions of the data order, none of them made yet."""
@@ -129,11 +130,11 @@ class Recomputer:
         if self._work and self._work.failure:
             raise self._work.failure
         if self._found is None:
-            found = {name: p.grad for name, p in self._trainee.parameters.items()}
+            parameters = self._trainee.parameters
             if self._spec.algorithm.moves:
-                with torch.no_grad():
-                    for name, p in self._trainee.parameters.items():
-                        found[name] = torch.sub(self._start[name], p, out=p.grad)
+                found = moved_from(self._start, parameters)
+            else:
+                found = {name: p.grad for name, p in parameters.items()}
             self._found = gradient_coefficients(self._layout, found)
         return self._found
 

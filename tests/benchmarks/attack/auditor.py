@@ -96,7 +96,7 @@ class Auditor:
     ) -> list[Evidence]:
         number, entries = commit.round, {entry.author: entry for entry in commit.entries}
         self._budget.earn(float(number), len(entries))
-        self._ages.committed(number, entries)
+        self._ages.committed(number, {peer: entry.samples for peer, entry in entries.items()})
         if not self._budget.allows:
             return []
         lot = draw(self._key, self._info.run_id, number, round(WHOLE * AUDIT_BUDGET))

@@ -9,6 +9,10 @@ gives a round the rate of its first step.
 Dense Muon steps on the mean gradient of every batch, by the same two optimizers of torch.
 """
 
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -62,7 +66,6 @@ class LocalStepsAuthors:
     def _author(self, author: int, steps: range) -> bytes:
         """The payload of one author's steps of a round."""
         fixture, cell = self._fixture, self._fixture.cell
-        self.stand_at_committed()
         batches = [
             fixture.samples(step).reshape(cell.authors, -1, fixture.task.sequence_length + 1)[
                 author
@@ -70,13 +73,7 @@ class LocalStepsAuthors:
             for step in steps
         ]
         rate = fixture.rates(steps[0])[0]
-        passes = LocalSteps(fixture.trainee, batches, self._optimizers[author], rate)
-        while passes.next():
-            pass
-        passes.finish()
-        moved: dict[str, Tensor | None] = {
-            name: self.committed[name] - tensor for name, tensor in fixture.parameters.items()
-        }
+        moved = movement(fixture, self.committed, batches, self._optimizers[author], rate)
         residual = self._residuals[author]
         residual.require_finite(moved, GRADIENT_MAX)
         residual.accumulate(moved)
@@ -94,6 +91,23 @@ class LocalStepsAuthors:
     @property
     def _shape(self) -> PayloadShape:
         return PayloadShape(self._fixture.layout.chunks, self._fixture.cell.top_k, 1, scaled=True)
+
+
+def movement(
+    fixture: Fixture,
+    committed: Mapping[str, Tensor],
+    batches: Sequence[npt.NDArray[np.int64]],
+    optimizer: LocalOptimizer,
+    rate: float,
+) -> dict[str, Tensor | None]:
+    """What the steps of a round move the network by, from the committed parameters."""
+    for name, tensor in fixture.parameters.items():
+        tensor.copy_(committed[name])
+    passes = LocalSteps(fixture.trainee, batches, optimizer, rate)
+    while passes.next():
+        pass
+    passes.finish()
+    return {name: committed[name] - tensor for name, tensor in fixture.parameters.items()}
 
 
 class DenseMuon:

@@ -44,8 +44,8 @@ from node.demo.sign_audit import (
     sign_agreement,
     signs_followed,
 )
-from node.model.local_steps import LocalSteps
 from protocol.codec.payload import Coefficients
+from tests.benchmarks.parity.local_steps import movement
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.work_audit.noise import noise
 
@@ -198,23 +198,6 @@ class LocalStudy:
         made = {kind: self.doubles[kind].sent for kind in DOUBLES if kind != "uneven"}
         random = noise(sent[0], self._random)
         return {**made, "noise": random, "copied": sent[1], "stale": self.honest[0].before}
-
-
-def movement(
-    fixture: Fixture,
-    committed: Parameters,
-    batches: Batches,
-    optimizer: LocalOptimizer,
-    rate: float,
-) -> dict[str, Tensor | None]:
-    """What the steps of a round move the network by, from the committed parameters."""
-    for name, tensor in fixture.parameters.items():
-        tensor.copy_(committed[name])
-    passes = LocalSteps(fixture.trainee, batches, optimizer, rate)
-    while passes.next():
-        pass
-    passes.finish()
-    return {name: committed[name] - tensor for name, tensor in fixture.parameters.items()}
 
 
 def part_of(batches: Batches, part: float) -> Batches:

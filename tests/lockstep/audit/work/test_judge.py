@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from lockstep.audit.work.judge import LEARNED, Book, Look, companions_of
-from protocol.audit.lots import Draw
 from protocol.audit.rule import (
     EARLY_ROUNDS,
     FAR_AUDITS,
@@ -25,12 +24,18 @@ from protocol.audit.rule import (
 )
 from protocol.audit.thresholds import DEMO
 from protocol.codec.evidence import AUDITS_MAX, CHANCE, WHOLE, Evidence, words
-from protocol.ids import PeerId, RunId, sha256
+from protocol.ids import PeerId, sha256
+from tests.lockstep.audit.work.panels import (
+    AUTHORS,
+    DRAW,
+    FIRST,
+    OTHERS,
+    RUN,
+    audits_until,
+    round_of,
+)
 
-RUN = RunId("ab" * 16)
-FIRST, *OTHERS = AUTHORS = [PeerId(f"{number:032x}") for number in range(4)]
 DATA = Path(__file__).parents[4] / "docs" / "results" / "data" / "work-audit.json"
-DRAW = Draw(bytes(64), 200)
 COMPARED = 4736
 """Signs of a payload in the measured run: 148 chunks of 32."""
 
@@ -65,24 +70,9 @@ def drawn(panels: list[Panel], random: np.random.Generator, audits: int) -> Iter
         yield panels[place]
 
 
-def round_of(number: int) -> int:
-    """The round of an audit: the first may be judged, and each is far enough from the last."""
-    return EARLY_ROUNDS + SPACING_ROUNDS * number
-
-
 def taught() -> Book:
     """A book that knows how honest work spreads in its run."""
     return Book(recent=[0.03] * LEARNED)
-
-
-def audits_until(book: Book, panels: Iterator[list[Look]], author: PeerId) -> int | None:
-    """The number of panels until there is evidence against the author, and none against others."""
-    for number, panel in enumerate(panels, 1):
-        found = book.take(round_of(number), panel, RUN, DRAW)
-        assert {each.author for each in found} <= {author}
-        if found:
-            return number
-    return None
 
 
 # ---- the measured runs
@@ -98,7 +88,7 @@ def test_what_is_no_work_is_found_by_three_audits(kind: str) -> None:
                 looks([shares[kind][0], *shares["honest"][1:]], step)
                 for step, shares in drawn(known, random, 12)
             )
-            numbers.append(audits_until(taught(), panels, FIRST))
+            numbers.append(audits_until(taught(), panels))
     print(f"{kind}: found after {sorted(set(map(str, numbers)))} audits, {len(numbers)} times")  # noqa: T201
     share = sum(number == FAR_AUDITS for number in numbers) / len(numbers)
     assert share > 0.7, f"{share:.3f} after {FAR_AUDITS} audits"
@@ -113,7 +103,7 @@ def test_half_the_work_is_found_by_twenty_audits_for_the_most_part() -> None:
                 looks([shares["half"][0], *shares["honest"][1:]], step)
                 for step, shares in drawn(run, random, LESS_AUDITS)
             )
-            numbers.append(audits_until(taught(), panels, FIRST))
+            numbers.append(audits_until(taught(), panels))
     found = [number for number in numbers if number is not None]
     share = len(found) / len(numbers)
     print(f"half: {share:.3f} found, after {np.median(found):.0f} audits in the median")  # noqa: T201
@@ -164,7 +154,7 @@ def test_noise_is_found_by_three_audits_at_any_level_of_honest_work() -> None:
             [look(FIRST, 0.5 + 0.01 * random.standard_normal(), panel[0].age), *panel[1:]]
             for panel in honest_panels(random, 10, 0.04)
         )
-        assert audits_until(taught(), panels, FIRST) == FAR_AUDITS
+        assert audits_until(taught(), panels) == FAR_AUDITS
 
 
 def test_one_audit_far_below_makes_a_suspect_and_no_verdict() -> None:
@@ -233,7 +223,7 @@ def test_one_that_was_away_is_found_by_noise_and_not_by_a_little_less() -> None:
         back = look(FIRST, 0.80, settled=False)
         assert not book.take(round_of(number), [back, *looks([0.9] * 4)[1:]], RUN, DRAW)
     panels = ([look(FIRST, 0.5, settled=False), *looks([0.9] * 4)[1:]] for _ in range(5))
-    assert audits_until(taught(), panels, FIRST) == FAR_AUDITS
+    assert audits_until(taught(), panels) == FAR_AUDITS
 
 
 def test_where_chance_is_near_nobody_is_judged_and_it_says_so() -> None:

@@ -14,16 +14,13 @@ import pytest
 from lockstep.audit.work.ages import Age, Ages
 from lockstep.audit.work.auditing import drawn
 from lockstep.audit.work.judge import RECENT_KEPT, Book, Look
-from protocol.audit.lots import Draw
-from protocol.audit.rule import CROSS_ODDS, EARLY_ROUNDS, FAR_AUDITS, LESS_AUDITS, SPACING_ROUNDS
+from protocol.audit.rule import CROSS_ODDS, EARLY_ROUNDS, FAR_AUDITS, LESS_AUDITS
 from protocol.audit.thresholds import LOCAL_STEPS
 from protocol.codec.evidence import CHANCE, WHOLE
-from protocol.ids import PeerId, RunId, sha256
+from protocol.ids import PeerId, sha256
+from tests.lockstep.audit.work.panels import AUTHORS, DRAW, FIRST, RUN, audits_until, round_of
 
-RUN = RunId("ab" * 16)
-FIRST, *OTHERS = AUTHORS = [PeerId(f"{number:032x}") for number in range(4)]
 DATA = Path(__file__).parents[4] / "docs" / "results" / "data" / "work-audit-local.json"
-DRAW = Draw(bytes(64), 200)
 CHUNKS = 32
 SAMPLES = 20
 
@@ -76,20 +73,6 @@ class Measured:
 @pytest.fixture(scope="module")
 def runs() -> list[Measured]:
     return [Measured(document) for document in json.loads(DATA.read_text())]
-
-
-def round_of(number: int) -> int:
-    return EARLY_ROUNDS + SPACING_ROUNDS * number
-
-
-def audits_until(book: Book, panels: Iterator[list[Look]]) -> int | None:
-    """The number of panels until there is evidence against the first author; no other has any."""
-    for number, panel in enumerate(panels, 1):
-        found = book.take(round_of(number), panel, RUN, DRAW)
-        assert {each.author for each in found} <= {FIRST}
-        if found:
-            return number
-    return None
 
 
 @pytest.mark.parametrize("kind", ["other", "noise", "stale", "copied"])
@@ -190,8 +173,8 @@ def test_a_round_of_fewer_samples_than_before_is_not_judged_beside_others() -> N
 def test_an_uneven_author_is_drawn_only_if_it_is_named() -> None:
     book, ages = Book("local_steps"), Ages()
     for round in range(EARLY_ROUNDS):
-        ages.committed(round, AUTHORS, dict.fromkeys(AUTHORS, 20))
-    ages.committed(EARLY_ROUNDS, AUTHORS, {**dict.fromkeys(AUTHORS, 20), FIRST: 10})
+        ages.committed(round, dict.fromkeys(AUTHORS, 20))
+    ages.committed(EARLY_ROUNDS, {**dict.fromkeys(AUTHORS, 20), FIRST: 10})
     for named, book_ in ((set[PeerId](), book), ({FIRST}, book), (set[PeerId](), Book())):
         found = drawn(DRAW, EARLY_ROUNDS, AUTHORS, frozenset(named), book=book_, ages=ages)
         assert (FIRST in found) == (FIRST in named or book_ is not book)
