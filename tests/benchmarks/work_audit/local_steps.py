@@ -21,7 +21,7 @@ the signs: fewer than DeMo's 0.8 to 0.98, as a residual holds what some twenty r
 and Muon's first steps differ from its later ones. Other samples 0.53 to 0.65, copies and noise 0.50
 to 0.60, young ones more than honest ones. Half the work has 0.7 to 0.9 of what honest work has
 above chance; beside the movement of the second half of the steps alone it has 0.4 to 0.7, and is
-told sooner; work that is thin has 0.75 to 0.9 of it beside either. (Found: docs/explain/trust.md.
+told sooner; work that is thin has 0.75 to 0.9 of it beside either. (Found: docs/explain/work-audit.md.
 The second half told little sooner and is not compared any more.)
 """
 
