@@ -37,6 +37,7 @@ def auditor(
     peer_limit: options.PeerLimit = 0,
     disk: options.Disk = 64 * 1024**3,
     snapshot: Begin = None,
+    token: options.Token = "",
     p2pd_sha256: options.P2pdSha256 = "",
     threads: options.Threads = 0,
     save_every: options.SaveEvery = 50,
@@ -54,7 +55,9 @@ def auditor(
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
     from node.relay.settings import RelaySettings
+    from protocol.border.join_link import split_token
 
+    url, token = split_token(url, token)
     place = (directory or Path("~/.lockstep/auditor")).expanduser()
     relay = RelaySettings(
         coordinator=url,
@@ -65,6 +68,7 @@ def auditor(
         log_bytes_max=disk,
         upload_limit=upload_limit,
         peer_limit=peer_limit,
+        token=token,
         p2pd_sha256=p2pd_sha256,
     )
     share = work_share / 100
