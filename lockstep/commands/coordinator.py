@@ -19,13 +19,13 @@ from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.commands.check_run import require_trainable
-from lockstep.commands.run.order_socket import OrderSocket
 from lockstep.console import messages, own_command
 from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
 from lockstep.service.directory import Owner, claimed
 from lockstep.service.journal_copy import readable_journal
 from lockstep.service.keys import KEY_NAME, load_or_create_key, read_key
+from lockstep.service.order_socket import OrderSocket
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import NOTE_NAME, STATUS_NAME, ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop

@@ -9,12 +9,12 @@ import msgspec
 from coordinator.act_log import ActLog, read_acts
 from coordinator.journal import JOURNAL_NAME
 from coordinator.machine.operator import acts
-from lockstep.commands.run.order_socket import Look, send
 from lockstep.commands.run.orders import moment
 from lockstep.commands.run.place import any_here
 from lockstep.console import output, write_json
 from lockstep.service.directory import pid_at_work
 from lockstep.service.journal_copy import readable_journal
+from lockstep.service.order_socket import Look, send
 from protocol.border.text import clean
 from protocol.codec.evidence import read_evidence
 from protocol.errors import SettingsError, StorageError

@@ -1,6 +1,5 @@
 """`lockstep run pause | resume | finish | evict | ban | ...`: one order each, and `members`."""
 
-import secrets
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,18 +11,16 @@ from rich.table import Table
 
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act
-from lockstep.commands.run.order_socket import Look, send
 from lockstep.commands.run.place import PREFIX_MIN, at_work, key_of, target_of
 from lockstep.console import messages, output, quantity, write_json
+from lockstep.service.order_socket import Look, send
+from lockstep.service.tokens import made_up, new_token
 from protocol.border.text import clean_document
 from protocol.errors import SettingsError
-from protocol.ids import sha256, short
+from protocol.ids import short
 
 BANS_SHOWN = 5
 """Bans that the answer to an order about another one shows."""
-
-TOKEN_BYTES = 20
-"""Random bytes of a token: more than anyone can guess."""
 
 
 def tell(directory: Path | None, act: Act) -> None:
@@ -107,11 +104,9 @@ def create_token(
     directory: Path | None, name: str, *, uses: int, expires_in_s: float | None, vouches: bool
 ) -> None:
     """Makes a token and prints it; nothing keeps it but the operator."""
-    secret = secrets.token_hex(TOKEN_BYTES)
-    name = name or f"token-{secrets.token_hex(2)}"
     expires_s = int(time.time() + expires_in_s) if expires_in_s else 0
-    token = acts.Token(name, sha256(secret.encode()), uses, expires_s, vouches)
-    said = send(at_work(directory), token).get("said")
+    place, name = at_work(directory), name or made_up("token")
+    secret, said = new_token(place, name, uses=uses, expires_s=expires_s, vouches=vouches)
     messages.print(f"done: {said}; nodes join with: lockstep join LINK --token", soft_wrap=True)
     output.print(secret, soft_wrap=True)
 

@@ -16,8 +16,8 @@ from coordinator.machine.operator import acts
 from coordinator.process import CoordinatorProcess
 from lockstep.commands.run import orders
 from lockstep.commands.run.audit import audit
-from lockstep.commands.run.order_socket import SOCKET_NAME, Look, OrderSocket, send
 from lockstep.service.directory import Owner, claimed
+from lockstep.service.order_socket import SOCKET_NAME, Look, OrderSocket, send
 from protocol.errors import SettingsError, StorageError, UnavailableError
 from tests.coordinator.client import node_of, quiet_spec, running
 
