@@ -1,12 +1,14 @@
 """A cluster on this machine: real processes of the `lockstep` command, started in order, watched
 and stopped.
 
-    coordinator, once it serves -> the relay, if there is one, once it relays -> nodes
+    coordinator, once it serves -> tokens, where it admits by token
+        -> the relay, if there is one, once it relays -> nodes
 """
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ from typing import Any
 from lockstep.cluster.child import Child, Where, here
 from lockstep.cluster.names import COORDINATOR, RELAY, node_name
 from lockstep.exit_codes import error_of
+from lockstep.service.tokens import made_up, new_token
 from node.transports.factory import parse_kinds
+from protocol.errors import UnavailableError
 
 START_S = 180.0
 """Longest start of a coordinator or a relay. The first opens its ports within a second, the second
@@ -54,6 +58,10 @@ class ClusterSettings:
     relay: bool = False
     """Whether there is a relay; it has every transport that a node has."""
 
+    by_token: bool = False
+    """Whether the run admits by token. The nodes have one that vouches for them, the relay one that
+    does not: only nodes are counted when members vote."""
+
 
 class Cluster:
     """One coordinator and its nodes; a context manager, so that nothing outlives it."""
@@ -68,6 +76,7 @@ class Cluster:
         self.nodes = [_node(settings, number, where) for number in range(settings.nodes)]
         self.address = ""
         self._run_file = settings.run_file
+        self._by_token = settings.by_token
 
     def __enter__(self) -> "Cluster":
         return self
@@ -86,6 +95,9 @@ class Cluster:
         """
         self.coordinator.start(*self._arguments(self.coordinator))
         self.address = self.wait_for_coordinator()
+        if self._by_token:
+            self._give_token(self.relays, RELAY)
+            self._give_token(self.nodes, "nodes", vouches=True)
         for relay in self.relays:
             relay.start(*self._arguments(relay))
             self._wait_for(relay, lambda: self._coordinator_status().get("relays"))
@@ -151,12 +163,29 @@ class Cluster:
         """Arguments of a start besides the process's own options."""
         if child is self.coordinator:  # a restarted one must be where nodes look for it
             listen = self.address or self.listens(child.name)
-            return str(self._run_file), "--no-try-model", "--listen", listen  # the nodes try it
+            admit = ("--admit", "token") if self._by_token else ()
+            # The nodes try the model.
+            return str(self._run_file), "--no-try-model", "--listen", listen, *admit
         return (
             (self.address, "--listen", self.listens(child.name))
             if child in self.relays
             else (self.address,)
         )
+
+    def _give_token(self, children: Sequence[Child], kind: str, *, vouches: bool = False) -> None:
+        """Lets these processes in by a token in their environment, which no other user can read."""
+        if not children:
+            return
+        place, uses = self.coordinator.directory, len(children)
+
+        def secret() -> str:
+            with contextlib.suppress(UnavailableError):  # it takes orders a moment after it serves
+                return new_token(place, made_up(kind), uses=uses, vouches=vouches)[0]
+            return ""
+
+        token = str(self._wait_for(self.coordinator, secret))
+        for child in children:
+            child.environment["LOCKSTEP_TOKEN"] = token
 
     def _coordinator_status(self) -> Mapping[str, Any]:
         self.coordinator.refresh()

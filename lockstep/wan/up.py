@@ -4,7 +4,8 @@
          -> JSON -> remove everything
 
 Processes, demo model and report are those of `lockstep demo`; the lines between the processes have
-the rates, delays, jitter and loss of home links.
+the rates, delays, jitter and loss of home links. Trust is that of a run on the internet: nodes have
+a token that vouches for them, only standing decides, and connections are encrypted.
 """
 
 import random
@@ -41,6 +42,7 @@ from lockstep.wan.profiles import BUILTIN, Catalogue, cycled, read_profiles
 from node.data.prepare import prepare_builtin
 from node.transports.factory import parse_kinds
 from protocol.errors import SettingsError
+from protocol.runfile import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ def _train(
 ) -> dict[str, Any]:
     directory = settings.directory / laboratory.id
     sizes = settings.nodes, settings.rounds, settings.seed
-    spec = demo_spec(DemoSettings(directory, *sizes, "", settings.algorithm))
+    spec = among_strangers(demo_spec(DemoSettings(directory, *sizes, "", settings.algorithm)))
     data = directory / "data"
     with messages.status("preparing the corpus"):
         prepare_builtin(data, byte_limit=CORPUS_BYTES)
@@ -177,6 +179,7 @@ def _train(
         settings.nodes,
         links=transports(settings),
         relay=settings.relay,
+        by_token=True,
     )
     cluster = WanCluster(asked, laboratory, faults)
     links = {place.home.name: place.home.link or HomeLink() for place in laboratory.places.values()}
@@ -191,6 +194,13 @@ def _train(
     output.print(links_text(cluster.link_kinds), soft_wrap=True)
     messages.print(f"logs of every process: {directory}", soft_wrap=True)
     return document | {"lines": lines, "ways": cluster.link_kinds, "happened": cluster.happened}
+
+
+def among_strangers(spec: RunSpec) -> RunSpec:
+    """The run as strangers may reach it: only standing decides, where the algorithm allows that."""
+    trust = "known" if spec.algorithm.mixes else "public"
+    membership = spec.membership.model_copy(update={"trust": trust})
+    return spec.model_copy(update={"membership": membership})
 
 
 def links_text(link_kinds: Mapping[str, Mapping[str, LinkKind]]) -> str:

@@ -3,12 +3,16 @@
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from lockstep.cluster.child import Child
+from lockstep.exit_codes import ExitCode
 from protocol.runfile import RunSpec
 
 END_S = 30.0
@@ -62,3 +66,18 @@ def wait_for_end(pid: int) -> None:
         assert select.select([handle], [], [], END_S)[0], f"process {pid} is still there"
     finally:
         os.close(handle)
+
+
+def visitor(address: str, directory: Path) -> "subprocess.Popen[str]":
+    """A node that has a key of its own and no token, and has begun to join."""
+    command = [sys.executable, "-m", "lockstep", "join", address, "--directory", str(directory)]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=kept, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+
+
+def require_refused(visitor: "subprocess.Popen[str]") -> None:
+    """The visitor ends with the sentence that says what to do."""
+    said, _ = visitor.communicate(timeout=END_S)
+    assert visitor.returncode == ExitCode.REFUSED, said
+    assert "ask its operator for one, then join with --token TOKEN" in " ".join(said.split())

@@ -13,9 +13,11 @@ import pytest
 
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
+from lockstep.service.order_socket import Look, send
+from lockstep.service.tokens import TOKEN_BYTES
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
-from tests.lockstep.shared import kill, wait_for_end
+from tests.lockstep.shared import kill, require_refused, visitor, wait_for_end
 
 PARENT = """
 import sys
@@ -140,3 +142,30 @@ def test_transports_are_given_to_the_nodes_in_turn_and_the_relay_has_them_all(
         for child in (*cluster.nodes, *cluster.relays)
     ]
     assert given == ["libp2p", "grpc,libp2p", "libp2p", "libp2p,grpc"]
+
+
+def test_where_tokens_admit_the_relay_has_one_and_a_visitor_is_told_to_ask_for_one(
+    settings: ClusterSettings,
+) -> None:
+    with Cluster(dataclasses.replace(settings, relay=True, by_token=True)) as cluster:
+        cluster.start()
+        (relay,) = cluster.relays
+        assert [row["name"] for row in cluster.coordinator.status["relays"]] == ["relay"]
+        assert cluster.coordinator.status["operator"]["admission"] == "token"
+        assert relay.environment["LOCKSTEP_TOKEN"] not in " ".join(relay.arguments)
+        (token,) = send(cluster.coordinator.directory, Look())["document"]["admission"]["tokens"]
+        assert (token["uses"], token["uses_max"], token["vouches"]) == (1, 1, False)
+        require_refused(visitor(cluster.address, settings.directory / "visitor"))
+        kill(cluster.coordinator)
+        cluster.watch()
+        cluster.wait_for_coordinator()
+        require_refused(visitor(cluster.address, settings.directory / "visitor"))
+
+
+def test_nodes_share_a_token_that_vouches_for_them(settings: ClusterSettings) -> None:
+    with Cluster(dataclasses.replace(settings, nodes=2, by_token=True)) as cluster:
+        cluster.start()
+        (token,) = send(cluster.coordinator.directory, Look())["document"]["admission"]["tokens"]
+        assert (token["uses_max"], token["vouches"]) == (2, True)
+        secrets = {node.environment["LOCKSTEP_TOKEN"] for node in cluster.nodes}
+        assert [len(secret) for secret in secrets] == [2 * TOKEN_BYTES]

@@ -4,20 +4,23 @@ lines.
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lockstep.cli import main
-from lockstep.cluster.demo import demo_spec
+from lockstep.cluster.demo import DemoSettings, demo_spec
 from lockstep.exit_codes import ExitCode
 from lockstep.wan import link_check, up
+from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab import laboratory, namespaces
 from lockstep.wan.profiles import read_profiles
-from lockstep.wan.up import WanSettings, links_text, plan_of, transports
+from lockstep.wan.up import WanSettings, among_strangers, links_text, plan_of, transports
 from protocol.errors import SettingsError
-from tests.lockstep.shared import tiny_model
+from protocol.runfile import parse_run_json, run_json
+from tests.lockstep.shared import require_refused, tiny_model, visitor
 from tests.lockstep.wan.lab.fixture import needs_ground
 
 ROUNDS = 30
@@ -127,6 +130,50 @@ def test_an_empty_list_is_an_error_and_not_a_crash(
     assert option.removeprefix("--") in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "trust"),
+    [("local_steps", "public"), ("demo", "public"), ("gossip-adam", "known")],
+)
+def test_only_standing_decides_where_the_algorithm_allows_that(algorithm: str, trust: str) -> None:
+    spec = demo_spec(DemoSettings(Path("x"), 4, 30, 0, "", algorithm))
+    among = among_strangers(spec)
+    assert among.membership == spec.membership.model_copy(update={"trust": trust})
+    assert parse_run_json(run_json(among), "test") == among
+
+
+class Visited(WanCluster):
+    """A stranger without a token comes from the home of the first node; members are noted."""
+
+    stranger: "subprocess.Popen[str]"
+    standing: dict[str, str]
+
+    def start(self) -> None:
+        super().start()
+        self.standing = {}
+        with self.laboratory.inside("node-0"):
+            directory = self.coordinator.directory.with_name("stranger")
+            self.stranger = visitor(self.address, directory)
+
+    def watch(self) -> list[str]:
+        happened = super().watch()
+        members = self.coordinator.status.get("members", ())
+        self.standing |= {member["name"]: member["standing"] for member in members}
+        return happened
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> list[Visited]:
+    """The clusters that a test has trained."""
+    made: list[Visited] = []
+
+    def visited(*settings: Any) -> Visited:
+        made.append(Visited(*settings))
+        return made[-1]
+
+    monkeypatch.setattr(up, "WanCluster", visited)
+    return made
+
+
 @pytest.fixture
 def small_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny model and little text."""
@@ -137,7 +184,7 @@ def small_training(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_ground
 @pytest.mark.usefixtures("small_training")
 def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(
-    tmp_path: Path,
+    tmp_path: Path, clusters: list[Visited]
 ) -> None:
     path = tmp_path / "out.json"
     options = [
@@ -174,6 +221,9 @@ def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(
     } == dict.fromkeys(("node-0", "relay"), "grpc")
     for name in ("node-0", "node-1"):
         assert document["lines"][name]["up_bytes"] > ROUNDS * document["traffic"]["payload_bytes"]
+    (cluster,) = clusters
+    require_refused(cluster.stranger)
+    assert cluster.standing == {"node-0": "vouched", "node-1": "vouched"}
     (laboratory,) = (tmp_path / "wan").iterdir()
     assert laboratory.name not in namespaces.laboratories(), (
         "nothing of it is left, whatever others are building"
