@@ -36,10 +36,11 @@ RUN python -m pip --python /opt/lockstep/bin/python install --no-deps --prefix /
 
 FROM ${BASE_IMAGE}
 RUN useradd --uid 50700 --user-group --no-create-home --shell /usr/sbin/nologin lockstep \
-    && install --directory --owner lockstep --group lockstep /state
+    && install --directory --owner lockstep --group lockstep /state /invitation
 COPY --from=requirements /opt/lockstep /opt/lockstep
 COPY --from=build /own /opt/lockstep
 COPY deploy/chaos.py deploy/entrypoint_coordinator.py deploy/healthcheck.py /opt/lockstep/deploy/
+COPY deploy/invite.py deploy/invited.sh /opt/lockstep/deploy/
 # Libraries keep their caches where a read-only container has room.
 ENV PATH=/opt/lockstep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/tmp LOCKSTEP_DIRECTORY=/state
 USER lockstep

@@ -1,14 +1,16 @@
 """Entry point of the coordinator's container: writes the run file of a new run, then becomes
-`lockstep coordinator`.
+`lockstep coordinator`, with a process beside it that makes tokens for the other containers.
 
     first start    /run.toml of the host, with LOCKSTEP_ROUNDS and LOCKSTEP_SEED -> /state/run.toml
     later starts   /state/run.toml as it is: a run keeps the run file that it began with
+    every start    deploy/invite.py: tokens that are missing -> /invitation
 
 A run's name is a hash of its run file, so another run file means another run and needs an empty
 volume.
 """
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +26,7 @@ from protocol.runfile import RunSpec, parse_run_json, run_json
 
 TEMPLATE = Path("/run.toml")
 STATE = Path("/state")
+INVITE = Path(__file__).with_name("invite.py")
 
 
 def prepare(template: Path, run_file: Path, environment: Mapping[str, str]) -> None:
@@ -54,6 +57,13 @@ def with_settings(spec: RunSpec, environment: Mapping[str, str]) -> RunSpec:
     return parse_run_json(msgspec.json.encode(values), "LOCKSTEP_ROUNDS, LOCKSTEP_SEED")
 
 
+def start_apart(*command: str) -> None:
+    """Starts a command that the container's init adopts: the coordinator, which this process
+    becomes, would not reap a child of its own.
+    """
+    subprocess.run(["sh", "-c", '"$@" &', "sh", *command], check=True)
+
+
 def main() -> NoReturn:
     """Replaces this process by the coordinator, or ends it with an error line."""
     run_file = STATE / "run.toml"
@@ -62,6 +72,7 @@ def main() -> NoReturn:
     except LockstepError as error:
         error_line(str(error))
         sys.exit(exit_code(error))
+    start_apart(sys.executable, str(INVITE))
     command = ["lockstep", "coordinator", str(run_file), *sys.argv[1:]]
     os.execvp(command[0], command)
 

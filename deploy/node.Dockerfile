@@ -53,10 +53,10 @@ RUN if ! command -v tc > /dev/null; then \
         apt-get update && apt-get install --yes --no-install-recommends iproute2 \
         && rm -rf /var/lib/apt/lists/*; fi
 RUN useradd --uid 50700 --user-group --no-create-home --shell /usr/sbin/nologin lockstep \
-    && install --directory --owner lockstep --group lockstep /state /corpora
+    && install --directory --owner lockstep --group lockstep /state /corpora /invitation
 COPY --from=requirements /opt/lockstep /opt/lockstep
 COPY --from=build /own /opt/lockstep
-COPY deploy/entrypoint_node.sh deploy/healthcheck.py /opt/lockstep/deploy/
+COPY deploy/entrypoint_node.sh deploy/healthcheck.py deploy/invited.sh /opt/lockstep/deploy/
 # Libraries keep their caches where a read-only container has room; none downloads anything.
 ENV PATH=/opt/lockstep/bin:$PATH PYTHONDONTWRITEBYTECODE=1 HOME=/tmp HF_HUB_OFFLINE=1 \
     LOCKSTEP_DIRECTORY=/state LOCKSTEP_CORPORA=/corpora

@@ -2,9 +2,9 @@
 PATH]`.
 
     build -> measure every line, refuse one -> compile kernels once -> up
-          -> 20 rounds, equal digests -> metrics, rights, orphans
+          -> 20 rounds, equal digests -> standing, metrics, rights, orphans
           -> kill a node -> kill the coordinator -> cut a line -> stop a node in peace
-          -> join by the whole link, and by a wrong one -> stop a node in its first seconds -> down
+          -> strangers: a wrong link, no token, a token -> stop a node in its first seconds -> down
 
 Exit code 0: all went well; 1, with the reason: a step failed; 2: it cannot be tried here.
 """
@@ -25,12 +25,18 @@ from lockstep.wan.lab.probe import Measured, measure, udp_socket
 from lockstep.wan.link_check import TOLERANCE
 from lockstep.wan.profiles import read_profiles
 from tests.compose.containers import (
+    require_alone,
     require_kernels_once,
     require_reaped,
     require_refused_line,
     stop_in_first_seconds,
 )
-from tests.compose.links import join_by_link, require_refused_link
+from tests.compose.links import (
+    join_as_stranger,
+    require_refused_link,
+    require_refused_stranger,
+    require_vouched,
+)
 from tests.compose.say import say
 from tests.compose.stack import (
     StackError,
@@ -343,16 +349,19 @@ def story(*, lines: bool) -> dict[str, Any]:
             "refused_line": require_refused_line(),
             "kernels": require_kernels_once(),
             "training": train(ROUNDS),
+            "standing": require_vouched(len(NODES)),
             "metrics": scrape(),
             "rights": require_harmless(),
             "reaped_seconds": require_reaped("node-cable"),
+            "alone_seconds": require_alone("coordinator"),
             "node_killed": kill("node-dsl"),
             "counted_again": require_counted_again("dsl"),
             "coordinator_killed": kill("coordinator"),
             "cut": cut("cable"),
             "stop_seconds": stop("lte"),
             "refused_link": require_refused_link(),
-            "pinned_seconds": join_by_link("node-lte", len(NODES)),
+            "refused_stranger": require_refused_stranger(),
+            "stranger_seconds": join_as_stranger("node-lte"),
             "early_stop_seconds": stop_in_first_seconds("node-lte"),
         }
 

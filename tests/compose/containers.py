@@ -5,6 +5,7 @@ kernels         compiled once for a volume, not at each start
 a line          that cannot be shaped ends the container, with the reason, before anything trains
 first seconds   `docker stop` ends a node that still imports torch, at once
 orphans         the container's init reaps them
+alone           what starts beside the coordinator ends and leaves nothing
 """
 
 import json
@@ -93,6 +94,16 @@ def require_reaped(service: str) -> float:
     gone = ("docker", "exec", container(service), "test", "!", "-e", f"/proc/{orphan}")
     seconds = wait(f"{service}'s init to reap an orphan", lambda: attempt(*gone)[0] == 0, 0.2)
     say(f"{service}: an orphan is reaped after {seconds:.1f} s")
+    return round(seconds, 1)
+
+
+def require_alone(service: str) -> float:
+    """Seconds until nothing but init and the program is in a container: what made the tokens beside
+    the coordinator has ended, and is no zombie.
+    """
+    top = ("docker", "top", container(service), "-eo", "pid,comm")
+    seconds = wait(f"{service} to be alone", lambda: len(run(*top).splitlines()[1:]) == 2, 0.2)
+    say(f"{service}: alone with its init after {seconds:.1f} s")
     return round(seconds, 1)
 
 

@@ -1,5 +1,9 @@
-"""The coordinator's whole link: it admits, over TLS by the key that it names, and a link with
-another key is refused.
+"""Strangers at the coordinator's door: the whole link names its key, which TLS is by, and a token
+lets a new key in.
+
+another key       refused
+no token          refused, with the sentence that says what to do
+a token           a member whose word does not count; the nodes of the compose file are vouched for
 """
 
 import re
@@ -22,6 +26,9 @@ from tests.compose.stack import (
 
 ADDRESS = "coordinator:50700"
 """The coordinator as containers call it."""
+
+STRANGER = "/tmp/stranger"
+"""Directory of a node that the run does not know, gone with its container."""
 
 COORDINATOR_ADMIN = 50701
 """The coordinator's admin port on this machine."""
@@ -51,19 +58,47 @@ def require_refused_link() -> str:
     return said[said.find("error:") :]
 
 
-def join_by_link(service: str, members: int) -> float:
-    """Seconds until a node that joins by the whole link, in place of the service's own container,
-    is a member.
+def require_vouched(nodes: int) -> dict[str, str]:
+    """The standing of each member by its name: all nodes of the compose file are vouched for."""
+    standing, rule = _standing(), status(COORDINATOR_ADMIN)["operator"]["admission"]
+    if rule != "token" or list(standing.values()) != ["vouched"] * nodes:
+        raise StackError(f"expected {nodes} vouched nodes let in by token, got {standing}, {rule}")
+    say(f"admitted by {rule}, standing: {standing}")
+    return standing
+
+
+def require_refused_stranger() -> str:
+    """A node of a new key without a token ends at once, with a sentence that says what to do."""
+    join = ("lockstep", "join", "--directory", STRANGER)
+    code, _, errors = try_once("node-lte", *join, whole_link().text())
+    said = " ".join(errors.split())
+    if not code or "ask its operator for one, then join with --token TOKEN" not in said:
+        raise StackError(f"expected a refused stranger, got exit code {code}: {said[-500:]}")
+    say(f"a stranger without a token: exit code {code}")
+    return said[said.find("error:") :]
+
+
+def join_as_stranger(service: str) -> float:
+    """Seconds until a node of a new key, with the line of a service, is a fresh member by the whole
+    link and a token of the operator's.
     """
-    command = ("--detach", "--no-deps", service, "lockstep", "join", whole_link().text())
-    node = compose("run", *command).split()[-1]
+    create = ("lockstep", "run", "token", "create", "--uses", "1")
+    token = compose("exec", "-T", "coordinator", *create).split()[-1]
+    link = whole_link().with_token(token).text()
+    join = ("lockstep", "join", "--yes", "--directory", STRANGER, "--name", "stranger", link)
+    node = compose("run", "--detach", "--no-deps", service, *join).split()[-1]
     try:
-        seconds = wait(
-            f"{members} members again",
-            lambda: len(status(COORDINATOR_ADMIN).get("members", ())) == members,
-        )
+        seconds = wait("the stranger to be a member", lambda: "stranger" in _standing())
+        if (word := _standing().get("stranger")) != "fresh":
+            raise StackError(f"expected the stranger to be fresh, found it {word}")
     finally:
         run("docker", "stop", node)
         run("docker", "rm", "--force", node)
-    say(f"{service} joined by the whole link after {seconds:.1f} s")
+    say(f"a stranger joined by link and token after {seconds:.1f} s, {word}")
     return round(seconds, 1)
+
+
+def _standing() -> dict[str, str]:
+    """The standing of each member, by its name."""
+    members = status(COORDINATOR_ADMIN).get("members", ())
+    return {member["name"]: member["standing"] for member in members}

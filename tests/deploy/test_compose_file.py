@@ -194,11 +194,26 @@ def test_state_is_in_named_volumes_of_one_owner_each() -> None:
             if target in ("/state", "/prometheus", "/var/lib/grafana") and source:
                 owners.setdefault(source, []).append(name)
     assert all(len(names) == 1 for names in owners.values()), owners
-    assert {*owners, "corpora"} == set(DOCUMENT["volumes"])
+    assert {*owners, "corpora", "invitation"} == set(DOCUMENT["volumes"])
     assert {name for names in owners.values() for name in names} == set(SERVICES) - {
         "node",
         "chaos",
     }
+
+
+def test_strangers_need_a_token_and_every_process_of_the_file_has_one() -> None:
+    assert SERVICES["coordinator"]["environment"]["LOCKSTEP_ADMIT"] == "${LOCKSTEP_ADMIT:-token}"
+    assert "invitation:/invitation" in SERVICES["coordinator"]["volumes"]
+    shown = {
+        name: [*service.get("entrypoint", ()), *service.get("command", ())]
+        for name, service in SERVICES.items()
+        if "invitation:/invitation:ro" in service.get("volumes", ())
+    }
+    assert shown.keys() == {"relay", "auditor", *NODES}
+    for name, words in shown.items():
+        begin = words.index("/opt/lockstep/deploy/invited.sh")
+        assert words[begin + 1] == ("nodes" if name in NODES else "relays")
+        assert words[begin + 2] == "lockstep"
 
 
 def test_the_env_file_has_every_variable_with_its_default() -> None:
@@ -267,7 +282,7 @@ def test_an_image_runs_as_a_user_and_what_it_copies_is_in_the_context(path: Path
 
 def test_the_auditor_stands_on_no_home_link_and_keeps_its_archive() -> None:
     auditor = SERVICES["auditor"]
-    assert auditor["entrypoint"] == ["lockstep", "auditor"]
+    assert auditor["entrypoint"][-2:] == ["lockstep", "auditor"]
     assert "cap_add" not in auditor
     assert "auditor:/state" in auditor["volumes"]
     assert seconds(auditor["stop_grace_period"]) > LAST_COMMIT_S + DRAIN_S + GOODBYE_S

@@ -1,10 +1,11 @@
-"""The run file of the compose file's coordinator."""
+"""The run file of the compose file's coordinator, and the process beside it."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from deploy.entrypoint_coordinator import prepare
+from deploy.entrypoint_coordinator import INVITE, prepare, start_apart
 from lockstep.run_file import read_run_file
 from protocol.errors import SettingsError
 
@@ -56,3 +57,15 @@ def test_the_template_s_rounds_are_the_env_file_s_default() -> None:
     defaults = (TEMPLATE.parents[1] / ".env").read_text()
     assert f"#LOCKSTEP_ROUNDS={template.schedule.steps}\n" in defaults
     assert f"#LOCKSTEP_SEED={template.seed}\n" in defaults
+
+
+def test_a_process_beside_the_coordinator_is_not_its_child(tmp_path: Path) -> None:
+    parent = tmp_path / "parent"
+    os.mkfifo(parent)
+    start_apart("sh", "-c", 'echo "$PPID" > "$0"', str(parent))
+    assert int(parent.read_text()) != os.getpid()
+    assert INVITE.exists()
+
+
+def test_the_template_s_run_is_public() -> None:
+    assert read_run_file(TEMPLATE).membership.trust == "public"
