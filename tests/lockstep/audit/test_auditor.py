@@ -65,6 +65,18 @@ def test_an_auditor_that_found_a_difference_ends_with_9_and_names_it(
     assert (f"error: {ALARM}" in said) == bool(alarm)
 
 
+def test_a_token_of_the_link_is_shown_to_the_coordinator_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[RelaySettings] = []
+    monkeypatch.setattr(auditing, "audit", lambda settings, *_: told.append(settings.relay))
+    link = f"lockstep://127.0.0.1:1/{'ab' * 16}"
+    place = ["--directory", str(tmp_path)]
+    assert main(["auditor", f"{link}?token=s3cret", *place]) == ExitCode.OK
+    assert main(["auditor", link, "--token", "s3cret", *place]) == ExitCode.OK
+    assert [(relay.coordinator, relay.token) for relay in told] == [(link, "s3cret")] * 2
+
+
 def test_without_torch_it_says_what_to_install() -> None:
     done = without_torch("auditor", "127.0.0.1:1")
     assert done.returncode == ExitCode.USAGE
