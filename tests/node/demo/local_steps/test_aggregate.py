@@ -1,5 +1,6 @@
 """A step of movements: the bits written down here on any device, and near what was moved."""
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -89,11 +90,11 @@ def bounds_of(said: Sequence[tuple[int, int]]) -> list[int]:
     """The codes of authors as they count beside the median, from (weight, code) of each, in whole
     numbers.
     """
-    middle = 0
-    for weight, code in sorted(said, key=lambda each: (each[1], each[0])):
-        middle += weight
-        if 2 * middle > sum(each for each, _ in said):
-            break
+    if not said:
+        return []
+    ranked = sorted(said, key=lambda each: (each[1], each[0]))
+    sums = list(itertools.accumulate(weight for weight, _ in ranked))
+    weight, code = ranked[next(n for n, below in enumerate(sums) if 2 * below > sums[-1])]
     found = []
     for other, own in said:
         most = Fraction(3, 2) * scale(code) * max(Fraction(1), Fraction(other, weight))
