@@ -29,6 +29,10 @@ FRESH_HALVINGS = 2
 """Halvings that make a fresh key's share of the first share of a node: what a key without standing
 says of its speed is worth nothing."""
 
+COUNTED_SPEED = 2
+"""Times the median speed of those with standing that a key counts at most which was not vouched
+for. Worthless work takes no time, and who is given more samples weighs more."""
+
 LAST_MEANS_MAX = 3
 """Tries of the last mean of a run that its operator ends."""
 
@@ -177,12 +181,7 @@ def _assign(
     state: RunState, members: Membership, spec: RunSpec, *, trains: bool
 ) -> dict[PeerId, Assignment]:
     ready = workers(state, members)
-    speeds = {
-        member.peer: (member.work.speed, member.strikes)
-        if members.decides(member.peer)
-        else (0, member.strikes + FRESH_HALVINGS)
-        for member in ready
-    }
+    speeds = _speeds(members, ready)
     wanted = samples_per_share(speeds, spec.rounds, state.pace.slot.compute_ms)
     muted = _muted(state, members, ready, spec.rounds.quorum)
     assignments = {}
@@ -195,6 +194,19 @@ def _assign(
             member.peer, shares, member.peer in muted, "; ".join(filter(None, reasons))
         )
     return assignments
+
+
+def _speeds(members: Membership, ready: list[Member]) -> dict[PeerId, tuple[int, int]]:
+    """Speed and strikes of each worker, by which the samples are leased."""
+    deciding = [member for member in ready if members.decides(member.peer)]
+    known = sorted(member.work.speed for member in deciding if member.work.speed)
+    most = COUNTED_SPEED * known[(len(known) - 1) // 2] if known else 0
+    found = {member.peer: (0, member.strikes + FRESH_HALVINGS) for member in ready}
+    for member in deciding:
+        bounded = members.public and members.standing.word(member.peer) != "vouched"
+        speed = min(member.work.speed, most) if bounded else member.work.speed
+        found[member.peer] = speed, member.strikes
+    return found
 
 
 def _muted(

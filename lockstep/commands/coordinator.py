@@ -5,6 +5,7 @@ run.
 import asyncio
 import logging
 import socket
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.journal_check import check_journal
 from coordinator.machine.events import RestartAsked
+from coordinator.machine.operator.acts import Mode
 from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
@@ -112,17 +114,27 @@ def check_directory(directory: Path) -> None:
     )
 
 
-def invitation(link: JoinLink) -> str:
-    """The line to give to volunteers, or why nobody elsewhere can join."""
+NEEDED: Mapping[Mode, str] = {
+    "open": "",
+    "token": "; each key once with a token: lockstep run token create",
+    "list": "; once you have allowed their keys: lockstep run allow KEY",
+}
+"""What newcomers need besides the link, by the rule of admission."""
+
+
+def invitation(link: JoinLink, mode: Mode = "open") -> str:
+    """The line to give to volunteers of a run that admits by this rule, or why nobody elsewhere can
+    join.
+    """
     host, port = split_address(link.address)
     if is_loopback(link.address):
         return (
             f"only this machine can reach this run, with: {own_command()} join {link.address}; "
-            f"start it with --listen 0.0.0.0:{port} for others"
+            f"start it with --listen 0.0.0.0:{port} for others{NEEDED[mode]}"
         )
     everywhere = host in EVERYWHERE
     hint = " (or this machine's public name or address in place of its own)" if everywhere else ""
-    return f"volunteers join with: lockstep join '{reachable(link).text()}'{hint}"
+    return f"volunteers join with: lockstep join '{reachable(link).text()}'{hint}{NEEDED[mode]}"
 
 
 def reachable(link: JoinLink) -> JoinLink:
@@ -177,7 +189,9 @@ async def _coordinate(
     orders = OrderSocket(settings.directory, process.desk)
 
     async def work() -> str:
-        messages.print(invitation(process.link), soft_wrap=True, markup=False)
+        admission = process.rounds.state.operator.admission
+        line = invitation(process.link, admission.mode)
+        messages.print(line, soft_wrap=True, markup=False)
         await orders.start()
         ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
         finished = f"run {process.run_id} ({spec.name}) is finished"

@@ -101,7 +101,8 @@ class Admission:
         if self.mode == "token":
             return (
                 "this run takes nodes with a token: ask its operator for one, then join with "
-                "--token TOKEN"
+                "--token TOKEN; an auditor is admitted once the operator has named it, with "
+                f"`lockstep run auditor add {peer}`"
             )
         return (
             f"this run takes only the keys on its operator's list: ask the operator to allow {peer}"

@@ -20,13 +20,16 @@ nearest-even as IEEE 754 says on every device, and the difference is a second on
 device, its strips and threads, nor the order of the contributions changes a bit. T is the transform
 to within a percent, and S' keeps eleven bits, so that a step is what was moved to about that.
 
-No author moves a chunk further than h steps could (`code_max`): a larger scale is cut to that.
+No author moves a chunk further than h steps could (`code_max`): a larger scale is cut to that. Nor
+much further than the others of the round: what is above 1.5 times their median is cut to that
+(`beside_median`), so that a vote of this algorithm is bounded too.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +43,7 @@ from node.demo.chunks import ChunkLayout, strips
 from node.demo.dct import exact_products, integer_inverse, shift_, transposed
 from node.demo.plain import STRIP_CHUNKS_PER_THREAD
 from protocol.codec.payload import Coefficients
-from protocol.codec.scales import CODE_MAX, exponents, mantissas, scales_of
+from protocol.codec.scales import CODE_MAX, Codes, exponents, mantissas, scales_of
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
 
@@ -52,6 +55,13 @@ WEIGHTS_MAX = 512
 4096 have 9."""
 
 MANTISSA_MAX = 7
+
+ABOVE_MEDIAN = 1.5
+"""Times the scale of a chunk's median author that another's counts at most. Honest authors of equal
+steps are within 1.25 of it in 99 of 100 chunks (docs/results/attack.md)."""
+
+_MEDIAN_CHUNKS = 1024
+"""Chunks whose medians are found at a time."""
 
 UNIT_BITS = 21
 """Z * 2^(s + t) is 2^19 times the inverse of S, and S counts mantissas in quarters."""
@@ -152,6 +162,7 @@ class MovementSum:
         self.range_bits = range_bits(self._weight_sum)
         """r"""
         self._starts = [_starts(author.coefficients.counts) for author in self._authors]
+        self._codes = self._counted_codes(layout.chunks)
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
         """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on.
@@ -160,7 +171,8 @@ class MovementSum:
         """
         stop = first + len(strip)
         strip.zero_()
-        codes = np.stack([np.zeros(len(strip), np.uint8), *self._codes(first, stop)])  # [1 + R, n]
+        none = np.zeros((1, len(strip)), np.uint8)
+        codes = np.concatenate([none, self._codes[:, first:stop]])  # [1 + R, n]
         powers = exponents(codes)
         largest = powers.max(axis=0)
         if self._authors:
@@ -174,12 +186,21 @@ class MovementSum:
         units = np.ldexp(share, largest - self.range_bits - UNIT_BITS).astype(np.float32)
         return torch.from_numpy(units).to(strip.device)[:, None, None]
 
-    def _codes(self, first: int, stop: int) -> list[npt.NDArray[np.uint8]]:
-        """uint8 [n] of each author: its scales, none larger than it may be; 0 of empty chunks."""
-        found = []
-        for author in self._authors:
-            assert author.coefficients.scales is not None, "movements were checked"
-            found.append(np.minimum(author.coefficients.scales[first:stop], author.code_max))
+    def _counted_codes(self, chunks: int) -> Codes:
+        """[R, chunks]: the scales of all authors as they count; 0 of empty chunks."""
+        found = np.zeros((len(self._authors), chunks), np.uint8)
+        if not self._authors:
+            return found
+        weights = np.array(self.weights, np.int64)[:, None]
+        for first in range(0, chunks, _MEDIAN_CHUNKS):
+            part = slice(first, first + _MEDIAN_CHUNKS)
+            sent = [author.coefficients for author in self._authors]
+            capped = [
+                np.minimum(each.coefficients.scales[part], each.code_max)  # type: ignore[index]
+                for each in self._authors
+            ]
+            there = np.stack([each.counts[part] > 0 for each in sent])
+            found[:, part] = beside_median(np.stack(capped), weights * there)
         return found
 
     def _cut(self, first: int, stop: int, sizes: npt.NDArray[np.float32]) -> tuple[Tensor, Tensor]:
@@ -200,6 +221,25 @@ class MovementSum:
         return torch.from_numpy(places), torch.from_numpy(changes)
 
 
+def beside_median(codes: Codes, weights: npt.NDArray[np.int64]) -> Codes:
+    """Scales of authors, [R, n], none of them far above the median of its chunk.
+
+    The median author is the one in the middle of the weights, [R, n], which are 0 where an author
+    has nothing to say. A scale counts for at most `ABOVE_MEDIAN` times its scale, and for as many
+    times more as its author's weight is larger: more steps move further. Every number is a float64
+    that IEEE 754 says, whatever the order of the authors.
+    """
+    order = np.lexsort((weights, codes), axis=0)
+    sums = np.take_along_axis(weights, order, 0).cumsum(axis=0)
+    middle = (2 * sums > sums[-1]).argmax(axis=0)
+    median = np.take_along_axis(order, middle[None], 0)  # [1, n]
+    scales = _SCALES[np.take_along_axis(codes, median, 0)]
+    heavier = weights / np.maximum(1, np.take_along_axis(weights, median, 0))
+    most = ABOVE_MEDIAN * scales * np.maximum(1.0, heavier)
+    bounds = np.searchsorted(_SCALES, most, side="right") - 1
+    return np.minimum(codes, bounds).astype(np.uint8)
+
+
 def scaled_weights(samples: Sequence[int]) -> list[int]:
     """w_i of authors by their samples, in the same order: the samples themselves, or their shares
     of WEIGHTS_MAX, rounded down, and at least 1.
@@ -213,6 +253,10 @@ def scaled_weights(samples: Sequence[int]) -> list[int]:
 def range_bits(weight_sum: int) -> int:
     """The bits r for a sum of weights: those by which the scales of a chunk may differ."""
     return min(RANGE_BITS, (VOTE_SUM_MAX // (MANTISSA_MAX * weight_sum)).bit_length() - 1)
+
+
+_SCALES: Final = scales_of(np.arange(CODE_MAX + 1, dtype=np.uint8)).astype(np.float64)
+"""Those of all codes, ascending."""
 
 
 def _square(code: int) -> Fraction:

@@ -1,10 +1,10 @@
 """What attackers cost: `python -m tests.benchmarks.attack --json PATH`.
 
-Eight authors of DeMo in one process, some of them hostile, on the network of the headline study:
-every attack of `cases.ATTACKS` at one, two and three attackers, without a bound on votes, with the
-engine's, and with the product's audit of authors, each beside a run of the honest authors
-alone. PATH is written after each case; the cases that it has are not trained again, so a stopped
-study goes on.
+Eight authors of local steps in one process, some of them hostile, on the network of the headline
+study: every attack of `cases.ATTACKS` at one, two and three attackers, without a bound on what an
+author may say, with the engine's, and with the product's audit of authors, each beside a run of the
+honest authors alone. PATH is written after each case; the cases that it has are not trained again,
+so a stopped study goes on.
 """
 
 import argparse

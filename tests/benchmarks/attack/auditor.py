@@ -37,7 +37,7 @@ Sent = Mapping[int, Coefficients]
 """The payloads of a round, by author."""
 
 Follow = Callable[[int, int], Signs]
-"""Where the payload of the second author has the signs of the first one's gradient."""
+"""Where the payload of the second author has the signs of the first one's movement."""
 
 
 class Auditor:
@@ -56,7 +56,11 @@ class Auditor:
             tell=self._found.append,
             path=directory / f"copies-{seed}.json",
         )
-        self._book, self._ages, self._budget = Book(), Ages(), Budget(AUDIT_BUDGET)
+        self._book, self._ages, self._budget = (
+            Book(spec.algorithm.name),
+            Ages(),
+            Budget(AUDIT_BUDGET),
+        )
         self._runner = asyncio.Runner()
         self.audits: list[tuple[int, int, float]] = []
         """Round, author and share of signs that agree."""
@@ -66,13 +70,19 @@ class Auditor:
         self._runner.close()
 
     def look(
-        self, number: int, sent: Sent, audit: Callable[[int], Agreement], follow: Follow
+        self,
+        number: int,
+        sent: Sent,
+        samples: int,
+        audit: Callable[[int], Agreement],
+        follow: Follow,
     ) -> dict[int, Evidence]:
-        """The evidence that the payloads of a round bring, by author. `audit` computes an author's
-        gradient again, `follow` holds another's payload against it too.
+        """The evidence that the payloads of a round bring, by author, each of this many samples.
+        `audit` computes an author's movement again, `follow` holds another's payload against it
+        too.
         """
         self._found.clear()
-        commit = self._commit(number, sent)
+        commit = self._commit(number, sent, samples)
         read = Payloads(self._payload, self._shape)
         named = self._runner.run(self._watch.look(commit, frozenset(), read, restarts=0))
         audited = len(self.audits)
@@ -82,7 +92,7 @@ class Auditor:
         return {PEERS.index(each.author): each for each in self._found}
 
     def _copies(self, audited: set[int], follow: Follow) -> list[Evidence]:
-        """What the gradients of the audited authors tell of like payloads."""
+        """What the movements of the audited authors tell of like payloads."""
         followed = {}
         for pair in self._watch.twins:
             peers = (pair.one.author, pair.other.author)
@@ -112,14 +122,14 @@ class Auditor:
         self._budget.spend(float(len(looks)))
         return proven(self._book, number, looks, self._info.run_id, lot)
 
-    def _commit(self, number: int, sent: Sent) -> Commit:
+    def _commit(self, number: int, sent: Sent, samples: int) -> Commit:
         entries = []
         for author, found in sent.items():
             header = Header(self._info.run_id, number, PEERS[author])
             blob = encode(header, found, self._shape)
             digest = sha256(blob)
             self._blobs[digest] = blob
-            entries.append(Entry(PEERS[author], digest, len(blob), 1, 1))
+            entries.append(Entry(PEERS[author], digest, len(blob), samples, samples))
         return Commit(self._info.run_id, number, number, tuple(entries), 0, 0, Digest(bytes(32)))
 
     async def _payload(self, round: int, entry: Entry) -> bytes:

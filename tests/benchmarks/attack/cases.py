@@ -1,13 +1,13 @@
 """The cases of the attack study: who attacks, in what number, against which defence, by seed.
 
-The authors train by DeMo as published. What docs/results/data/attack.json keeps was trained by the
-former default, whose rule no release has any more.
+The authors make local steps, the default of a run.
 
-    magnitudes   no defence: coefficients with their magnitudes, averaged over the senders, as DeMo
-                 was published; attackers that gain by it say theirs a hundred times larger
-    votes        the engine as it is: a value is one bounded vote, whatever the gradients were
-    audited      votes, and an author against whom the product's auditor finds evidence loses its
-                 standing, and so its vote: copies, turned signs, other work, less work
+    unbounded   no defence: authors state the scales of their movements, and the mean believes them;
+                attackers that gain by it say theirs 64 times too large
+    reach       no scale is larger than the steps could have moved; those attackers say the largest
+    median      the engine as it is: also none far above the median of the round's authors
+    audited     the same, and an author against whom the product's auditor finds evidence loses its
+                standing, and so does not count: copies, turned signs, other work, less work
 
 A clean case is a run of the honest authors alone, with the shares of the data that they have in the
 attacked run. `cases` lists all, the ones that matter most first, so that a study that ends early is
@@ -18,11 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tests.benchmarks.parity.cells import PUBLISHED, Cell, Task
+from tests.benchmarks.headline.study import cell
+from tests.benchmarks.parity.cells import Cell, Task
 
 Attack = Literal[
     "none",
     "leaving",
+    "boast",
     "sign flip",
     "random",
     "collusion",
@@ -33,42 +35,51 @@ Attack = Literal[
 ]
 """Of these "leaving" attacks nothing: authors that work honestly for the first rounds and are gone
 then. It tells what chance does to a run whose attackers are found at once."""
-Defence = Literal["magnitudes", "votes", "audited"]
+Defence = Literal["unbounded", "reach", "median", "audited"]
 
 ATTACKS: dict[Attack, str] = {
-    "sign flip": "its honest payload with every sign turned",
-    "random": "random places and signs",
-    "collusion": "one payload of all attackers: the places of their summed momenta, signs turned",
+    "boast": "its honest signs with the largest scales that count",
+    "sign flip": "the same with every sign turned",
+    "random": "random places and signs, with the largest scales",
+    "collusion": "one payload of all attackers, made of all their samples, with every sign turned",
     "copycat": "the payload of an honest author of the same round",
     "stale": "works in every tenth round, and repeats that payload in between",
-    "half work": "trains half of its share, and says that it trained all",
+    "half work": "trains the first half of its samples, and says that it trained all",
     "poisoned order": "trains the same samples in every round, not its share",
 }
 """What an attacker sends."""
 
-COSTLY: tuple[Attack, ...] = ("sign flip", "collusion", "stale")
-"""The attacks that cost something while nobody is removed, by the first try."""
+BOASTERS: tuple[Attack, ...] = ("boast", "sign flip", "random", "collusion")
+"""Attacks with the largest scales that count. The others would be seen by such, or gain nothing."""
+
+FOUND_EARLY: tuple[Attack, ...] = ("sign flip", "collusion", "copycat", "stale")
+"""Attacks whose authors an auditor removes in the first rounds."""
 
 AUTHORS = 8
 HOSTILE = (2, 3, 1)
 """Attackers among the authors: 1/4, 3/8 and 1/8 of them."""
 
 SEEDS = (0, 1, 2)
-STEPS = 80
-RATE = 0.008
-"""The best of 0.001 to 0.016, a factor of two apart, in the clean run of six authors and seed 0:
-2.833 nats per byte, where 0.016 ends at the same and 0.004 at 2.855. The kept cases have 0.016,
-which was best for the former default on this network."""
+ROUNDS, LOCAL_STEPS = 80, 5
+TOP_K = 192
+RATE = 0.024
+"""The headline's best for this network."""
 
-TASK = Task(layers=2, hidden=64, sequence_length=64, batch_samples=16, point_steps=STEPS)
-"""The headline study's network, and two samples of 64 bytes for each author and round: smaller than
-the parity study's, so that the whole table takes an hour of one core."""
+TASK = Task(
+    layers=2,
+    hidden=64,
+    sequence_length=64,
+    batch_samples=16,
+    point_steps=ROUNDS * LOCAL_STEPS,
+)
+"""The headline study's network, and two samples of 64 bytes for each author and local step: smaller
+than the parity study's, so that the table at a quarter takes an hour of one core."""
 
 PARAMETERS = 115_584
 """Of that network."""
 
 AUDIT_EVERY = 8
-"""Rounds from one audit of an author to the next in clean runs, which only measure."""
+"""Rounds from one audit of all authors to the next in clean runs, which only measure."""
 
 DELAY_ROUNDS = 1
 """Rounds that are counted between the one that brings evidence and the first without its author's
@@ -76,9 +87,6 @@ vote: the auditor sees a commit while the next round is at work."""
 
 LEAVING_ROUNDS = 2
 """Rounds of the authors that leave."""
-
-BOAST = 100.0
-"""How many times too large attackers say their coefficients are, where magnitudes count."""
 
 STALE_EVERY = 10
 
@@ -89,29 +97,17 @@ AIM_NATS = 0.05
 """Aim: nats per byte that a quarter of attackers may cost with all defences."""
 
 PREDICTIONS = """
-Sign flip and collusion are named by the comparison of payloads in the first round, audited at once,
-and have no vote after round 2. Stale is found as a copy of itself in rounds 2, 3 and 4, and has no
-vote after round 5. Copycat is named in the first round, and its audits prove nothing; copycat,
-random, half work and poisoned order keep their votes for most of the 80 rounds.
-At 1/4 the mean over three seeds is below 0.05 for every attack. A single run may end above it by
-chance, whose standard deviation is 0.05: at most 3 of 21, and authors that leave after two honest
-rounds do so as often.
-No honest author loses its vote, and no audit of one comes below 0.6.
+Without a bound sign flip, random and collusion end more than 1 nat per byte behind, a boast more
+than 0.2. With the reach alone collusion ends 0.5 or more behind; beside the median 0.2 to 0.4, and
+stale 0.05 to 0.2, the others within 0.05.
+Audited, sign flip and collusion have no standing after round 2, a copycat after round 2, stale
+after round 5; the others keep theirs for most of the 80 rounds, because 2 % of the compute of eight
+authors pays for few audits.
+At 1/4 and audited the mean over three seeds is below 0.05 for every attack, and at most 2 of 24
+runs end above it, by chance. No honest author loses its standing.
 """
-"""Of the second try, with the product's rules and the former default; written before any case of it
-was run."""
-
-FIRST_PREDICTIONS = """
-Without a bound on a vote, sign flip, random places and collusion end more than 1 nat per byte
-behind at every share; the others within 0.2.
-With bounded votes at 1/4: sign flip 0.10 to 0.30 behind, collusion 0.15 to 0.60, random 0.03 to
-0.10, poisoned order 0.02 to 0.10, stale 0.01 to 0.08, copycat and half work below 0.05.
-Audited: copycat, stale and collusion lose their votes within two rounds, sign flip, random and
-poisoned order at the second audit; all but half work end within 0.05 at 1/4.
-Half work is not found in 80 rounds, and costs less than 0.03.
-No honest author loses its vote.
-"""
-"""Of the first try, whose audits were a model; written before any case was run."""
+"""Written before these cases were run. Seen before, of seed 0, two of eight: with the reach alone
+sign flip 0.73 behind, random 0.12, boast 0.07; beside the median 0.30, 0.04 and 0.08 ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,49 +127,35 @@ class Case:
 
     @property
     def clean(self) -> "Case":
-        """The run of the honest authors alone that this one is compared with. Nobody is removed
-        from it, so audits change nothing.
-        """
-        defence: Defence = "magnitudes" if self.defence == "magnitudes" else "votes"
-        return replace(self, attack="none", defence=defence)
+        """The run of the honest authors alone that this one is compared with."""
+        return replace(self, attack="none", defence="median")
 
 
-def cell_of(seed: int, steps: int = STEPS) -> Cell:
-    """DeMo as published, for eight authors and a short schedule."""
+def cell_of(seed: int, rounds: int = ROUNDS) -> Cell:
+    """Local steps of eight authors, and a short schedule."""
+    steps = rounds * LOCAL_STEPS
+    found = cell("local_steps", RATE, seed, steps, AUTHORS)
     warmup = steps * 2 // 15
-    return replace(
-        PUBLISHED, learning_rate=RATE, steps=steps, warmup_steps=warmup, authors=AUTHORS, seed=seed
-    )
+    return replace(found, top_k=TOP_K, local_steps=LOCAL_STEPS, warmup_steps=warmup)
 
 
 def cases() -> Iterator[Case]:
-    """All cases in the order of their worth: clean runs, the aim's share, the other shares; some
-    twice.
+    """All cases in the order of their worth: the aim's share and what chance does, by seed; the
+    bounds one by one; the other shares.
+
+    Before an author is removed an audited case is one beside the median alone, so of the latter
+    those alone are listed whose attackers are removed early.
     """
     quarter, *others = HOSTILE
     for seed in SEEDS:
-        yield from (Case("none", hostile, "votes", seed) for hostile in HOSTILE)
-    for seed in SEEDS:
-        yield from (Case(attack, quarter, "audited", seed) for attack in COSTLY)
-    yield from (Case("leaving", quarter, "votes", seed) for seed in SEEDS)
-    for seed in SEEDS:
-        yield from _attacked((quarter,), ("votes", "audited"), seed)
-    yield from (Case(attack, 3, "audited", SEEDS[0]) for attack in COSTLY)
-    yield from (Case("leaving", hostile, "votes", seed) for hostile in others for seed in SEEDS)
-    yield from _attacked((quarter,), ("magnitudes",), SEEDS[0])
-    yield from _attacked(others, ("votes", "audited"), SEEDS[0])
-    yield from _attacked(others, ("magnitudes",), SEEDS[0])
-    yield from _attacked(others, ("votes", "audited"), SEEDS[1])
-    yield from _attacked(others, ("votes", "audited"), SEEDS[2])
-    for seed in SEEDS[1:]:
-        yield from _attacked(HOSTILE, ("magnitudes",), seed)
-
-
-def _attacked(
-    hostile: tuple[int, ...] | list[int], defences: tuple[Defence, ...], seed: int
-) -> Iterator[Case]:
-    for count in hostile:
-        if "magnitudes" in defences:
-            yield Case("none", count, "magnitudes", seed)
-        for attack in ATTACKS:
-            yield from (Case(attack, count, defence, seed) for defence in defences)
+        yield Case("none", quarter, "median", seed)
+        yield from (Case(attack, quarter, "audited", seed) for attack in ATTACKS)
+        yield Case("leaving", quarter, "median", seed)
+    for attack in BOASTERS:
+        yield Case(attack, quarter, "reach", SEEDS[0])
+        yield Case(attack, quarter, "unbounded", SEEDS[0])
+    yield from (Case(attack, quarter, "median", SEEDS[0]) for attack in FOUND_EARLY)
+    for hostile in others:
+        yield Case("none", hostile, "median", SEEDS[0])
+        yield from (Case(attack, hostile, "audited", SEEDS[0]) for attack in ATTACKS)
+        yield Case("leaving", hostile, "median", SEEDS[0])

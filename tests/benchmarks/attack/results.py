@@ -18,11 +18,13 @@ from tests.benchmarks.attack.cases import (
     AUTHORS,
     DELAY_ROUNDS,
     HOSTILE,
+    LOCAL_STEPS,
     PARAMETERS,
     PREDICTIONS,
     RATE,
-    STEPS,
+    ROUNDS,
     TASK,
+    TOP_K,
     Attack,
     Case,
     Defence,
@@ -30,7 +32,7 @@ from tests.benchmarks.attack.cases import (
 from tests.benchmarks.attack.trial import Result
 from tests.benchmarks.parity.comparison import Difference
 
-DEFENCES: tuple[Defence, ...] = ("magnitudes", "votes", "audited")
+DEFENCES: tuple[Defence, ...] = ("unbounded", "reach", "median", "audited")
 
 
 def record_of(result: Result) -> dict[str, Any]:
@@ -70,7 +72,9 @@ def summed_up(results: Sequence[Result]) -> dict[str, Any]:
     return {
         "settings": {
             "authors": AUTHORS,
-            "steps": STEPS,
+            "rounds": ROUNDS,
+            "local_steps": LOCAL_STEPS,
+            "top_k": TOP_K,
             "learning_rate": RATE,
             "layers": TASK.layers,
             "hidden": TASK.hidden,

@@ -1,75 +1,93 @@
 """The attackers of a case, who know each other and see what honest authors send."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 
 import numpy as np
-import numpy.typing as npt
+from torch import Tensor
 
-from tests.benchmarks.attack.cases import AUTHORS, STALE_EVERY, Case
-from tests.benchmarks.attack.payloads import Author, Payload, boasting, noise
+from protocol.codec.payload import Coefficients
+from tests.benchmarks.attack.cases import AUTHORS, BOASTERS, ROUNDS, STALE_EVERY, Case
+from tests.benchmarks.attack.payloads import boasting, turned
 from tests.benchmarks.parity.task import Fixture
+from tests.benchmarks.work_audit.local_steps import Author, Batches, part_of
+from tests.benchmarks.work_audit.noise import noise
 
-Samples = npt.NDArray[np.int64]
 
-BOASTERS = ("sign flip", "random", "collusion")
-"""Attacks that gain by larger coefficients."""
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What attackers see of a round before they send."""
+
+    number: int
+    committed: Mapping[str, Tensor]
+    shares: Sequence[Batches]
+    """Their own."""
+    honest: Sequence[Coefficients]
+    rate: float
+    code_max: int
+    """Code of the largest scale that their samples allow, or of the largest of all."""
 
 
 class Ring:
     """All attackers of one case."""
 
     def __init__(self, fixture: Fixture, case: Case) -> None:
-        self._fixture, self._case = fixture, case
+        self._case = case
         self._authors = [Author(fixture) for _ in range(case.hostile)]
         self._random = np.random.default_rng(case.seed)
-        self._kept: list[Payload] = []
-        beyond = shares_of(fixture, fixture.cell.steps)  # no author's share of any round
+        self._kept: list[Coefficients] = []
+        beyond = shares_of(fixture, ROUNDS)  # no author's share of any round
         self._poison = beyond[-case.hostile :]
 
-    def payloads(
-        self, number: int, shares: Sequence[Samples], honest: Sequence[Payload]
-    ) -> list[Payload]:
-        """What each attacker sends in a round, given its share and the honest payloads."""
-        sent = self._sent(number, shares, honest)
-        boasts = self._case.defence == "magnitudes" and self._case.attack in BOASTERS
-        return [boasting(payload) for payload in sent] if boasts else sent
+    def payloads(self, scene: Scene) -> list[Coefficients]:
+        """What each attacker sends in a round."""
+        sent = self._sent(scene)
+        if self._case.attack not in BOASTERS:
+            return sent
+        return [boasting(payload, scene.code_max) for payload in sent]
 
-    def _sent(
-        self, number: int, shares: Sequence[Samples], honest: Sequence[Payload]
-    ) -> list[Payload]:
+    def _sent(self, scene: Scene) -> list[Coefficients]:
+        shares = scene.shares
         match self._case.attack:
-            case "leaving":
-                return self._trained(shares)
+            case "leaving" | "boast":
+                return self._trained(scene, shares)
             case "sign flip":
-                return [payload.times(-1) for payload in self._trained(shares)]
+                return [turned(payload) for payload in self._trained(scene, shares)]
             case "random":
-                return [noise(honest[0], self._random) for _ in shares]
-            case "collusion":  # momenta add up, so one author of all their samples has the sum
-                joint = self._authors[0].payload(self._fixture.gradients(np.concatenate(shares)))
-                return [joint.times(-1) for _ in shares]
+                return [noise(scene.honest[0], self._random) for _ in shares]
+            case "collusion":  # one author of all their samples has about the sum of what they move
+                pairs = zip(*shares, strict=True)
+                joint = [np.concatenate(batches) for batches in pairs]
+                sent = self._authors[0].train(scene.committed, joint, scene.rate)
+                return [turned(sent) for _ in shares]
             case "copycat":
-                return list(islice(cycle(honest), len(shares)))
+                return list(islice(cycle(scene.honest), len(shares)))
             case "stale":
-                if number % STALE_EVERY == 0:
-                    self._kept = self._trained(shares)
+                if scene.number % STALE_EVERY == 0:
+                    self._kept = self._trained(scene, shares)
                 return self._kept
             case "half work":
-                return self._trained([share[: len(share) // 2] for share in shares])
+                return self._trained(scene, [part_of(share, 0.5) for share in shares])
             case "poisoned order":
-                return self._trained(self._poison)
+                return self._trained(scene, self._poison)
             case _:
                 return []
 
-    def _trained(self, shares: Sequence[Samples]) -> list[Payload]:
+    def _trained(self, scene: Scene, shares: Sequence[Batches]) -> list[Coefficients]:
         """The payloads of authors that train these samples."""
         return [
-            author.payload(self._fixture.gradients(share))
+            author.train(scene.committed, share, scene.rate)
             for author, share in zip(self._authors, shares, strict=True)
         ]
 
 
-def shares_of(fixture: Fixture, number: int) -> list[Samples]:
-    """The samples of each author in a round."""
-    length = fixture.task.sequence_length + 1
-    return list(fixture.samples(number).reshape(AUTHORS, -1, length))
+def shares_of(fixture: Fixture, number: int) -> list[Batches]:
+    """The batches of each author in a round."""
+    cell, length = fixture.cell, fixture.task.sequence_length + 1
+    first = number * cell.local_steps
+    steps = [
+        fixture.samples(step).reshape(AUTHORS, -1, length)
+        for step in range(first, first + cell.local_steps)
+    ]
+    return [[step[author] for step in steps] for author in range(AUTHORS)]

@@ -8,20 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lockstep.presets import run_of
 from node.data.corpus import Corpus
 from node.demo.sign_audit import Agreement, shared_places
 from protocol.audit import rule
 from protocol.audit.rule import EARLY_ROUNDS
-from protocol.audit.thresholds import DEMO
+from protocol.audit.thresholds import LOCAL_STEPS
 from protocol.codec.evidence import WHOLE
-from protocol.codec.payload import PayloadShape
+from protocol.codec.payload import Coefficients, PayloadShape
+from protocol.codec.scales import CODE_MAX
 from tests.benchmarks.attack import results as kept
 from tests.benchmarks.attack.auditor import Auditor
 from tests.benchmarks.attack.cases import (
     ATTACKS,
     AUDIT_BUDGET,
     AUTHORS,
-    BOAST,
+    BOASTERS,
+    FOUND_EARLY,
     HOSTILE,
     LEAVING_ROUNDS,
     PARAMETERS,
@@ -33,11 +36,12 @@ from tests.benchmarks.attack.cases import (
     cases,
     cell_of,
 )
-from tests.benchmarks.attack.payloads import Author, Payload, boasting, with_magnitudes
-from tests.benchmarks.attack.ring import Ring, shares_of
+from tests.benchmarks.attack.payloads import boasting, turned
+from tests.benchmarks.attack.ring import Ring, Scene, shares_of
 from tests.benchmarks.attack.trial import Result, Trial
 from tests.benchmarks.parity.task import Fixture
-from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.benchmarks.work_audit.local_steps import Author, Batches, part_of
+from tests.support.tiny import tiny_corpus
 
 Begin = Callable[[Fixture, Case], Trial]
 
@@ -53,31 +57,49 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 @pytest.fixture
 def fixture(corpus: Corpus) -> Fixture:
-    return Fixture(SMALL, cell_of(0, steps=12), corpus)
+    return Fixture(SMALL, cell_of(0, rounds=4), corpus)
 
 
-def case(attack: Attack, defence: Defence = "votes", hostile: int = 2) -> Case:
+def case(attack: Attack, defence: Defence = "median", hostile: int = 2) -> Case:
     return Case(attack, hostile, defence, 0)
 
 
-def honest_payloads(fixture: Fixture, number: int = 0) -> list[Payload]:
+RATE = 0.01
+CAP = 150
+"""Code of the largest scale that counts."""
+
+
+def trained(fixture: Fixture, batches: Batches) -> Coefficients:
+    """The first payload of an author."""
+    genesis = {name: tensor.clone() for name, tensor in fixture.parameters.items()}
+    sent = Author(fixture).train(genesis, batches, RATE)
+    for name, tensor in fixture.parameters.items():
+        tensor.copy_(genesis[name])
+    return sent
+
+
+def honest_payloads(fixture: Fixture) -> list[Coefficients]:
     """The first payloads of all authors."""
-    shares = shares_of(fixture, number)
-    return [Author(fixture).payload(fixture.gradients(share)) for share in shares]
+    return [trained(fixture, share) for share in shares_of(fixture, 0)]
 
 
-def sent(fixture: Fixture, attack: Attack, number: int = 0) -> list[Payload]:
+def scene(fixture: Fixture, honest: list[Coefficients], number: int = 0) -> Scene:
+    genesis = {name: tensor.clone() for name, tensor in fixture.parameters.items()}
+    return Scene(number, genesis, shares_of(fixture, number)[6:], honest[:6], RATE, CAP)
+
+
+def sent(fixture: Fixture, attack: Attack, honest: list[Coefficients]) -> list[Coefficients]:
     """The first payloads of two attackers beside six honest authors."""
-    honest = honest_payloads(fixture)[:6]
-    return Ring(fixture, case(attack)).payloads(number, shares_of(fixture, number)[6:], honest)
+    found = scene(fixture, honest)
+    made = Ring(fixture, case(attack)).payloads(found)
+    for name, tensor in fixture.parameters.items():
+        tensor.copy_(found.committed[name])
+    return made
 
 
-def alike(one: Payload, other: Payload) -> bool:
-    return (
-        np.array_equal(one.counts, other.counts)
-        and np.array_equal(one.indices, other.indices)
-        and np.array_equal(one.momenta, other.momenta)
-    )
+def alike(one: Coefficients, other: Coefficients, *, scales: bool = True) -> bool:
+    names = ("counts", "indices", "values", *(("scales",) if scales else ()))
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
 
 
 # ---- the cases
@@ -87,83 +109,82 @@ def test_every_case_is_there_and_has_the_clean_run_that_it_is_compared_with() ->
     listed = list(dict.fromkeys(cases()))
     assert len({each.name for each in listed}) == len(listed)
     attacked = [each for each in listed if each.attack in ATTACKS]
-    assert len(attacked) == len(ATTACKS) * len(HOSTILE) * len(SEEDS) * 3
+    quarter = [each for each in attacked if each.hostile == 2]
+    bounds = 2 * len(BOASTERS) + len(FOUND_EARLY)
+    assert len(quarter) == len(ATTACKS) * len(SEEDS) + bounds
+    assert {each.hostile for each in attacked if each.defence == "audited"} == {*HOSTILE}
     assert all(each.clean in listed for each in attacked)
     assert {each.hostile for each in listed if each.attack == "leaving"} == {*HOSTILE}
 
 
 def test_the_network_is_as_large_as_the_page_says(corpus: Corpus) -> None:
-    assert Fixture(TASK, cell_of(0), corpus).layout.parameters == PARAMETERS
+    assert Fixture(TASK, cell_of(0, rounds=1), corpus).layout.parameters == PARAMETERS
 
 
 # ---- what attackers send
 
 
-def test_a_flipped_payload_is_an_honest_one_with_every_sign_turned(fixture: Fixture) -> None:
-    pairs = zip(sent(fixture, "sign flip"), honest_payloads(fixture)[6:], strict=True)
-    for flipped, honest in pairs:
-        assert alike(flipped.times(-1), honest)
-
-
-def test_a_ring_agrees_on_one_payload_against_its_common_momentum(fixture: Fixture) -> None:
-    one, other = sent(fixture, "collusion")
+def test_attackers_send_what_their_names_say(fixture: Fixture) -> None:
+    honest, shares = honest_payloads(fixture), shares_of(fixture, 0)
+    for boast, own in zip(sent(fixture, "boast", honest), honest[6:], strict=True):
+        assert alike(boast, own, scales=False)
+    for flipped, own in zip(sent(fixture, "sign flip", honest), honest[6:], strict=True):
+        assert alike(flipped, turned(own), scales=False)
+    one, other = sent(fixture, "collusion", honest)
     assert alike(one, other)
-    joint = Author(fixture).payload(fixture.gradients(np.concatenate(shares_of(fixture, 0)[6:])))
-    assert alike(one.times(-1), joint)
+    batches = [np.concatenate(pair) for pair in zip(*shares[6:], strict=True)]
+    assert alike(turned(one), trained(fixture, batches), scales=False)
+    for copied, source in zip(sent(fixture, "copycat", honest), honest[:2], strict=True):
+        assert alike(copied, source)
+    half = [trained(fixture, part_of(share, 0.5)) for share in shares[6:]]
+    for found, own, whole in zip(sent(fixture, "half work", honest), half, honest[6:], strict=True):
+        assert alike(found, own)
+        assert not alike(found, whole, scales=False)
 
 
-def test_a_copycat_sends_what_an_honest_author_sends(fixture: Fixture) -> None:
-    pairs = zip(sent(fixture, "copycat"), honest_payloads(fixture)[:2], strict=True)
-    for copied, honest in pairs:
-        assert alike(copied, honest)
+def test_attackers_say_the_largest_scales_where_they_gain_by_it(fixture: Fixture) -> None:
+    honest = honest_payloads(fixture)
+    for attack in ATTACKS:
+        largest = []
+        for found in sent(fixture, attack, honest):
+            assert found.scales is not None
+            largest.append(int(found.scales.max()))
+        is_largest = all(code == CAP for code in largest)
+        assert is_largest is (attack in BOASTERS), attack
+
+
+def test_a_boast_says_nothing_where_there_is_nothing(fixture: Fixture) -> None:
+    own = honest_payloads(fixture)[0]
+    own.counts[0] = 0
+    found = boasting(own, CODE_MAX).scales
+    assert found is not None
+    assert own.scales is not None
+    assert found[0] == 0
+    assert (found[1:] == own.scales[1:] + 24).all(), "64 times"
 
 
 def test_noise_is_like_an_honest_payload_at_other_places(fixture: Fixture) -> None:
-    honest = honest_payloads(fixture)[0]
-    for random in sent(fixture, "random"):
-        assert np.array_equal(random.counts, honest.counts)
-        assert shared_places(random.votes, honest.votes) < 0.2
-        assert np.allclose(np.sort(np.abs(random.momenta)), np.sort(np.abs(honest.momenta)))
+    honest = honest_payloads(fixture)
+    for random in sent(fixture, "random", honest):
+        assert np.array_equal(random.counts, honest[0].counts)
+        assert shared_places(random, honest[0]) < 0.2
         assert (np.diff(random.indices[: random.counts[0]].astype(int)) > 0).all()
 
 
-def test_a_stale_author_repeats_its_payload_until_the_tenth_round(fixture: Fixture) -> None:
-    ring, honest = Ring(fixture, case("stale")), honest_payloads(fixture)[:6]
-    first, later, tenth = (
-        ring.payloads(number, shares_of(fixture, number)[6:], honest)[0] for number in (0, 9, 10)
-    )
-    assert alike(first, later)
-    assert not alike(first, tenth)
-
-
-def test_half_work_and_a_poisoned_order_are_honest_payloads_of_other_samples(
-    fixture: Fixture,
-) -> None:
-    share, honest = shares_of(fixture, 0)[6], honest_payloads(fixture)[6]
-    half = Author(fixture).payload(fixture.gradients(share[: len(share) // 2]))
-    assert alike(sent(fixture, "half work")[0], half)
-    assert not alike(half, honest)
-    ring = Ring(fixture, case("poisoned order"))
-    one, other = ring.payloads(0, shares_of(fixture, 0)[6:], [])
-    assert not alike(one, other)
-    assert alike(sent(fixture, "poisoned order", number=1)[0], one), "the same in every round"
-
-
-def test_without_a_bound_a_boast_outweighs_all_and_as_a_vote_it_is_one(fixture: Fixture) -> None:
+def test_some_attackers_send_the_same_again(fixture: Fixture) -> None:
     honest = honest_payloads(fixture)
-    boast = boasting(honest[0])
-    whole = with_magnitudes(honest, [boast])
-    assert max(int(np.abs(each.values).max()) for each in whole[:-1]) == 127
-    assert np.abs(whole[-1].values).max() > BOAST / 2 * 127 / AUTHORS
-    assert np.abs(boast.votes.values).max() == 1
-    assert np.array_equal(boast.votes.values, honest[0].votes.values)
+    stale = Ring(fixture, case("stale"))
+    first, second = (stale.payloads(scene(fixture, honest, number))[0] for number in (0, 1))
+    tenth = stale.payloads(replace(scene(fixture, honest, 1), number=10))[0]
+    assert alike(first, second)
+    assert not alike(first, tenth)
+    one, other = sent(fixture, "poisoned order", honest)
+    assert not alike(one, other)
+    again = Ring(fixture, case("poisoned order")).payloads(scene(fixture, honest, number=1))
+    assert alike(again[0], one), "the same samples in every round"
 
 
 # ---- the auditor
-
-
-def shape_of(fixture: Fixture) -> PayloadShape:
-    return PayloadShape(fixture.layout.chunks, fixture.cell.top_k, 1)
 
 
 @pytest.fixture
@@ -182,7 +203,7 @@ def trial(tmp_path: Path) -> Iterator[Begin]:
         each.close()
 
 
-def test_flippers_and_a_ring_have_no_vote_after_two_rounds_and_the_honest_keep_theirs(
+def test_flippers_and_a_ring_do_not_count_after_two_rounds_and_the_honest_do(
     fixture: Fixture, trial: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rule, "OPPOSED_COMPARED", 128)  # so small, no payload has more
@@ -194,12 +215,12 @@ def test_flippers_and_a_ring_have_no_vote_after_two_rounds_and_the_honest_keep_t
         found.step(1)
         found.step(2)
         assert found.result.removed.keys() == {6, 7}
-        votes = trial(fixture, case(attack))
-        votes.step(0)
-        assert not votes.result.removed
+        alone = trial(fixture, case(attack))
+        alone.step(0)
+        assert not alone.result.removed
 
 
-def test_an_author_that_repeats_itself_has_no_vote_after_its_third_copy_and_a_round(
+def test_an_author_that_repeats_itself_does_not_count_after_its_third_copy_and_a_round(
     fixture: Fixture, trial: Begin
 ) -> None:
     found = trial(fixture, case("stale", "audited"))
@@ -209,7 +230,7 @@ def test_an_author_that_repeats_itself_has_no_vote_after_its_third_copy_and_a_ro
     assert found.result.removed == {6: (5, 3), 7: (5, 3)}
 
 
-def test_a_copycat_of_the_first_round_has_no_vote_after_it_and_another_and_its_source_has(
+def test_a_copycat_of_the_first_round_does_not_count_after_another_and_its_source_does(
     fixture: Fixture, trial: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rule, "CROSS_ODDS", 4)  # so small, gradients differ in few places
@@ -221,53 +242,57 @@ def test_a_copycat_of_the_first_round_has_no_vote_after_it_and_another_and_its_s
 
 
 def test_audits_keep_to_their_part_of_the_compute(fixture: Fixture, tmp_path: Path) -> None:
-    auditor = Auditor(tiny_spec(), shape_of(fixture), 0, tmp_path)
-    payloads = {author: each.votes for author, each in enumerate(honest_payloads(fixture))}
+    shape = PayloadShape(fixture.layout.chunks, fixture.cell.top_k, 1, scaled=True)
+    auditor = Auditor(run_of("local_steps"), shape, 0, tmp_path)
+    payloads = dict(enumerate(honest_payloads(fixture)))
     rounds = range(EARLY_ROUNDS, EARLY_ROUNDS + 100)
     for number in rounds:
-        commit = auditor._commit(number, payloads)
+        commit = auditor._commit(number, payloads, 10)
         found = auditor._work(commit, frozenset(), lambda author: Agreement(1000, 900))
         assert not found
     auditor.close()
+    assert auditor.audits
     assert len(auditor.audits) <= AUDIT_BUDGET * AUTHORS * len(rounds) + 4
     assert {author for _, author, _ in auditor.audits} <= {*range(AUTHORS)}
 
 
-def test_authors_that_leave_are_gone_after_two_rounds(corpus: Corpus, trial: Begin) -> None:
-    fixture = Fixture(SMALL, cell_of(0, steps=4), corpus)
+def test_authors_that_leave_are_gone_after_two_rounds(fixture: Fixture, trial: Begin) -> None:
     found = trial(fixture, case("leaving"))
     shares = shares_of(fixture, 0)
-    honest = [Author(fixture).payload(fixture.gradients(share)) for share in shares[6:]]
-    sent = found._hostile(0, shares, [])
-    assert all(alike(one, other) for one, other in zip(sent.values(), honest, strict=True))
-    assert found._hostile(LEAVING_ROUNDS, shares, []) == {}
+    honest = honest_payloads(fixture)
+    sent = found._hostile(0, shares, RATE, [])
+    assert all(alike(one, other) for one, other in zip(sent.values(), honest[6:], strict=True))
+    assert found._hostile(LEAVING_ROUNDS, shares, RATE, []) == {}
 
 
-def test_a_case_ends_with_its_loss_and_counts_only_the_votes_of_its_authors(
-    corpus: Corpus, trial: Begin
-) -> None:
+def test_a_case_ends_with_its_loss_and_the_bounds_tell(corpus: Corpus, trial: Begin) -> None:
     ends = {}
-    for attack, hostile in (("none", 2), ("none", 3), ("sign flip", 2)):
-        fixture = Fixture(SMALL, cell_of(0, steps=3), corpus)
-        ends[attack, hostile] = trial(fixture, case(attack, hostile=hostile)).run()
-    losses = {each.nats_per_byte for each in ends.values()}
-    assert len(losses) == 3
-    assert None not in losses
+    for each in (
+        case("none"),
+        case("none", hostile=3),
+        case("sign flip", "unbounded"),
+        case("sign flip", "reach"),
+        case("sign flip", "median"),
+    ):
+        fixture = Fixture(SMALL, cell_of(0, rounds=3), corpus)
+        ends[each] = trial(fixture, each).run().nats_per_byte
+    assert len({*ends.values()}) == len(ends)
+    assert None not in ends.values()
 
 
-def test_honest_authors_that_come_back_with_an_old_momentum_are_far_from_turned_signs(
+def test_honest_authors_that_come_back_with_an_old_residual_are_far_from_turned_signs(
     corpus: Corpus, trial: Begin
 ) -> None:
-    fixture = Fixture(SMALL, cell_of(0, steps=24), corpus)
+    fixture = Fixture(SMALL, cell_of(0, rounds=24), corpus)
     found, late = trial(fixture, case("none")), Author(fixture)
     agreements = []
     for number in range(24):
         share = shares_of(fixture, number)[7]
-        if number < 3 or number >= 16:  # it is away for thirteen rounds, and its momentum is old
-            gradients = fixture.gradients(share)
-            agreements.append(found._agreement(late.payload(gradients), gradients).share)
+        if number < 3 or number >= 16:  # it is away for thirteen rounds, and its residual is old
+            sent = late.train(found.committed, share, RATE)
+            agreements.append(found._agreement(sent, share, RATE).share)
         found.step(number)
-    assert min(agreements) > 2 * DEMO.opposed / WHOLE
+    assert min(agreements) > LOCAL_STEPS.opposed / WHOLE
 
 
 # ---- what is kept
@@ -279,14 +304,14 @@ def ended(each: Case, nats: float | None, removed: dict[int, tuple[int, int]]) -
 
 def test_a_row_is_behind_its_own_clean_run_and_says_when_attackers_were_removed() -> None:
     found = [
-        ended(Case("none", 2, "votes", 0), 2.0, {}),
-        ended(Case("none", 2, "votes", 1), 3.0, {}),
-        ended(Case("none", 1, "votes", 0), 9.0, {}),
+        ended(Case("none", 2, "median", 0), 2.0, {}),
+        ended(Case("none", 2, "median", 1), 3.0, {}),
+        ended(Case("none", 1, "median", 0), 9.0, {}),
         ended(Case("sign flip", 2, "audited", 0), 2.1, {6: (16, 2), 7: (24, 3)}),
         ended(Case("sign flip", 2, "audited", 1), 3.3, {6: (16, 2), 0: (16, 2)}),
         ended(Case("copycat", 2, "audited", 1), 3.0, {6: (1, 1), 7: (1, 1)}),
-        ended(Case("random", 2, "votes", 0), None, {}),
-        ended(Case("random", 3, "votes", 0), 4.0, {}),
+        ended(Case("random", 2, "median", 0), None, {}),
+        ended(Case("random", 3, "median", 0), 4.0, {}),
     ]
     flip, random, copied = kept.rows(found)
     assert flip["behind"] == {"mean": 0.2, "least": 0.1, "most": 0.3, "ci95": 1.2706}

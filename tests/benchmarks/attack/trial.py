@@ -1,9 +1,10 @@
 """One case from genesis to its last round.
 
-Honest authors and attackers see the same parameters; the step is that of a node (`apply`). With
-the defence "audited" the product's audit of authors stands beside it (`auditor`), and an author
-against whom it finds evidence has no vote from the round after the next one on. That happens to an
-honest one too. In clean runs all authors are audited every eighth round, to measure.
+Honest authors and attackers begin each round at the same parameters; the step is that of a node
+(`apply`). With the defence "audited" the product's audit of authors stands beside it (`auditor`),
+and an author against whom it finds evidence does not count from the round after the next one on.
+That happens to an honest one too. In clean runs all authors are audited every eighth round, to
+measure.
 """
 
 import time
@@ -11,11 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest import mock
 
+import torch
 from torch import Tensor
 
-from node.demo.aggregate import apply
+from lockstep.presets import run_of
 from node.demo.engine import GradientError
+from node.demo.local_steps import aggregate
+from node.demo.local_steps.aggregate import Movement, apply, code_max
+from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.sign_audit import (
     Agreement,
     Signs,
@@ -23,8 +29,8 @@ from node.demo.sign_audit import (
     sign_agreement,
     signs_followed,
 )
-from node.demo.vote_sum import Contribution
 from protocol.codec.payload import Coefficients, PayloadShape
+from protocol.codec.scales import CODE_MAX
 from tests.benchmarks.attack.auditor import Auditor
 from tests.benchmarks.attack.cases import (
     AUDIT_EVERY,
@@ -33,10 +39,13 @@ from tests.benchmarks.attack.cases import (
     LEAVING_ROUNDS,
     Case,
 )
-from tests.benchmarks.attack.payloads import Author, Gradients, Payload, with_magnitudes
-from tests.benchmarks.attack.ring import Ring, Samples, shares_of
+from tests.benchmarks.attack.ring import Ring, Scene, shares_of
+from tests.benchmarks.parity.local_steps import movement
 from tests.benchmarks.parity.task import Fixture
-from tests.support.tiny import tiny_spec
+from tests.benchmarks.work_audit.local_steps import Author, Batches
+
+Sent = Mapping[int, Coefficients]
+"""Payloads by author."""
 
 
 @dataclass(slots=True)
@@ -48,8 +57,8 @@ class Result:
     """On the validation split at the end; None where the numbers blew up."""
     failure: str = ""
     removed: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Authors without a vote: the round after which they had none, from 1, and the number of
-    payloads that proved it."""
+    """Authors that lost their standing: the round after which they did not count, from 1, and the
+    number of payloads that proved it."""
     audits: list[tuple[int, int, float]] = field(default_factory=list)
     """Round, author and share of signs that agree."""
     seconds: float = 0.0
@@ -60,7 +69,7 @@ class Result:
         return [share for _, author, share in self.audits if (author >= first) is hostile]
 
     def removals(self, *, hostile: bool) -> list[tuple[int, int]]:
-        """(Round, audits) of each attacker, or honest author, that lost its vote."""
+        """(Round, audits) of each attacker, or honest author, that lost its standing."""
         first = AUTHORS - self.case.hostile
         return [found for author, found in self.removed.items() if (author >= first) is hostile]
 
@@ -73,20 +82,24 @@ class Trial:
     def __init__(self, fixture: Fixture, case: Case, notes: Path) -> None:
         self.fixture, self.case = fixture, case
         self.result = Result(case)
+        self.committed = {name: tensor.clone() for name, tensor in fixture.parameters.items()}
         self._honest = [Author(fixture) for _ in range(AUTHORS - case.hostile)]
         self._ring = Ring(fixture, case)
-        self._measures = case.attack == "none" and case.defence == "votes"
+        self._samples = fixture.cell.local_steps * fixture.task.batch_samples // AUTHORS
+        self._measures = case.attack == "none"
         self._auditor: Auditor | None = None
         if case.defence == "audited":
-            shape = PayloadShape(fixture.layout.chunks, fixture.cell.top_k, 1)
-            self._auditor = Auditor(tiny_spec(), shape, case.seed, notes)
+            shape = PayloadShape(fixture.layout.chunks, fixture.cell.top_k, 1, scaled=True)
+            self._auditor = Auditor(run_of("local_steps"), shape, case.seed, notes)
 
     def run(self) -> Result:
         """All rounds, and the measure at the end."""
         began_s, result, fixture = time.monotonic(), self.result, self.fixture
         try:
-            for number in range(fixture.cell.steps):
+            for number in range(fixture.cell.steps // fixture.cell.local_steps):
                 self.step(number)
+            for name, tensor in fixture.parameters.items():
+                tensor.copy_(self.committed[name])
             result.nats_per_byte = round(fixture.trainee.evaluate(fixture.validation), 5)
         except GradientError as error:
             result.failure = f"round {number}: {error}"
@@ -102,75 +115,86 @@ class Trial:
 
     def step(self, number: int) -> None:
         """One round."""
+        rate, decay = self.fixture.rates(number * self.fixture.cell.local_steps)
         shares = shares_of(self.fixture, number)
-        measured = self._measures and (number + 1) % AUDIT_EVERY == 0
-        payloads: dict[int, Payload] = {}
-        for author, trainer in enumerate(self._honest):
-            gradients = self.fixture.gradients(shares[author])
-            payloads[author] = trainer.payload(gradients)
-            if measured:
-                found = self._agreement(payloads[author], gradients)
+        sent = {
+            author: trainer.train(self.committed, shares[author], rate)
+            for author, trainer in enumerate(self._honest)
+        }
+        if self._measures and (number + 1) % AUDIT_EVERY == 0:
+            for author, payload in sent.items():
+                found = self._agreement(payload, shares[author], rate)
                 self.result.audits.append((number, author, round(found.share, 4)))
-        payloads |= self._hostile(number, shares, list(payloads.values()))
-        counted = {author: sent for author, sent in payloads.items() if self._votes(author, number)}
-        coefficients = self._coefficients(counted)
+        sent |= self._hostile(number, shares, rate, list(sent.values()))
+        counted = {
+            author: payload for author, payload in sent.items() if self._counts(author, number)
+        }
         if self._auditor:
-            self._audit(self._auditor, number, shares, counted)
-        fixture, (rate, decay) = self.fixture, self.fixture.rates(number)
-        contributions = [Contribution(1, each) for each in coefficients]
-        apply(fixture.layout, fixture.parameters, contributions, rate, decay)
+            self._audit(self._auditor, number, shares, rate, counted)
+        self._apply(counted, rate, decay)
 
-    def _votes(self, author: int, number: int) -> bool:
-        """Whether an author's payload of a round counts."""
-        removed = self.result.removed.get(author)
-        return removed is None or number < removed[0]
+    def _counts(self, author: int, number: int) -> bool:
+        """Whether an author has its standing in a round."""
+        return author not in self.result.removed or number < self.result.removed[author][0]
+
+    def _code_max(self, rate: float) -> int:
+        if self.case.defence == "unbounded":
+            return CODE_MAX
+        return code_max(rate, self.fixture.cell.local_steps, self.fixture.cell.top_k)
 
     def _hostile(
-        self, number: int, shares: Sequence[Samples], honest: Sequence[Payload]
-    ) -> dict[int, Payload]:
-        """The attackers' payloads while one of them has a vote."""
+        self, number: int, shares: Sequence[Batches], rate: float, honest: Sequence[Coefficients]
+    ) -> dict[int, Coefficients]:
+        """The attackers' payloads while one of them counts."""
         attackers = range(len(self._honest), AUTHORS)
         gone = self.case.attack == "leaving" and number >= LEAVING_ROUNDS
         if self.case.attack == "none" or gone:
             return {}
-        if not any(self._votes(author, number) for author in attackers):
+        if not any(self._counts(author, number) for author in attackers):
             return {}
-        sent = self._ring.payloads(number, [shares[each] for each in attackers], honest)
-        return dict(zip(attackers, sent, strict=True))
+        own = [shares[each] for each in attackers]
+        scene = Scene(number, self.committed, own, honest, rate, self._code_max(rate))
+        return dict(zip(attackers, self._ring.payloads(scene), strict=True))
 
-    def _coefficients(self, counted: Mapping[int, Payload]) -> list[Coefficients]:
-        if self.case.defence != "magnitudes":
-            return [payload.votes for payload in counted.values()]
-        honest = [counted[author] for author in range(len(self._honest))]
-        return with_magnitudes(honest, list(counted.values())[len(honest) :])
+    def _apply(self, counted: Sent, rate: float, decay: float) -> None:
+        cap = self._code_max(rate)
+        movements = [Movement(self._samples, cap, payload) for payload in counted.values()]
+        believed = self.case.defence in ("unbounded", "reach")
+        bound = (lambda codes, *_: codes) if believed else aggregate.beside_median
+        with torch.no_grad(), mock.patch.object(aggregate, "beside_median", bound):
+            apply(self.fixture.layout, self.committed, movements, decay)
 
     def _audit(
         self,
         auditor: Auditor,
         number: int,
-        shares: Sequence[Samples],
-        counted: Mapping[int, Payload],
+        shares: Sequence[Batches],
+        rate: float,
+        counted: Sent,
     ) -> None:
-        """Take the votes of those against whom there is evidence."""
+        """Take the standing of those against whom there is evidence."""
 
         def audit(author: int) -> Agreement:
-            return self._agreement(counted[author], self.fixture.gradients(shares[author]))
+            return self._agreement(counted[author], shares[author], rate)
 
         def follow(author: int, other: int) -> Signs:
-            own = self._coefficients_of(self.fixture.gradients(shares[author]))
-            return signs_followed(counted[other].votes, own)
+            return signs_followed(counted[other], self._moved(shares[author], rate))
 
-        votes = {author: payload.votes for author, payload in counted.items()}
-        for author, evidence in auditor.look(number, votes, audit, follow).items():
+        found = auditor.look(number, counted, self._samples, audit, follow)
+        for author, evidence in found.items():
             last = number + 1 + DELAY_ROUNDS
             self.result.removed.setdefault(author, (last, len(evidence.audits)))
 
-    def _agreement(self, payload: Payload, gradients: Gradients) -> Agreement:
-        """How far a payload agrees with the gradient of its author's share."""
-        return sign_agreement(payload.votes, self._coefficients_of(gradients))
+    def _agreement(self, payload: Coefficients, batches: Batches, rate: float) -> Agreement:
+        """How far a payload agrees with what its author's samples move."""
+        return sign_agreement(payload, self._moved(batches, rate))
 
-    def _coefficients_of(self, gradients: Gradients) -> Tensor:
-        return gradient_coefficients(self.fixture.layout, gradients)
+    def _moved(self, batches: Batches, rate: float) -> Tensor:
+        """What an auditor computes: the steps again, with an optimizer that begins."""
+        trainee = self.fixture.trainee
+        optimizer = LocalOptimizer(trainee.model, trainee.parameters)
+        moved = movement(self.fixture, self.committed, batches, optimizer, rate)
+        return gradient_coefficients(self.fixture.layout, moved)
 
 
 def trial_of(fixture: Fixture, case: Case) -> Result:

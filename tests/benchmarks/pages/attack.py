@@ -1,20 +1,33 @@
 """The computed parts of docs/results/attack.md."""
 
+import itertools
 import textwrap
 from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
-from tests.benchmarks.attack.cases import ATTACKS, AUTHORS, HOSTILE, LEAVING_ROUNDS, STEPS, Defence
+from tests.benchmarks.attack.cases import (
+    ATTACKS,
+    AUTHORS,
+    HOSTILE,
+    LEAVING_ROUNDS,
+    ROUNDS,
+    Defence,
+)
 from tests.benchmarks.attack.results import DEFENCES, read
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.pages.tables import DATA, document
 
 LABELS: dict[Defence, str] = {
-    "magnitudes": "magnitudes, no bound",
-    "votes": "votes",
-    "audited": "votes and audits",
+    "unbounded": "no bound",
+    "reach": "reach",
+    "median": "reach and median",
+    "audited": "bounds and audits",
 }
+
+
+RUINED = 100
+"""Nats per byte behind, from which on the number says nothing any more."""
 
 
 @cache
@@ -29,18 +42,19 @@ def quarter() -> str:
     for attack in ATTACKS:
         found = [_row(attack, AUTHORS // 4, defence) for defence in DEFENCES]
         rows.append((attack, *map(_behind, found), _removal(found[-1])))
-    return table(("attack", *map(LABELS.get, DEFENCES), "lost their votes after"), rows, left=1)
+    return table(("attack", *map(LABELS.get, DEFENCES), "lost their standing after"), rows, left=1)
 
 
 def others() -> str:
-    """The same with an eighth and three eighths, without the ranges."""
-    cells = [(hostile, defence) for hostile in (1, 3) for defence in DEFENCES]
-    rows = [
-        (attack, *(_behind(_row(attack, *cell), ranged=False) for cell in cells))
-        for attack in ATTACKS
-    ]
-    head = [f"{hostile} of {AUTHORS}: {defence}" for hostile, defence in cells]
-    return table(("attack", *head), rows, left=1)
+    """The same with an eighth and three eighths, audited."""
+    shares = [hostile for hostile in sorted(HOSTILE) if hostile != AUTHORS // 4]
+    rows = []
+    for attack in ATTACKS:
+        found = [_row(attack, hostile, "audited") for hostile in shares]
+        cells = [(_behind(row, ranged=False), _removal(row)) for row in found]
+        rows.append((attack, *itertools.chain(*cells)))
+    head = [(f"{hostile} of {AUTHORS}", "lost their standing after") for hostile in shares]
+    return table(("attack", *itertools.chain(*head)), rows, left=1)
 
 
 def _row(attack: str, hostile: int, defence: Defence) -> dict[str, Any] | None:
@@ -62,6 +76,8 @@ def _behind(row: dict[str, Any] | None, *, ranged: bool = True) -> str:
     if "behind" not in row:
         return "blew up"
     behind, count = row["behind"], len(row["seeds"])
+    if behind["mean"] > RUINED:
+        return f"more than {RUINED}"
     if count == 1:
         return f"{behind['mean']:+.3f} (one seed)" if ranged else f"{behind['mean']:+.3f}"
     spread = f" ({behind['least']:+.3f} to {behind['most']:+.3f})" if ranged else f" ({count})"
@@ -86,24 +102,22 @@ def clean() -> str:
         ends = [
             each.nats_per_byte
             for each in sorted(results, key=lambda each: each.case.seed)
-            if (each.case.defence, each.case.hostile) == ("votes", hostile)
+            if (each.case.defence, each.case.hostile) == ("median", hostile)
             and each.nats_per_byte is not None
         ]
         found.append(f"{AUTHORS - hostile}: {', '.join(f'{end:.3f}' for end in ends)}")
-    return filled(
-        f"Nats per byte of honest authors alone, by seed, with votes; {'; '.join(found)}."
-    )
+    return filled(f"Nats per byte of honest authors alone, by seed; {'; '.join(found)}.")
 
 
 def agreement() -> str:
-    """The shares of signs that agree with the gradient of an author's own share."""
+    """The shares of signs that agree with the movement of an author's own share."""
     found = [
         f"{kind} {each['least']:.2f} to {each['most']:.2f} ({each['median']:.2f}; "
         f"{each['audits']:,})"
         for kind, each in data()["agreement"].items()
     ]
     return filled(
-        "Signs that agree with the gradient of the author's own share, least to most (median; "
+        "Signs that agree with the movement of the author's own share, least to most (median; "
         f"audits): {', '.join(found)}."
     )
 
@@ -119,16 +133,16 @@ def filled(text: str) -> str:
 
 
 def alarms() -> str:
-    """The audits of honest authors in attacked runs, and honest authors that lost votes."""
+    """The audits of honest authors in attacked runs, and those that lost their standing."""
     audited = [each for each in read(DATA / "attack.json") if each.case.defence == "audited"]
     shares = [share for each in audited for share in each.shares(hostile=False)]
     audits = len(shares) + sum(len(each.shares(hostile=True)) for each in audited)
     lost = sum(len(each.removals(hostile=False)) for each in audited)
     authors = sum(AUTHORS - each.case.hostile for each in audited)
-    part = audits / (len(audited) * STEPS * AUTHORS)
+    part = audits / (len(audited) * ROUNDS * AUTHORS)
     return filled(
-        f"Honest authors in the {len(audited)} audited runs: {lost} of {authors} lost their votes; "
-        f"in {len(shares)} audits of them at least {min(shares):.2f} of the signs agreed. All "
+        f"Honest authors in the {len(audited)} audited runs: {lost} of {authors} lost their "
+        f"standing; in {len(shares)} audits of them at least {min(shares):.2f} of the signs agreed. All "
         f"audits took {part:.1%} of what eight authors compute."
     )
 

@@ -240,6 +240,23 @@ def test_speed_is_measured_here_and_booked_with_a_committed_payload() -> None:
     assert (driver.member(D).work.speed, driver.member(D).work.samples) == (0, 0)
 
 
+def test_work_that_takes_no_time_brings_no_more_than_twice_the_usual_samples() -> None:
+    """A key that has earned standing and sends noise at once had most of the samples, and their
+    weight.
+    """
+    driver = public(A, B, C, D, vouched=(A, B), rounds={"batch_samples_max": 4096})
+    for peer in (C, D):
+        driver.machine.members.standing.payloads[peer] = COUNTED_ROUNDS
+    for peer, speed in ((A, 4_000_000), (B, 8_000), (C, 10_000), (D, 10**12)):
+        driver.member(peer).work.speed = speed
+    play(driver, A, B, C, D)
+    play(driver, A, B, C, D)
+    newest_shares = driver.opened[-1].assignments
+    samples = {each.peer: sum(share.count for share in each.shares) for each in newest_shares}
+    assert samples[A] > 50 * samples[B], "the operator vouches for its speed"
+    assert samples[D] <= 2 * samples[C]
+
+
 def test_ghosts_stand_in_no_list_until_they_are_ready() -> None:
     driver = public(A, B)
     for ghost in STRANGERS:

@@ -42,6 +42,13 @@ def test_the_line_is_a_link_that_names_the_run_and_the_key() -> None:
     assert parse_link(quoted.rstrip("'")) == link
 
 
+def test_it_says_what_newcomers_need_besides_the_link() -> None:
+    for link in (JoinLink("127.0.0.1:50700", RUN, KEY), JoinLink("run.example:50700", RUN, KEY)):
+        assert "token" not in invitation(link)
+        assert invitation(link, "token").endswith("with a token: lockstep run token create")
+        assert invitation(link, "list").endswith("allowed their keys: lockstep run allow KEY")
+
+
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
