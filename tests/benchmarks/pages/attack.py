@@ -142,8 +142,8 @@ def alarms() -> str:
     part = audits / (len(audited) * ROUNDS * AUTHORS)
     return filled(
         f"Honest authors in the {len(audited)} audited runs: {lost} of {authors} lost their "
-        f"standing; in {len(shares)} audits of them at least {min(shares):.2f} of the signs agreed. All "
-        f"audits took {part:.1%} of what eight authors compute."
+        f"standing; in {len(shares)} audits of them at least {min(shares):.2f} of the signs "
+        f"agreed. All audits took {part:.1%} of what eight authors compute."
     )
 
 
