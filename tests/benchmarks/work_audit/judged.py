@@ -9,7 +9,8 @@ unlike machines, ended in evidence, and after how many audits there is evidence 
 import argparse
 import statistics
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -26,6 +27,9 @@ CHEATS = ("half", "thin", "other", "noise", "stale", "copied")
 TRIALS = 500
 """Times that a cheat is looked for."""
 
+LOWERED = (0.03, 0.06, 0.1, 0.15)
+"""Parts by which an honest author agrees in less than the others, again and again."""
+
 LIFE_AUDITS = 400
 """Panels that one book takes in while honest authors are judged."""
 
@@ -38,15 +42,20 @@ def found_after(run: Measured, kind: str, trials: int = TRIALS) -> list[int | No
     return [_until(run.taught(), run.drawn(kind, random)) for _ in range(trials)]
 
 
-def accused(run: Measured, draws: int, kind: str = "honest") -> tuple[int, int]:
+def accused(
+    run: Measured, draws: int, kind: str = "honest", lowered: float = 0.0
+) -> tuple[int, int]:
     """Evidence against honest authors, or doubles of a kind in the place of the first, and the
-    number of audits of them.
+    number of audits of them. With `lowered` the first honest author always agrees in this part
+    less, above chance.
     """
     random, found, audits = np.random.default_rng(3), 0, 0
     while audits < draws:
-        panels, book = _panels(run, kind, random), run.taught()
-        for number, panel in enumerate(islice(panels, LIFE_AUDITS)):
-            judged = [look.author for look in panel[: None if kind == "honest" else 1]]
+        panels, book = _panels(run, kind, random, lowered), run.taught()
+        for number, panel in enumerate(panels):
+            judged = [look.author for look in panel]
+            if lowered or kind != "honest":
+                del judged[1:]
             evidence = book.take(round_of(number), panel, RUN, DRAW)
             found += sum(each.author in judged for each in evidence)
             audits += len(judged)
@@ -66,10 +75,15 @@ def ratios(run: Measured, kind: str) -> list[list[float]]:
     return found
 
 
-def _panels(run: Measured, kind: str, random: np.random.Generator) -> Iterator[list[Look]]:
-    if kind == "honest":
-        return run.honest_panels(random, LIFE_AUDITS)
-    return run.drawn(kind, random, LIFE_AUDITS)
+def _panels(
+    run: Measured, kind: str, random: np.random.Generator, lowered: float
+) -> Iterator[list[Look]]:
+    if kind == "honest" and not lowered:
+        yield from run.honest_panels(random, LIFE_AUDITS)
+        return
+    for first, *others in run.drawn(kind, random, LIFE_AUDITS):
+        agreement = 0.5 + (first.agreement - 0.5) * (1 - lowered)
+        yield [replace(first, agreement=agreement), *others]
 
 
 def _until(book: Book, panels: Iterator[list[Look]]) -> int | None:
@@ -104,6 +118,9 @@ def _print(run: Measured, draws: int) -> None:
         if kind in CHEATS:
             line += f", found: {_words(found_after(run, kind))}"
         print(line, flush=True)
+    for lowered in LOWERED:
+        found, audits = accused(run, draws // 4, lowered=lowered)
+        print(f"  one that agrees in {lowered:g} less: accused {found} in {audits}", flush=True)
     by_author = ratios(run, "honest")
     for name, those in (
         ("float32", by_author[: run.float32]),
@@ -147,7 +164,8 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=20_000, help="audits of honest authors")
     wanted = parser.parse_args()
     for run in runs():
-        _print(run, wanted.draws)
+        if run.panels:
+            _print(run, wanted.draws)
 
 
 if __name__ == "__main__":

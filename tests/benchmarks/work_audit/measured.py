@@ -62,7 +62,7 @@ class Measured:
     @property
     def kinds(self) -> list[str]:
         """Those that were measured."""
-        return list(self.panels[0]) if self.panels else []
+        return list(next(iter(self.rounds.values()), ()))
 
     @property
     def honest(self) -> list[float]:
@@ -90,14 +90,24 @@ class Measured:
         round again.
         """
         for panel in self._any(random, audits):
-            others = random.permutation(panel["honest"][1:]).tolist()[: PANEL - 1]
-            yield self.looks([panel[kind][0], *others])
+            shares = self._mixed(panel, random) if kind == "honest" else panel["honest"]
+            others = random.permutation(shares[1:]).tolist()[: PANEL - 1]
+            yield self.looks([shares[0] if kind == "honest" else panel[kind][0], *others])
 
     def honest_panels(self, random: np.random.Generator, audits: int) -> Iterator[list[Look]]:
         """Panels of any four honest authors, any round again."""
         for panel in self._any(random, audits):
+            shares = self._mixed(panel, random)
             places = random.permutation(self.authors).tolist()[:PANEL]
-            yield self.looks([panel["honest"][place] for place in places], places=places)
+            yield self.looks([shares[place] for place in places], places=places)
+
+    def _mixed(self, panel: Panel, random: np.random.Generator) -> list[float]:
+        """The honest shares of a round, each author with that of any on a like machine: they are
+        alike, and a few rounds of one show no more than chance.
+        """
+        shares = panel["honest"]
+        low, high = shares[: self.float32], shares[self.float32 :]
+        return [*random.permutation(low).tolist(), *random.permutation(high).tolist()]
 
     def taught(self) -> Book:
         """A book that has seen the honest authors of the run."""
