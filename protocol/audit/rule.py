@@ -108,7 +108,7 @@ def flaw(evidence: Evidence, by: Thresholds = DEMO) -> str:
     """
     match evidence.finding:
         case "copied work":
-            return _copies_flaw(evidence)
+            return _copies_flaw(evidence, by)
         case "less work":
             return _beside_flaw(evidence.audits, by) or _less_flaw(evidence)
         case "other work" if _says_opposed(evidence):
@@ -347,15 +347,16 @@ def is_foreign(audit: WorkAudit) -> bool:
     return audit.source is not None and audit.source.digest == audit.digest
 
 
-def is_crossed(audit: WorkAudit) -> bool:
+def is_crossed(audit: WorkAudit, by: Thresholds) -> bool:
     """Whether a payload follows the gradient of another author of its round, and not its own."""
     if audit.cross is None:
         return False
     against = audit.cross.differ - 2 * audit.cross.own
-    return against > 0 and against * against >= CROSS_ODDS * audit.cross.differ
+    odds = CROSS_ODDS * (by.early_cross_times if audit.round < EARLY_ROUNDS else 1)
+    return against > 0 and against * against >= odds * audit.cross.differ
 
 
-def _copies_flaw(evidence: Evidence) -> str:
+def _copies_flaw(evidence: Evidence, by: Thresholds) -> str:
     audits = evidence.audits
     for audit in audits:
         least = WHOLE if is_foreign(audit) else least_likeness(audit.round, audit.expected)
@@ -364,7 +365,7 @@ def _copies_flaw(evidence: Evidence) -> str:
                 f"expected a likeness of {_percent(least)} % or more, got "
                 f"{_percent(audit.agreement)} % in round {audit.round}"
             )
-        if audit.cross and not is_crossed(audit):
+        if audit.cross and not is_crossed(audit, by):
             return (
                 "expected a copy that follows the gradient of its source's author against its own, "
                 f"got {audit.cross.own} of {audit.cross.differ} signs of its own in round "

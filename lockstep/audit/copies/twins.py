@@ -20,6 +20,7 @@ import numpy.typing as npt
 from lockstep.audit.copies.judge import in_whole
 from lockstep.audit.copies.likeness import Sent
 from protocol.audit import rule
+from protocol.audit.thresholds import DEMO, Thresholds
 from protocol.codec.evidence import Cross, Evidence, Source, WorkAudit
 from protocol.ids import PeerId, RunId
 
@@ -45,8 +46,12 @@ def crossing(own: npt.NDArray[np.int8], other: npt.NDArray[np.int8]) -> Cross:
     return Cross(int(np.count_nonzero(differ)), int(np.count_nonzero(differ & (own > 0))))
 
 
-def copies(twins: Iterable[Twins], followed: Followed, run_id: RunId) -> list[Evidence]:
-    """The evidence against those of like payloads that are copies, one for each author."""
+def copies(
+    twins: Iterable[Twins], followed: Followed, run_id: RunId, by: Thresholds = DEMO
+) -> list[Evidence]:
+    """The evidence against those of like payloads that are copies, one for each author. `by` are
+    the thresholds of the run.
+    """
     found: dict[PeerId, Evidence] = {}
     for pair in twins:
         for sent, source in ((pair.one, pair.other), (pair.other, pair.one)):
@@ -63,6 +68,6 @@ def copies(twins: Iterable[Twins], followed: Followed, run_id: RunId) -> list[Ev
                 cross=crossing(own, other),
             )
             evidence = Evidence(run_id, sent.author, "copied work", (audit,))
-            if not rule.flaw(evidence):
+            if not rule.flaw(evidence, by):
                 found[sent.author] = evidence
     return list(found.values())

@@ -95,7 +95,8 @@ class WorkCheck:
             followed.append(self._recomputer.followed(sent))
         own, other = followed
         cross = Cross(0, 0) if own is None or other is None else crossing(own, other)
-        if not rule.is_crossed(msgspec.structs.replace(audit, cross=cross)):
+        again = msgspec.structs.replace(audit, cross=cross)
+        if not rule.is_crossed(again, self._recomputer.thresholds):
             raise DivergedError(
                 f"evidence against {short(author)} says that its payload of round {audit.round} "
                 "follows another's gradient, the recomputation says that it has the signs of its "

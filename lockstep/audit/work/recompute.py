@@ -30,6 +30,7 @@ from node.demo.sign_audit import (
 from node.model.build import build_model
 from node.model.local_steps import LocalSteps, moved_from
 from node.model.training import GradientAccumulation, Tokens, TrainingModel
+from protocol.audit.thresholds import Thresholds, thresholds_of
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError
 from protocol.runfile import RunSpec
@@ -94,6 +95,11 @@ class Recomputer:
         """Where local steps begin; empty where there are none."""
         self._rate = 0.0
         """Learning rate of the round."""
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """Those of the run."""
+        return thresholds_of(self._spec.algorithm.name)
 
     def stand_at(self, committed: Mapping[str, Tensor], learning_rate_bits: int) -> None:
         """Take over the parameters before a round, and the learning rate that its commit names."""

@@ -1,6 +1,7 @@
 """The options of the studies of payloads, and what they ask for."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,12 @@ def asked(program: str, about: str | None, steps: int) -> argparse.ArgumentParse
 
 
 def study_of(
-    wanted: argparse.Namespace, scratch: Path, *, late: bool = False
+    wanted: argparse.Namespace,
+    scratch: Path,
+    *,
+    late: bool = False,
+    bfloat16: int = 0,
+    without: Sequence[str] = (),
 ) -> Study | LocalStudy:
     """The study that the options ask for."""
     task = replace(Task(), layers=wanted.layers, hidden=wanted.hidden)
@@ -38,7 +44,8 @@ def study_of(
         demo = cell_of(wanted.authors, wanted.steps, wanted.top_k, wanted.seed)
         return Study(Fixture(task, demo, corpus), samples, late=late)
     task = replace(task, batch_samples=wanted.authors * wanted.local_samples)
-    return LocalStudy(Fixture(task, _local_cell(wanted), corpus), samples)
+    fixture = Fixture(task, _local_cell(wanted), corpus)
+    return LocalStudy(fixture, samples, bfloat16=bfloat16, without=without)
 
 
 def _local_cell(wanted: argparse.Namespace) -> Cell:

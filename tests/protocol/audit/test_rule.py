@@ -319,3 +319,10 @@ def test_less_work_is_told_beside_authors_of_no_more_samples() -> None:
     assert "which trained 100 in round 32, got 00000000 with 126" in found
     assert unlike(evidence, row, log(100, 126, 100), DEMO) == ""
     assert unlike(PROVEN, row, log(100, 126, 100), LOCAL_STEPS) == "", "noise is noise"
+
+
+def test_in_the_first_rounds_of_local_steps_a_copy_follows_its_source_by_ten_deviations() -> None:
+    for own, differ in ((0, 103), (47, 256)):
+        assert rule.flaw(crossed(own, differ), LOCAL_STEPS) == ""
+        assert "signs of its own in round 3" in rule.flaw(crossed(own + 1, differ), LOCAL_STEPS)
+        assert rule.flaw(crossed(own + 1, differ)) == ""
