@@ -20,7 +20,7 @@ import numpy.typing as npt
 from lockstep.audit.copies.judge import in_whole
 from lockstep.audit.copies.likeness import Sent
 from protocol.audit import rule
-from protocol.audit.thresholds import DEMO, Thresholds
+from protocol.audit.thresholds import Thresholds
 from protocol.codec.evidence import Cross, Evidence, Source, WorkAudit
 from protocol.ids import PeerId, RunId
 
@@ -47,7 +47,7 @@ def crossing(own: npt.NDArray[np.int8], other: npt.NDArray[np.int8]) -> Cross:
 
 
 def copies(
-    twins: Iterable[Twins], followed: Followed, run_id: RunId, by: Thresholds = DEMO
+    twins: Iterable[Twins], followed: Followed, run_id: RunId, by: Thresholds
 ) -> list[Evidence]:
     """The evidence against those of like payloads that are copies, one for each author. `by` are
     the thresholds of the run.
