@@ -10,6 +10,7 @@ import pytest
 from lockstep.audit.copies.judge import EARLY_ROUNDS
 from lockstep.audit.copies.likeness import Sent
 from lockstep.audit.copies.twins import Twins, copies, crossing
+from protocol.audit.thresholds import DEMO
 from protocol.codec.evidence import Cross, Source, words
 from protocol.ids import PeerId, RunId, sha256
 
@@ -49,7 +50,7 @@ def followed(
 def test_one_audit_of_both_tells_the_copy_from_its_origin(origin: PeerId, copy: PeerId) -> None:
     random = np.random.default_rng(0)
     for own in (1.0, 0.9, 0.8):
-        (evidence,) = copies([twins()], followed(random, origin, own=own), RUN)
+        (evidence,) = copies([twins()], followed(random, origin, own=own), RUN, DEMO)
         (audit,) = evidence.audits
         assert (evidence.author, evidence.finding) == (copy, "copied work")
         assert audit.source == Source(origin, ROUND, sha256(origin.encode()))
@@ -63,36 +64,36 @@ def test_honest_work_that_happens_to_be_alike_is_no_copy() -> None:
     for own in (1.0, 0.8, 0.68, 0.5):
         one, other = followed(random, A, own=own), followed(random, B, own=own)
         both = {pair: one[pair] if pair[1] == A else other[pair] for pair in one}
-        assert not copies([twins(usual=0.05)], both, RUN)
+        assert not copies([twins(usual=0.05)], both, RUN, DEMO)
 
 
 def test_a_payload_that_follows_neither_gradient_accuses_nobody_once_in_many_tries() -> None:
     random = np.random.default_rng(2)
     for _ in range(2000):
-        assert not copies([twins()], followed(random, A, own=0.5), RUN)
+        assert not copies([twins()], followed(random, A, own=0.5), RUN, DEMO)
 
 
 def test_gradients_that_hardly_differ_tell_nothing() -> None:
     random = np.random.default_rng(3)
-    assert not copies([twins()], followed(random, A, differing=40, own=1.0), RUN)
-    assert copies([twins()], followed(random, A, differing=42, own=1.0), RUN)
+    assert not copies([twins()], followed(random, A, differing=40, own=1.0), RUN, DEMO)
+    assert copies([twins()], followed(random, A, differing=42, own=1.0), RUN, DEMO)
 
 
 def test_where_one_of_both_was_not_audited_nobody_is_accused() -> None:
     whole = followed(np.random.default_rng(4), A)
     for missing in whole:
         left = {pair: signs for pair, signs in whole.items() if pair != missing}
-        found = {each.author for each in copies([twins()], left, RUN)}
+        found = {each.author for each in copies([twins()], left, RUN, DEMO)}
         assert found == (set() if missing[1] == B else {B})
-    assert not copies([], whole, RUN)
+    assert not copies([], whole, RUN, DEMO)
 
 
 def test_payloads_that_are_less_alike_than_copies_accuse_nobody() -> None:
     whole = followed(np.random.default_rng(5), A)
-    assert not copies([twins(likeness=0.94)], whole, RUN), "in the first rounds"
+    assert not copies([twins(likeness=0.94)], whole, RUN, DEMO), "in the first rounds"
     later = twins(likeness=0.5, round=EARLY_ROUNDS, usual=0.06)
-    assert copies([later], whole, RUN)
-    assert not copies([twins(likeness=0.5, round=EARLY_ROUNDS, usual=0.2)], whole, RUN)
+    assert copies([later], whole, RUN, DEMO)
+    assert not copies([twins(likeness=0.5, round=EARLY_ROUNDS, usual=0.2)], whole, RUN, DEMO)
 
 
 def test_places_without_a_sign_are_not_counted() -> None:
