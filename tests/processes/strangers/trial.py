@@ -32,7 +32,7 @@ SETTLE_S = 60.0
 class Lengths:
     """Seconds of the three parts."""
 
-    quiet_s: float = 10.0
+    quiet_s: float = 8.0
     attack_s: float = 20.0
     after_s: float = 10.0
 
