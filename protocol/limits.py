@@ -60,4 +60,4 @@ VALIDATION_TOKENS = 16_384
 
 LOSS_NATS_MAX = 10_000.0
 """Largest loss that a member may state, in nats per token; that of a network which knows nothing of
-2**22 tokens is 15."""
+2**22 tokens is 15. A larger one of its training, which diverges, is taken as this."""

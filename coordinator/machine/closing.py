@@ -120,13 +120,15 @@ def witnesses(
 def count(
     state: RunState, undecided: UndecidedRound, counted: list[Announced], members: Membership
 ) -> float:
-    """These payloads are committed: count them. Returns their mean loss."""
+    """These payloads are committed: count them. Returns the run's loss: the mean of what members
+    that decide say of theirs.
+    """
     totals = state.totals
     totals.committed += 1
     totals.payloads += len(counted)
     totals.payload_bytes += sum(payload.payload_bytes for payload in counted)
     if not undecided.only_mixes or state.loss is None:
-        state.loss = mean_loss(counted)
+        state.loss = mean_loss([payload for payload in counted if members.decides(payload.peer)])
     credit(undecided, counted, members)
     return state.loss
 

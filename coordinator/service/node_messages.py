@@ -151,7 +151,7 @@ def _announced(peer: PeerId, message: wire.Announced) -> Announced:
         message.payload_bytes,
         message.samples,
         message.compute_ms,
-        message.loss,
+        min(max(message.loss, 0.0), LOSS_NATS_MAX),
     )
 
 

@@ -11,17 +11,18 @@ from coordinator.machine.events import Admit, Joined, Refuse
 from protocol.ids import PeerId
 
 RELAYS_MAX = 16
-"""Relays of a run beside its auditors: every node keeps a link to each."""
+"""Relays of a run beside its auditors and those that its operator vouches for: every node keeps a
+link to each."""
 
 
 class Relays:
     """Decides which relays take part; the server carries the decisions out."""
 
-    def __init__(
-        self, lease_ms: int, auditors: Callable[[], Collection[PeerId]] = lambda: ()
-    ) -> None:
-        """`auditors()` are the run's auditors: they take no other relay's place."""
-        self._lease_ms, self._auditors = lease_ms, auditors
+    def __init__(self, lease_ms: int, named: Callable[[], Collection[PeerId]] = lambda: ()) -> None:
+        """`named()` are the keys that the operator has named: they have a place whatever others
+        take, and take none of theirs.
+        """
+        self._lease_ms, self._named = lease_ms, named
         self._relays: dict[PeerId, Joined] = {}
         self._lease_until_ms: dict[PeerId, int] = {}
 
@@ -31,9 +32,9 @@ class Relays:
 
     def join(self, joined: Joined, now_ms: int) -> Admit | Refuse:
         """Admit a relay, again if it is known, unless the run has all that it may have."""
-        auditors = self._auditors()
-        others = sum(peer not in auditors for peer in self._relays)
-        known = joined.peer in self._relays or joined.peer in auditors
+        named = self._named()
+        others = sum(peer not in named for peer in self._relays)
+        known = joined.peer in self._relays or joined.peer in named
         if not known and others >= RELAYS_MAX:
             reason = f"the run has {RELAYS_MAX} relays already"
             return Refuse(joined.peer, reason, retry=True)

@@ -66,7 +66,7 @@ class CoordinatorService(Calls):
         checkpoints: CheckpointDesk,
     ) -> None:
         lease_ms = sequencer.rounds.spec.membership.lease_ms
-        relays = Relays(lease_ms, lambda: sequencer.rounds.state.verdicts.auditors)
+        relays = Relays(lease_ms, lambda: _named(sequencer))
         super().__init__(
             sequencer,
             journal,
@@ -283,3 +283,9 @@ class CoordinatorService(Calls):
     def _where(self, **fields: object) -> dict[str, object]:
         """Fields of a log record: the run, then `fields`."""
         return {"run": self._sequencer.rounds.run_id, **fields}
+
+
+def _named(sequencer: Sequencer) -> set[PeerId]:
+    """The keys that the operator has named: auditors, and those that it vouches for."""
+    state = sequencer.rounds.state
+    return state.verdicts.auditors | state.members.standing.vouched

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from cachetools import LRUCache
 
 from protocol.border.text import clean
-from protocol.border.token_bucket import TokenBuckets
+from protocol.border.token_bucket import TokenBucket, TokenBuckets
 
 _CHATTY = ("aiohttp.access", "asyncio", "filelock", "matplotlib", "urllib3")
 """Loggers that are silent below WARNING unless everything is logged."""
@@ -26,9 +26,14 @@ PEER_FIELDS = ("peer", "remote", "address")
 LINES_PER_PEER = 5
 """Lines of one message about one peer that may come at once; then `LINES_PER_PEER` a minute."""
 
-LINES_PER_MESSAGE = 300
-"""Lines of one message about all peers that may come at once and then in a minute: a full run may
-lose all its members at once, and strangers with ever new keys fill some 60 kB of log a minute."""
+LINES_PER_MESSAGE = 10
+"""Lines of one message about all peers that come in a minute whatever others say: a rare message is
+not lost in the flood of another."""
+
+BYTES_ABOUT_PEERS = 30_000
+"""Bytes of all other lines about peers that may come at once, and then in a minute: a run of 150
+members may lose all of them at once, and strangers with ever new keys fill less than 100 kB of log
+in a minute."""
 
 MESSAGES_MAX = 1024
 """Messages whose left out lines are counted: all that the code has."""
@@ -49,6 +54,8 @@ class LineLimit(logging.Filter):
             LINES_PER_PEER / 60, LINES_PER_PEER
         )
         self._messages: TokenBuckets[str] = TokenBuckets(LINES_PER_MESSAGE / 60, LINES_PER_MESSAGE)
+        self._all = TokenBucket(BYTES_ABOUT_PEERS / 60, BYTES_ABOUT_PEERS, clock_ms())
+        self._formatter = LineFormatter()
         self._left_out: LRUCache[str, int] = LRUCache(MESSAGES_MAX)
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -57,18 +64,21 @@ class LineLimit(logging.Filter):
         if not peer or record.levelno >= logging.ERROR:
             return True
         message = f"{record.name} {record.msg}"
-        if not self._has_room(message, peer):
+        if not self._has_room(record, message, peer):
             self._left_out[message] = self._left_out.get(message, 0) + 1
             return False
         if left_out := self._left_out.pop(message, 0):
             record.left_out = left_out
         return True
 
-    def _has_room(self, message: str, peer: str) -> bool:
+    def _has_room(self, record: logging.LogRecord, message: str, peer: str) -> bool:
         now_ms = self._clock_ms()
-        return self._peers.take((message, _host(peer)), 1, now_ms) and self._messages.take(
-            message, 1, now_ms
-        )
+        if not self._peers.take((message, _host(peer)), 1, now_ms):
+            return False
+        if self._messages.take(message, 1, now_ms):
+            return True
+        line = self._formatter.format(record).encode(errors="replace")
+        return self._all.take(len(line) + 1, now_ms)
 
 
 def _host(peer: str) -> str:

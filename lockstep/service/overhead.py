@@ -36,6 +36,13 @@ from protocol.errors import UnavailableError
 LOOK_S = 1.0
 """Time from one question to the kernel to the next; each takes a millisecond or two."""
 
+COSTLY_S = 0.01
+"""Processor time of a look that is costly: at some hundred connections of the computer, which
+strangers may open, and nothing else goes on in this process meanwhile."""
+
+REST = 200
+"""Times its processor time that a costly look is followed by none: the figures stay as they are."""
+
 LAST_FIGURES_S = 10.0
 """Longest wait for the last figures of a connection that is gone: the kernel tells them a moment
 after its end."""
@@ -82,9 +89,10 @@ class OverheadMeter:
         kernel: Callable[[], ConnectionSource] = TcpCounters,
         own_sockets: Callable[[], set[int]] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.thread_time,
     ) -> None:
         """`own_sockets()` returns the inodes of the sockets of this process and its descendants,
-        `clock()` monotonic seconds.
+        `clock()` monotonic seconds, `processor()` the processor time of this thread.
         """
         self.reason = "not measured yet"
         """The reason why there are no figures; empty while there are."""
@@ -92,7 +100,8 @@ class OverheadMeter:
         """Port whose connections from this machine are not counted; 0: none."""
         self._make_kernel = kernel
         self._own_sockets = own_sockets or ProcessTree().sockets
-        self._clock = clock
+        self._clock, self._processor = clock, processor
+        self._rests_until_s = 0.0
         self._figures: dict[int, UpDown] = {}  # of our connections, by cookie
         self._gone_s: dict[int, float] = {}  # of those that are gone: when that was first seen
         self._past = UpDown()
@@ -134,17 +143,23 @@ class OverheadMeter:
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Takes the figures as they are now."""
-        if self._kernel is None:
+        """Takes the figures as they are now, unless this process rests from a costly look."""
+        if self._kernel is None or self._clock() < self._rests_until_s:
             return
+        began_s = self._processor()
+        self._take(self._kernel)
+        if (took_s := self._processor() - began_s) >= COSTLY_S:
+            self._rests_until_s = self._clock() + REST * took_s
+
+    def _take(self, kernel: ConnectionSource) -> None:
         try:
             own = self._own_sockets()
             found = [
                 each
-                for each in self._kernel.read_open()
+                for each in kernel.read_open()
                 if each.cookie in self._figures or self._is_ours(each, own)
             ]
-            destroyed = self._kernel.take_destroyed()
+            destroyed = kernel.take_destroyed()
         except (UnavailableError, OSError) as error:
             self._give_up(str(error))
             return

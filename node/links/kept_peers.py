@@ -5,6 +5,8 @@
 Rules
 - A peer that cannot be dialled (behind a router, or of another transport) links when it dials.
 - Dialling pauses longer after each failure, and starts at once when the peer's addresses change.
+- Members announce any addresses. Those that led to no link are dialled again at a rate that is
+  bounded for each host, whoever announced it; over a relay, which is a party of the run, at any.
 - A relayed link is dialled again at intervals: a direct one replaces it as soon as one is possible.
 """
 
@@ -20,6 +22,8 @@ from node.links.link_choice import host_part
 from node.links.network import PeerAddress
 from node.system.backoff import Backoff
 from node.transports.base import DIAL_S, Pipe, Transport
+from protocol.border.networks import dialled_host
+from protocol.border.token_bucket import TokenBuckets
 from protocol.errors import UnavailableError
 from protocol.ids import PeerId, short
 from protocol.limits import ADDRESSES_MAX
@@ -33,11 +37,19 @@ LINK_S = 5
 BACKOFF_MS = (500, 30_000)
 """First and longest pause between two attempts to dial a peer; half more or less at random."""
 
+MISSES_PER_HOST = (1.0, 32)
+"""Dials of one host that lead to no link: per second, and at once; beyond it only addresses are
+dialled that have not failed yet. A laboratory of nodes that are away is found again within a
+minute, and keys that announce somebody's address have each node knock there no more often."""
+
 HEAD_START_S = 1.0
 """Time that the higher peer id leaves to the lower one to dial, so that not both do."""
 
 UPGRADE_S = 30.0
 """Pause between two attempts to replace a relayed link by a direct one."""
+
+CIRCUIT = "/p2p-circuit"
+"""Part of libp2p's address of a peer behind a relay."""
 
 HEALTHY_MS = 30_000
 """Time after which a link counts as good: the next dial begins with the first pause."""
@@ -67,6 +79,8 @@ class KeptPeer:
     """Set for its task: the addresses changed, or a link opened or ended."""
     linked: asyncio.Event = field(default_factory=asyncio.Event)
     trouble: str = "not dialled yet"
+    missed: set[str] = field(default_factory=set)
+    """Addresses that led to no link when they were dialled last."""
     task: asyncio.Task[None] | None = None
 
     async def wait(self, timeout_s: float | None) -> None:
@@ -85,6 +99,7 @@ class KeptPeers:
     def __init__(self, own: PeerId, transports: Sequence[Transport], links: Links) -> None:
         self._own, self._transports, self._links = own, transports, links
         self._peers: dict[PeerId, KeptPeer] = {}
+        self._misses: TokenBuckets[str] = TokenBuckets(*MISSES_PER_HOST)
 
     def __contains__(self, peer: PeerId) -> bool:
         return peer in self._peers
@@ -160,6 +175,7 @@ class KeptPeers:
                 link.limit(None)  # a stranger no more
         elif kept.remote != remote:
             kept.remote = remote
+            kept.missed.intersection_update(remote.addresses)
             kept.changed.set()
         return kept
 
@@ -193,21 +209,36 @@ class KeptPeers:
         link = self._links.link_with(peer)
         if transport is None or (link and not link.pipe.relayed):
             return
+        if CIRCUIT in address:
+            await self._try(peer, address, transport, kept)
+            return
+        misses = self._misses.of(dialled_host(address), self._links.clock_ms())
+        if address in kept.missed and misses.wait_ms(1, self._links.clock_ms()):
+            return  # its trouble stands
+        if await self._try(peer, address, transport, kept):
+            kept.missed.discard(address)
+        else:
+            kept.missed.add(address)
+            misses.charge(1, self._links.clock_ms())
+
+    async def _try(self, peer: PeerId, address: str, transport: Transport, kept: KeptPeer) -> bool:
+        """Dial one address; returns whether somebody with the peer's key was there."""
         try:
             async with asyncio.timeout(DIAL_S + 1):  # for a transport that breaks its promise
                 pipe = await transport.dial(address)
         except TimeoutError:
             kept.trouble = f"{address}: no answer within {DIAL_S + 1} s"
-            return
+            return False
         except UnavailableError as error:
             kept.trouble = f"{address}: {error}"
-            return
+            return False
         if pipe.relayed and self._links.link_with(peer):  # asked again: a dial takes seconds
             await pipe.close()  # it would not replace the link that exists
-            return
+            return True
         opened, carrying = self._links.carry(pipe, transport.kind, peer)
         proven = asyncio.create_task(opened.proven.wait())
         try:
             await asyncio.wait((carrying, proven), return_when=asyncio.FIRST_COMPLETED)
         finally:
             proven.cancel()
+        return opened.proven.is_set()

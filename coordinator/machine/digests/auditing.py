@@ -102,7 +102,7 @@ def alarm(verdicts: DigestVerdicts) -> str:
     open_rounds = [
         round
         for round, reports in sorted(verdicts.tally.by_round.items())
-        if not reports.ruled and len({*reports.digests().values(), *reports.heard.values()}) > 1
+        if not reports.ruled and len(set(reports.digests().values())) > 1
     ]
     if not verdicts.auditors or not open_rounds:
         return ""

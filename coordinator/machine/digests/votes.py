@@ -231,7 +231,7 @@ class DigestTally:
         reports = self.by_round.setdefault(round, DigestReports())
         self._slide(round)
         reports.words[auditor] = state_digest, snapshot_sha256
-        said = {digest for digest, _ in reports.by_peer.values()} | set(reports.heard.values())
+        said = {digest for digest, _ in reports.by_peer.values()}
         if said:
             self._check(round, reports)
         if said - {state_digest}:

@@ -12,7 +12,15 @@ from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.headline.study import HEADLINE, SHORTER
-from tests.benchmarks.pages import attack, headline, local_steps, parity, tables, wan
+from tests.benchmarks.pages import (
+    attack,
+    headline,
+    local_steps,
+    parity,
+    strangers,
+    tables,
+    wan,
+)
 from tests.benchmarks.pages.blocks import Blocks, rendered
 from tests.benchmarks.parity.sweeps import SWEEPS
 
@@ -37,6 +45,7 @@ PAGES: dict[str, Blocks] = {
         "others": attack.others,
         "beside": attack.beside,
     },
+    "strangers.md": {"attacks": strangers.attacks, "worst": strangers.worst},
     "wan.md": {"results": wan.results},
     "gossip.md": {
         "simulated": partial(tables.gossip_simulated, "1 MB", keep=tables.on_page),

@@ -257,6 +257,19 @@ def test_work_that_takes_no_time_brings_no_more_than_twice_the_usual_samples() -
     assert samples[D] <= 2 * samples[C]
 
 
+def test_a_free_key_does_not_state_the_loss_of_the_run() -> None:
+    driver = public(A, B, C, D)
+    play(driver, A, B, C)  # it was opened before D came
+    round = newest(driver)
+    driver.announce(D, round, loss=1e308)
+    for witness in (A, B, C):
+        driver.hold(witness, round, [D])
+    driver.exchange(round, A, B, C)
+    driver.wait(LEAST_MS)
+    assert driver.authors() == [A, B, C, D]
+    assert driver.machine.state.loss == 2.0
+
+
 def test_ghosts_stand_in_no_list_until_they_are_ready() -> None:
     driver = public(A, B)
     for ghost in STRANGERS:

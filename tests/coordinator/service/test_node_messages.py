@@ -134,6 +134,14 @@ def test_a_dishonest_message_is_refused(message: wire.NodeMessage, words: str) -
         node_messages.event_of(A, message)
 
 
+@pytest.mark.parametrize(("told", "taken"), [(1e308, LOSS_NATS_MAX), (-1e308, 0.0), (2.5, 2.5)])
+def test_a_loss_beyond_all_bounds_is_taken_as_the_bound(told: float, taken: float) -> None:
+    message = wire.NodeMessage(announced=wire.Announced(round=1, loss=told))
+    event = node_messages.event_of(A, message)
+    assert isinstance(event, Announced)
+    assert event.loss == taken
+
+
 def test_a_hello_becomes_an_event() -> None:
     hello = wire.Hello(addresses=["a:1", "b:2"], name="n", hardware="h", software="s")
     assert node_messages.joined(A, hello, "9.9.9.9") == Joined(A, ("a:1", "b:2"), "n", "h", "s")

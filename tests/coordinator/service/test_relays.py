@@ -51,6 +51,16 @@ def test_a_relay_that_leaves_makes_room_for_another() -> None:
     assert relays.join(surplus, 0) == Admit(surplus.peer)
 
 
+def test_relays_of_strangers_that_beat_keep_no_place_from_one_that_the_operator_has_named() -> None:
+    named = {relay(99).peer}
+    relays = Relays(LEASE_MS, lambda: named)
+    for number in range(RELAYS_MAX):
+        relays.join(relay(number), 0)
+    assert isinstance(relays.join(relay(RELAYS_MAX), 0), Refuse)
+    assert relays.join(relay(99), 0) == Admit(relay(99).peer)
+    assert len(list(relays)) == RELAYS_MAX + 1
+
+
 def test_a_relay_keeps_its_place_by_heartbeats_alone() -> None:
     relays = Relays(LEASE_MS)
     for number in range(RELAYS_MAX):

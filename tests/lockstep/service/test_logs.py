@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from lockstep.service.logs import (
+    BYTES_ABOUT_PEERS,
     LINES_PER_MESSAGE,
     LINES_PER_PEER,
     LineFormatter,
@@ -108,7 +109,31 @@ def test_ports_and_new_keys_give_no_more_lines() -> None:
     hosts = [records(1, "stalled", address=f"ipv4:192.0.2.1:{port}")[0] for port in range(100)]
     assert sum(map(limit.filter, hosts)) == LINES_PER_PEER
     keys = [records(1, "at fault", peer=f"{number:032x}")[0] for number in range(1000)]
-    assert sum(map(limit.filter, keys)) == LINES_PER_MESSAGE
+    passed = [record for record in keys if limit.filter(record)]
+    written = sum(len(LineFormatter().format(record)) + 1 for record in passed[LINES_PER_MESSAGE:])
+    assert BYTES_ABOUT_PEERS - 200 < written <= BYTES_ABOUT_PEERS
+
+
+def test_a_rare_message_passes_in_the_flood_of_another() -> None:
+    limit = LineLimit(lambda: 0)
+    for number in range(1000):
+        limit.filter(records(1, "member joined", peer=f"{number:032x}")[0])
+    rare = [records(1, "member evicted", peer=f"{number:032x}")[0] for number in range(100)]
+    assert sum(map(limit.filter, rare)) == LINES_PER_MESSAGE
+
+
+def test_strangers_fill_less_than_100_kb_of_log_in_a_minute() -> None:
+    now_ms = 0
+    limit = LineLimit(lambda: now_ms)
+    written = 0
+    for now_ms in range(0, 60_000, 100):
+        for number in range(4):
+            peer, reason = f"{now_ms}{number}", "x" * 256
+            for message in ("member joined", "member left", "member evicted"):
+                (record,) = records(1, message, peer=peer, where=reason)
+                if limit.filter(record):
+                    written += len(LineFormatter().format(record)) + 1
+    assert 50_000 < written < 100_000
 
 
 def test_errors_and_records_about_no_peer_always_pass() -> None:

@@ -516,6 +516,25 @@ def test_dials_that_fail_come_less_and_less_often_until_the_address_changes() ->
     virtually(main())
 
 
+def test_keys_that_announce_one_host_have_it_dialled_no_more_often_together() -> None:
+    async def main() -> None:
+        async with World(2) as world:
+            low, high = world.members
+            transport = world.transports[0]
+            hosts = [
+                PeerAddress(peer_of(number), tuple(f"memory:{number}-{port}" for port in range(8)))
+                for number in range(100, 160)
+            ]
+            low.mesh.keep([*hosts, high.remote])
+            await world.passes(lambda: low.linked, 1)
+            await asyncio.sleep(60)
+            first = sum(len(host.addresses) for host in hosts)
+            per_second, at_once = kept_peers.MISSES_PER_HOST
+            assert first < transport.dials_made < first + 61 * per_second + at_once
+
+    virtually(main())
+
+
 def test_strangers_are_served_up_to_a_number_and_members_beyond_it() -> None:
     async def main() -> None:
         async with World(mesh_module.STRANGERS_MAX + 3) as world:

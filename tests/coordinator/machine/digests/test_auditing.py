@@ -192,6 +192,26 @@ def test_the_auditors_word_stands_above_vouched_keys() -> None:
     assert blamed(say(driver, X, round)) == {B, C}
 
 
+def test_keys_without_standing_ring_no_alarm_and_dispute_no_round() -> None:
+    driver = public(A, B, D, E)
+    order(driver, acts.Appoint(X))
+    driver.wait(LEAST_MS)
+    verdicts = driver.machine.state.verdicts
+    for _ in range(3):
+        round = newest(driver)
+        driver.exchange(round, A, B)
+        for liar in (D, E):
+            driver.apply(liar, round, WRONG)
+        assert alarm(verdicts) == "", "before the others have spoken"
+        for peer in (A, B):
+            driver.apply(peer, round)
+        assert alarm(verdicts) == ""
+        assert blamed(say(driver, X, round)) <= {D, E}
+        driver.wait(LEAST_MS)
+    assert blamed(driver.effects) == {D, E}, "each is told or put out all the same"
+    assert (verdicts.tally.rounds_disputed, verdicts.tally.agreed) == (0, True)
+
+
 # ---- without it, as before
 
 

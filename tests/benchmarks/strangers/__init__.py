@@ -1,0 +1,1 @@
+"""What strangers cost a public run: `python -m tests.benchmarks.strangers`."""
