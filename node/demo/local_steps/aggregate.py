@@ -22,7 +22,7 @@ to within a percent, and S' keeps eleven bits, so that a step is what was moved 
 
 No author moves a chunk further than h steps could (`code_max`): a larger scale is cut to that. Nor
 much further than the others of the round: what is above 1.5 times their median is cut to that
-(`beside_median`), so that a vote of this algorithm is bounded too.
+(`beside_median`), so that who boasts adds little more than others do.
 """
 
 from bisect import bisect_right
@@ -194,13 +194,14 @@ class MovementSum:
         weights = np.array(self.weights, np.int64)[:, None]
         for first in range(0, chunks, _MEDIAN_CHUNKS):
             part = slice(first, first + _MEDIAN_CHUNKS)
-            sent = [author.coefficients for author in self._authors]
-            capped = [
-                np.minimum(each.coefficients.scales[part], each.code_max)  # type: ignore[index]
-                for each in self._authors
-            ]
-            there = np.stack([each.counts[part] > 0 for each in sent])
-            found[:, part] = beside_median(np.stack(capped), weights * there)
+            codes, counts = [], []
+            for author in self._authors:
+                sent = author.coefficients
+                assert sent.scales is not None, "movements were checked"
+                codes.append(np.minimum(sent.scales[part], author.code_max))
+                counts.append(sent.counts[part])
+            there = np.stack(counts) > 0
+            found[:, part] = beside_median(np.stack(codes), weights * there)
         return found
 
     def _cut(self, first: int, stop: int, sizes: npt.NDArray[np.float32]) -> tuple[Tensor, Tensor]:

@@ -57,11 +57,8 @@ class Auditor:
             tell=self._found.append,
             path=directory / f"copies-{seed}.json",
         )
-        self._book, self._ages, self._budget = (
-            Book(spec.algorithm.name),
-            Ages(),
-            Budget(AUDIT_BUDGET),
-        )
+        self._book, self._ages = Book(spec.algorithm.name), Ages()
+        self._budget = Budget(AUDIT_BUDGET)
         self._runner = asyncio.Runner()
         self.audits: list[tuple[int, int, float]] = []
         """Round, author and share of signs that agree."""

@@ -8,8 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from protocol.codec.payload import Coefficients
-from tests.benchmarks.attack.cases import AUTHORS, BOASTERS, ROUNDS, STALE_EVERY, Case
+from tests.benchmarks.attack.cases import BOASTERS, ROUNDS, STALE_EVERY, Case
 from tests.benchmarks.attack.payloads import boasting, turned
+from tests.benchmarks.parity.local_steps import author_batches
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.work_audit.local_steps import Author, Batches, part_of
 from tests.benchmarks.work_audit.noise import noise
@@ -84,10 +85,5 @@ class Ring:
 
 def shares_of(fixture: Fixture, number: int) -> list[Batches]:
     """The batches of each author in a round."""
-    cell, length = fixture.cell, fixture.task.sequence_length + 1
-    first = number * cell.local_steps
-    steps = [
-        fixture.samples(step).reshape(AUTHORS, -1, length)
-        for step in range(first, first + cell.local_steps)
-    ]
-    return [[step[author] for step in steps] for author in range(AUTHORS)]
+    first = number * fixture.cell.local_steps
+    return author_batches(fixture, range(first, first + fixture.cell.local_steps))

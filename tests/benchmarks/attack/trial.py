@@ -15,17 +15,14 @@ from tempfile import TemporaryDirectory
 from unittest import mock
 
 import torch
-from torch import Tensor
 
 from lockstep.presets import run_of
 from node.demo.engine import GradientError
 from node.demo.local_steps import aggregate
 from node.demo.local_steps.aggregate import Movement, apply, code_max
-from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.sign_audit import (
     Agreement,
     Signs,
-    gradient_coefficients,
     sign_agreement,
     signs_followed,
 )
@@ -40,9 +37,8 @@ from tests.benchmarks.attack.cases import (
     Case,
 )
 from tests.benchmarks.attack.ring import Ring, Scene, shares_of
-from tests.benchmarks.parity.local_steps import movement
 from tests.benchmarks.parity.task import Fixture
-from tests.benchmarks.work_audit.local_steps import Author, Batches
+from tests.benchmarks.work_audit.local_steps import Author, Batches, recomputed
 
 Sent = Mapping[int, Coefficients]
 """Payloads by author."""
@@ -178,7 +174,9 @@ class Trial:
             return self._agreement(counted[author], shares[author], rate)
 
         def follow(author: int, other: int) -> Signs:
-            return signs_followed(counted[other], self._moved(shares[author], rate))
+            return signs_followed(
+                counted[other], recomputed(self.fixture, self.committed, shares[author], rate)
+            )
 
         found = auditor.look(number, counted, self._samples, audit, follow)
         for author, evidence in found.items():
@@ -187,14 +185,7 @@ class Trial:
 
     def _agreement(self, payload: Coefficients, batches: Batches, rate: float) -> Agreement:
         """How far a payload agrees with what its author's samples move."""
-        return sign_agreement(payload, self._moved(batches, rate))
-
-    def _moved(self, batches: Batches, rate: float) -> Tensor:
-        """What an auditor computes: the steps again, with an optimizer that begins."""
-        trainee = self.fixture.trainee
-        optimizer = LocalOptimizer(trainee.model, trainee.parameters)
-        moved = movement(self.fixture, self.committed, batches, optimizer, rate)
-        return gradient_coefficients(self.fixture.layout, moved)
+        return sign_agreement(payload, recomputed(self.fixture, self.committed, batches, rate))
 
 
 def trial_of(fixture: Fixture, case: Case) -> Result:

@@ -9,7 +9,7 @@ gives a round the rate of its first step.
 Dense Muon steps on the mean gradient of every batch, by the same two optimizers of torch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -51,9 +51,9 @@ class LocalStepsAuthors:
         if self._step % cell.local_steps and self._step < cell.steps:
             return Traffic(0, 0)
         first = (self._step - 1) // cell.local_steps * cell.local_steps
-        containers = [
-            self._author(author, range(first, self._step)) for author in range(cell.authors)
-        ]
+        steps = range(first, self._step)
+        shares = author_batches(self._fixture, steps)
+        containers = [self._author(author, steps, share) for author, share in enumerate(shares)]
         self._apply(first, containers)
         size = sum(map(len, containers))
         return Traffic(size / cell.authors, size * (cell.authors - 1) / cell.authors)
@@ -63,15 +63,9 @@ class LocalStepsAuthors:
         for name, tensor in self._fixture.parameters.items():
             tensor.copy_(self.committed[name])
 
-    def _author(self, author: int, steps: range) -> bytes:
+    def _author(self, author: int, steps: range, batches: Sequence[npt.NDArray[np.int64]]) -> bytes:
         """The payload of one author's steps of a round."""
         fixture, cell = self._fixture, self._fixture.cell
-        batches = [
-            fixture.samples(step).reshape(cell.authors, -1, fixture.task.sequence_length + 1)[
-                author
-            ]
-            for step in steps
-        ]
         rate = fixture.rates(steps[0])[0]
         moved = movement(fixture, self.committed, batches, self._optimizers[author], rate)
         residual = self._residuals[author]
@@ -91,6 +85,15 @@ class LocalStepsAuthors:
     @property
     def _shape(self) -> PayloadShape:
         return PayloadShape(self._fixture.layout.chunks, self._fixture.cell.top_k, 1, scaled=True)
+
+
+def author_batches(fixture: Fixture, steps: Iterable[int]) -> list[list[npt.NDArray[np.int64]]]:
+    """The batches of each author, one for each of these steps: int64 [samples, sequence_length +
+    1].
+    """
+    authors, length = fixture.cell.authors, fixture.task.sequence_length + 1
+    cut = [fixture.samples(step).reshape(authors, -1, length) for step in steps]
+    return [[step[author] for step in cut] for author in range(authors)]
 
 
 def movement(
