@@ -40,8 +40,10 @@ COSTLY_S = 0.01
 """Processor time of a look that is costly: at some hundred connections of the computer, which
 strangers may open, and nothing else goes on in this process meanwhile."""
 
-REST = 200
-"""Times its processor time that a costly look is followed by none: the figures stay as they are."""
+REST = 30
+"""Times its processor time that a costly look is followed by none, so that looks take a thirtieth
+of a processor at most. Figures may not be old: a connection that its process resets, as libp2p's
+daemon does, leaves none newer than the last look's."""
 
 LAST_FIGURES_S = 10.0
 """Longest wait for the last figures of a connection that is gone: the kernel tells them a moment

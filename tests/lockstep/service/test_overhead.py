@@ -3,6 +3,7 @@ one.
 """
 
 import asyncio
+import math
 import os
 import socket
 import subprocess
@@ -140,15 +141,15 @@ def test_costly_looks_take_a_small_part_of_the_time_however_often_it_is_asked(
 
     def read_open() -> list[Connection]:
         nonlocal used_s, looks
-        used_s, looks = used_s + 0.1, looks + 1
+        used_s, looks = used_s + 0.125, looks + 1
         return [connection(1, 100 * looks, 0)]
 
     kernel.read_open = read_open  # type: ignore[method-assign]
     with OverheadMeter(lambda: kernel, lambda: {OURS}, clock, lambda: used_s) as meter:
         for _ in range(1000):
             assert meter.measure() == UpDown(100 * looks, 0)
-            clock.now_s += 0.1
-    assert looks == 1000 * 0.1 / (module.REST * 0.1)
+            clock.now_s += 0.125
+    assert looks == math.ceil(1000 / module.REST)
 
 
 def test_readers_of_the_admin_page_on_this_machine_do_not_count(kernel: FakeKernel) -> None:
