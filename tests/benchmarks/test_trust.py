@@ -8,8 +8,9 @@ from tests.benchmarks import trust
 from tests.benchmarks.trust import Window
 
 
-def test_the_two_runs_differ_in_trust_alone() -> None:
-    plain, trusted = (trust.spec_of(kind, 3, 1000, 16) for kind in trust.KINDS)
+@pytest.mark.parametrize("tiny", [True, False])
+def test_the_two_runs_differ_in_trust_alone(tiny: bool) -> None:
+    plain, trusted = (trust.spec_of(kind, 3, 1000, 40, tiny=tiny) for kind in trust.KINDS)
     assert (plain.membership.trust, trusted.membership.trust) == ("known", "public")
     same = plain.membership.model_copy(update={"trust": "public"})
     assert plain.model_copy(update={"membership": same}) == trusted

@@ -73,7 +73,7 @@ class Window:
 
 def spec_of(kind: str, nodes: int, compute_ms: int, samples: int, *, tiny: bool = True) -> RunSpec:
     """The run of one kind: of the tests' network, whose payloads have some hundred bytes and whose
-    heartbeats are frequent, or of the run file's own network, k and heartbeats.
+    heartbeats are frequent, or of the default network, algorithm, k and heartbeats.
     """
     spec = tiny_spec(
         steps=1_000_000,
@@ -85,15 +85,15 @@ def spec_of(kind: str, nodes: int, compute_ms: int, samples: int, *, tiny: bool 
         quorum=nodes,
     )
     if not tiny:
-        own = run_of("demo")
+        own = run_of("local_steps")
         beats = {"heartbeat_ms": own.membership.heartbeat_ms}
         membership = spec.membership.model_copy(update=beats)
-        parts = {"model": own.model, "algorithm": own.algorithm, "membership": membership}
-        spec = spec.model_copy(update=parts)
+        rounds = spec.rounds.model_copy(update={"overlap": own.rounds.overlap})
+        parts = {"model": own.model, "algorithm": own.algorithm}
+        spec = spec.model_copy(update=parts | {"membership": membership, "rounds": rounds})
     trust = "public" if kind == "trusted" else "known"
-    return spec.model_copy(
-        update={"membership": spec.membership.model_copy(update={"trust": trust})}
-    )
+    membership = spec.membership.model_copy(update={"trust": trust})
+    return RunSpec.model_validate(spec.model_copy(update={"membership": membership}).model_dump())
 
 
 class Measured(Cluster):
@@ -204,7 +204,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=30, help="rounds of a window")
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--samples", type=int, default=16, help="samples of a node and round")
+    parser.add_argument("--samples", type=int, default=40, help="samples of a node and round")
     parser.add_argument("--compute-ms", type=int, default=1000)
     parser.add_argument("--tiny", action="store_true", help="the network of the tests")
     wanted = parser.parse_args()
