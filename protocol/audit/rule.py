@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.audit.lots import is_own
-from protocol.audit.thresholds import DEMO, Thresholds
+from protocol.audit.thresholds import Thresholds
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import (
     CHANCE,
@@ -102,13 +102,13 @@ BITS_OF_A_BYTE: Final = 8
 """Signs that one byte of a payload holds, at most."""
 
 
-def flaw(evidence: Evidence, by: Thresholds = DEMO) -> str:
+def flaw(evidence: Evidence, by: Thresholds) -> str:
     """Why the evidence's own numbers prove nothing, in one sentence; empty when they prove what it
     finds. `by` are the thresholds of the run. The log is not asked (`unfounded`).
     """
     match evidence.finding:
         case "copied work":
-            return _copies_flaw(evidence, by)
+            return copies_flaw(evidence.audits) or _cross_flaw(evidence.audits, by)
         case "less work":
             return _beside_flaw(evidence.audits, by) or _less_flaw(evidence)
         case "other work" if _says_opposed(evidence):
@@ -356,8 +356,10 @@ def is_crossed(audit: WorkAudit, by: Thresholds) -> bool:
     return against > 0 and against * against >= odds * audit.cross.differ
 
 
-def _copies_flaw(evidence: Evidence, by: Thresholds) -> str:
-    audits = evidence.audits
+def copies_flaw(audits: Sequence[WorkAudit]) -> str:
+    """Why copies are not like enough, too few or too far apart, in one sentence; empty when they
+    are not. It is the same for all algorithms.
+    """
     for audit in audits:
         least = WHOLE if is_foreign(audit) else least_likeness(audit.round, audit.expected)
         if audit.agreement < least:
@@ -365,16 +367,21 @@ def _copies_flaw(evidence: Evidence, by: Thresholds) -> str:
                 f"expected a likeness of {_percent(least)} % or more, got "
                 f"{_percent(audit.agreement)} % in round {audit.round}"
             )
+    if len(audits) < COPIES and not any(is_foreign(each) or each.cross for each in audits):
+        return f"expected {COPIES} copies or the very bytes of another, got {len(audits)}"
+    if (rounds := audits[-1].round - audits[0].round) >= AMONG_ROUNDS:
+        return f"expected copies within {AMONG_ROUNDS} rounds, got {rounds} rounds between them"
+    return ""
+
+
+def _cross_flaw(audits: Sequence[WorkAudit], by: Thresholds) -> str:
+    for audit in audits:
         if audit.cross and not is_crossed(audit, by):
             return (
                 "expected a copy that follows the gradient of its source's author against its own, "
                 f"got {audit.cross.own} of {audit.cross.differ} signs of its own in round "
                 f"{audit.round}"
             )
-    if len(audits) < COPIES and not any(is_foreign(each) or each.cross for each in audits):
-        return f"expected {COPIES} copies or the very bytes of another, got {len(audits)}"
-    if (rounds := audits[-1].round - audits[0].round) >= AMONG_ROUNDS:
-        return f"expected copies within {AMONG_ROUNDS} rounds, got {rounds} rounds between them"
     return ""
 
 

@@ -145,7 +145,7 @@ class CopyBook(msgspec.Struct):
             del self.copies[next(iter(self.copies))]
         near = [each for each in self.copies[author] if round - each.sent.round < AMONG_ROUNDS]
         evidence = Evidence(run_id, author, "copied work", tuple(map(_audit, near)))
-        if rule.flaw(evidence):
+        if rule.copies_flaw(evidence.audits):
             return None
         del self.copies[author]
         self.found = [*self.found, evidence][-FOUND_KEPT:]

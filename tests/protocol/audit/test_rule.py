@@ -120,7 +120,7 @@ def changed(evidence: Evidence, place: int, **fields: object) -> Evidence:
     ],
 )
 def test_evidence_that_meets_the_thresholds_proves_what_it_finds(evidence: Evidence) -> None:
-    assert rule.flaw(evidence) == ""
+    assert rule.flaw(evidence, DEMO) == ""
     assert not rule.is_of_old_form(evidence)
 
 
@@ -163,7 +163,7 @@ PROVEN = other_work(FAR, FAR, FAR)
 def test_true_numbers_that_prove_nothing_are_refused_in_one_sentence(
     evidence: Evidence, words: str
 ) -> None:
-    found = rule.flaw(evidence)
+    found = rule.flaw(evidence, DEMO)
     assert words in found
     assert len(found) <= 200, "it stands in the operator's log whole"
 
@@ -172,7 +172,7 @@ def test_honest_work_beside_companions_next_to_chance_is_not_judged() -> None:
     rows = tuple(
         audit(number, 5000, (DEMO.telling - 1, DEMO.telling - 1, WHOLE)) for number in range(3)
     )
-    assert "next to chance" in rule.flaw(Evidence(RUN, AUTHOR, "other work", rows))
+    assert "next to chance" in rule.flaw(Evidence(RUN, AUTHOR, "other work", rows), DEMO)
 
 
 def test_the_bytes_of_another_are_one_proof_and_only_whole() -> None:
@@ -180,8 +180,10 @@ def test_the_bytes_of_another_are_one_proof_and_only_whole() -> None:
     assert row.source
     own = msgspec.structs.replace(row.source, digest=row.digest)
     foreign = changed(copied(WHOLE, count=1), 0, source=own)
-    assert rule.flaw(foreign) == ""
-    assert "expected a likeness of 100 %" in rule.flaw(changed(foreign, 0, agreement=WHOLE - 1))
+    assert rule.flaw(foreign, DEMO) == ""
+    assert "expected a likeness of 100 %" in rule.flaw(
+        changed(foreign, 0, agreement=WHOLE - 1), DEMO
+    )
 
 
 def test_an_even_panel_is_expected_to_agree_in_the_mean_of_its_middle_rounded_down() -> None:
@@ -192,7 +194,7 @@ def test_an_even_panel_is_expected_to_agree_in_the_mean_of_its_middle_rounded_do
 def test_evidence_of_an_earlier_release_is_known_by_what_it_does_not_say() -> None:
     old = changed(PROVEN, 0, compared=0, companions=())
     assert rule.is_of_old_form(old)
-    assert "update the auditor" in rule.flaw(old)
+    assert "update the auditor" in rule.flaw(old, DEMO)
 
 
 # ---- the log
@@ -325,4 +327,4 @@ def test_in_the_first_rounds_of_local_steps_a_copy_follows_its_source_by_ten_dev
     for own, differ in ((0, 103), (47, 256)):
         assert rule.flaw(crossed(own, differ), LOCAL_STEPS) == ""
         assert "signs of its own in round 3" in rule.flaw(crossed(own + 1, differ), LOCAL_STEPS)
-        assert rule.flaw(crossed(own + 1, differ)) == ""
+        assert rule.flaw(crossed(own + 1, differ), DEMO) == ""
