@@ -107,11 +107,16 @@ class LocalStepsReplica(Replica):
 
     def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
         learning_rate, decay = rates
-        movements = [
+        apply(self.layout, self.committed, self.movements(contributions, learning_rate), decay)
+
+    def movements(
+        self, contributions: Sequence[Contribution], learning_rate: float
+    ) -> list[Movement]:
+        """The contributions to a commit, with the bounds of their scales."""
+        return [
             Movement(each.weight, self._code_max(each.weight, learning_rate), each.coefficients)
             for each in contributions
         ]
-        apply(self.layout, self.committed, movements, decay)
 
     def _code_max(self, samples: int, learning_rate: float) -> int:
         """Code of the largest scale that an author of this many samples may have."""

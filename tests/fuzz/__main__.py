@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="write the corpus")
     wanted = parser.parse_args(arguments)
     logging.disable(logging.WARNING)  # a replica says of each payload why it does not count
-    fuzzer = Fuzzer(targets() | {"apply": applying.target()}, wanted.seed)
+    fuzzer = Fuzzer(targets() | applying.targets(), wanted.seed)
     fuzzer.replay(read_corpus(wanted.corpus))
     began_s = time.monotonic()
     fuzzer.run(wanted.executions)

@@ -3,8 +3,10 @@
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from node.demo.local_steps import aggregate
 from protocol.errors import RemoteProtocolError
 from tests.fuzz import applying, runner
 from tests.fuzz.mutation import BYTES_MAX, mutant
@@ -22,11 +24,21 @@ def test_a_reader_takes_what_is_right(name: str) -> None:
 
 
 def test_the_kept_corpus_and_new_mutants_break_no_promise() -> None:
-    fuzzer = Fuzzer(targets() | {"apply": applying.target()}, seed=1)
+    fuzzer = Fuzzer(targets() | applying.targets(), seed=1)
     fuzzer.replay(read_corpus())
     fuzzer.run(EXECUTIONS)
     assert [(name, blob.hex(), wrong) for name, blob, wrong in fuzzer.report.findings] == []
-    assert fuzzer.report.executions["apply"] > 10
+    assert all(fuzzer.report.executions[name] > 10 for name in applying.targets())
+
+
+def test_a_step_that_depends_on_the_order_of_authors_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(aggregate, "beside_median", lambda codes, _: np.minimum(codes, codes[:1]))
+    fuzzer = Fuzzer({"apply movements": applying.targets()["apply movements"]}, seed=0)
+    fuzzer.run(3)
+    applying.replicas.cache_clear()  # their states differ for good
+    assert "AssertionError: two states" in fuzzer.report.findings[0][2]
 
 
 def careless(blob: bytes) -> None:
