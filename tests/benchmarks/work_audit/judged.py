@@ -4,6 +4,11 @@ Rounds of a run are drawn again and again, with four of its authors each, and th
 takes them in. Printed for each run: the ratios of each kind (what it agrees in above chance, as a
 part of the median of three others), how many of `--draws` audits of honest authors, and of those on
 unlike machines, ended in evidence, and after how many audits there is evidence against the others.
+
+The last line has all runs as they were, round after round, with no draws: how many audits of honest
+authors left the sum of the sequential test at these heights. A height is reached e times more
+rarely than the one below it where ratios spread as the test assumes, so the line tells how rarely
+the limit would be.
 """
 
 import argparse
@@ -14,8 +19,9 @@ from itertools import chain
 
 import numpy as np
 
-from lockstep.audit.work.judge import Book, Look
-from protocol.audit.rule import CROSS_ODDS, EARLY_ROUNDS, LESS_AUDITS
+from lockstep.audit.work.judge import Book, Look, tested
+from protocol.audit import rule
+from protocol.audit.rule import CROSS_ODDS, EARLY_ROUNDS, LESS_AUDITS, PANEL
 from tests.benchmarks.work_audit.measured import Measured, author_of, runs
 from tests.lockstep.audit.work.panels import DRAW, RUN, round_of
 
@@ -60,6 +66,25 @@ def accused(
             found += sum(each.author in judged for each in evidence)
             audits += len(judged)
     return found, audits
+
+
+def sums_in_order(run: Measured) -> list[float]:
+    """The sum of the sequential test after each audit of an honest author from the round on in
+    which the spread is known. A round has one panel, of authors a fourth of all apart; each of them
+    is the first in one life of a book.
+    """
+    found = list[float]()
+    apart = run.authors // PANEL
+    for first in range(apart * PANEL if apart > 1 else 1):
+        book = Book("local_steps")
+        places = [(first + apart * number) % run.authors for number in range(PANEL)]
+        for number, panel in enumerate(run.panels):
+            shares = [panel["honest"][place] for place in places]
+            assert not book.take(round_of(number), run.looks(shares, places=places), RUN, DRAW)
+            if (spread := book.spread) is not None:
+                rows = [book.rows[author_of(place)] for place in places]
+                found += [rule.less_sum(tested(each), spread) for each in rows]
+    return found
 
 
 def ratios(run: Measured, kind: str) -> list[list[float]]:
@@ -163,9 +188,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=20_000, help="audits of honest authors")
     wanted = parser.parse_args()
-    for run in runs():
-        if run.panels:
-            _print(run, wanted.draws)
+    measured = [run for run in runs() if run.panels]
+    for run in measured:
+        _print(run, wanted.draws)
+    sums = [*chain.from_iterable(map(sums_in_order, measured))]
+    heights = {
+        height: sum(each >= height for each in sums) for height in range(1, int(max(sums)) + 2)
+    }
+    print(
+        f"{len(sums)} audits in their order, sums by height: {heights}, the limit is {rule.LIMIT:g}"
+    )
 
 
 if __name__ == "__main__":

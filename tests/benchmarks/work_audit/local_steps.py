@@ -38,11 +38,11 @@ At k = 64 half the work is found by 20 audits in half of the cases. No honest au
 million audits that are drawn from these. Noise, copies, old payloads: 3 audits in more than 95 of
 100 cases, other samples in more than 85, the rest 4.
 
-Found in 600 rounds of four and of eight authors, 70 of sixteen (docs/explain/work-audit.md): shares
-did not fall with the rate, and the last panels told as much as others; honest work of four stayed
-within 0.75 and 1.33. Of sixteen honest shares were higher, 0.60 to 0.69, spread by 0.14, and half
-the work took 13 audits, by 20 in nearly all cases; at k = 64 it was found in 2 of 100. Precision
-and pieces, of four and eight authors, had medians of 1.00 and 1.04, as their twins.
+Found (docs/explain/work-audit.md): shares did not fall with the rate, and the last panels told as
+much as others; honest work of four stayed within 0.75 and 1.33. Of sixteen honest shares were
+higher, 0.58 to 0.72, spread by 0.14, and half the work took 11 audits, by 20 in 95 of 100 cases. At
+k = 64 it was found each time, in 600 rounds; in 104 in 2 of 100. Precision and pieces, of four and
+eight authors, had medians of 1.00 and 1.04, as their twins.
 """
 
 from collections import defaultdict
