@@ -38,12 +38,13 @@ LOOK_S = 1.0
 
 COSTLY_S = 0.01
 """Processor time of a look that is costly: at some hundred connections of the computer, which
-strangers may open, and nothing else goes on in this process meanwhile."""
+strangers may open, and nothing else goes on in this process meanwhile. One such look alone may be
+one in which Python collected garbage."""
 
 REST = 30
-"""Times its processor time that a costly look is followed by none, so that looks take a thirtieth
-of a processor at most. Figures may not be old: a connection that its process resets, as libp2p's
-daemon does, leaves none newer than the last look's."""
+"""Times its processor time that a second costly look is followed by none, so that looks take a
+thirtieth of a processor at most. Figures may not be old: a connection that its process resets, as
+libp2p's daemon does, leaves none newer than the last look's."""
 
 LAST_FIGURES_S = 10.0
 """Longest wait for the last figures of a connection that is gone: the kernel tells them a moment
@@ -103,6 +104,7 @@ class OverheadMeter:
         self._make_kernel = kernel
         self._own_sockets = own_sockets or ProcessTree().sockets
         self._clock, self._processor = clock, processor
+        self._took_s = 0.0
         self._rests_until_s = 0.0
         self._figures: dict[int, UpDown] = {}  # of our connections, by cookie
         self._gone_s: dict[int, float] = {}  # of those that are gone: when that was first seen
@@ -150,8 +152,9 @@ class OverheadMeter:
             return
         began_s = self._processor()
         self._take(self._kernel)
-        if (took_s := self._processor() - began_s) >= COSTLY_S:
-            self._rests_until_s = self._clock() + REST * took_s
+        before_s, self._took_s = self._took_s, self._processor() - began_s
+        if (least_s := min(before_s, self._took_s)) >= COSTLY_S:
+            self._rests_until_s = self._clock() + REST * least_s
 
     def _take(self, kernel: ConnectionSource) -> None:
         try:

@@ -149,7 +149,23 @@ def test_costly_looks_take_a_small_part_of_the_time_however_often_it_is_asked(
         for _ in range(1000):
             assert meter.measure() == UpDown(100 * looks, 0)
             clock.now_s += 0.125
-    assert looks == math.ceil(1000 / module.REST)
+    assert looks == 1 + math.ceil(999 / module.REST)
+
+
+def test_one_costly_look_among_cheap_ones_is_not_followed_by_a_rest(kernel: FakeKernel) -> None:
+    """Python collected garbage in it."""
+    clock, used_s, looks = FakeClock(), 0.0, 0
+
+    def read_open() -> list[Connection]:
+        nonlocal used_s, looks
+        used_s, looks = used_s + (0.25 if looks % 2 else 0.001), looks + 1
+        return [connection(1, 100 * looks, 0)]
+
+    kernel.read_open = read_open  # type: ignore[method-assign]
+    with OverheadMeter(lambda: kernel, lambda: {OURS}, clock, lambda: used_s) as meter:
+        for number in range(1, 10):
+            assert meter.measure() == UpDown(100 * number, 0)
+            clock.now_s += 0.125
 
 
 def test_readers_of_the_admin_page_on_this_machine_do_not_count(kernel: FakeKernel) -> None:
