@@ -368,7 +368,7 @@ async def test_a_lost_session_is_no_goodbye(tmp_path: Path) -> None:
 async def test_a_client_that_never_reads_is_cut_off_and_holds_no_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "STALL_S", 0.3)
+    monkeypatch.setattr(server, "STALL_S", 3)  # a client that reads takes any message sooner
     async with (
         running(tmp_path, quiet_spec()) as process,
         node_of(process, 1) as deaf,
