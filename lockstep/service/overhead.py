@@ -41,9 +41,9 @@ COSTLY_S = 0.01
 strangers may open, and nothing else goes on in this process meanwhile. One such look alone may be
 one in which Python collected garbage."""
 
-REST = 30
+REST = 100
 """Times its processor time that a second costly look is followed by none, so that looks take a
-thirtieth of a processor at most. Figures may not be old: a connection that its process resets, as
+hundredth of a processor at most. Figures may not be old: a connection that its process resets, as
 libp2p's daemon does, leaves none newer than the last look's."""
 
 LAST_FIGURES_S = 10.0
