@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -134,35 +135,36 @@ def test_without_last_figures_the_seen_ones_count_and_nothing_is_kept(kernel: Fa
         assert not meter.connections
 
 
-def test_costly_looks_take_a_small_part_of_the_time_however_often_it_is_asked(
-    kernel: FakeKernel,
-) -> None:
-    clock, used_s, looks = FakeClock(), 0.0, 0
+class CostlyKernel(FakeKernel):
+    """Counts looks, each of which takes the processor time that a test says."""
 
-    def read_open() -> list[Connection]:
-        nonlocal used_s, looks
-        used_s, looks = used_s + 0.125, looks + 1
-        return [connection(1, 100 * looks, 0)]
+    def __init__(self, cost_s: Callable[[int], float]) -> None:
+        super().__init__()
+        self.looks, self.used_s = 0, 0.0
+        self._cost_s = cost_s
 
-    kernel.read_open = read_open  # type: ignore[method-assign]
-    with OverheadMeter(lambda: kernel, lambda: {OURS}, clock, lambda: used_s) as meter:
+    def read_open(self) -> list[Connection]:
+        self.used_s += self._cost_s(self.looks)
+        self.looks += 1
+        return [connection(1, 100 * self.looks, 0)]
+
+    def meter(self, clock: FakeClock) -> OverheadMeter:
+        return OverheadMeter(lambda: self, lambda: {OURS}, clock, lambda: self.used_s)
+
+
+def test_costly_looks_take_a_small_part_of_the_time_however_often_it_is_asked() -> None:
+    clock, kernel = FakeClock(), CostlyKernel(lambda _: 0.125)
+    with kernel.meter(clock) as meter:
         for _ in range(1000):
-            assert meter.measure() == UpDown(100 * looks, 0)
+            assert meter.measure() == UpDown(100 * kernel.looks, 0)
             clock.now_s += 0.125
-    assert looks == 1 + math.ceil(999 / module.REST)
+    assert kernel.looks == 1 + math.ceil(999 / module.REST)
 
 
-def test_one_costly_look_among_cheap_ones_is_not_followed_by_a_rest(kernel: FakeKernel) -> None:
+def test_one_costly_look_among_cheap_ones_is_not_followed_by_a_rest() -> None:
     """Python collected garbage in it."""
-    clock, used_s, looks = FakeClock(), 0.0, 0
-
-    def read_open() -> list[Connection]:
-        nonlocal used_s, looks
-        used_s, looks = used_s + (0.25 if looks % 2 else 0.001), looks + 1
-        return [connection(1, 100 * looks, 0)]
-
-    kernel.read_open = read_open  # type: ignore[method-assign]
-    with OverheadMeter(lambda: kernel, lambda: {OURS}, clock, lambda: used_s) as meter:
+    clock, kernel = FakeClock(), CostlyKernel(lambda look: 0.25 if look % 2 else 0.001)
+    with kernel.meter(clock) as meter:
         for number in range(1, 10):
             assert meter.measure() == UpDown(100 * number, 0)
             clock.now_s += 0.125
