@@ -18,21 +18,39 @@ PROTOC = $(BIN)/python -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1)
 	&& $(BIN)/python -m grpc_tools.protoc -I. --grpc_python_out=$(1) protocol/wire.proto
 GENERATED := $(MESSAGES:.proto=_pb2.py) $(MESSAGES:.proto=_pb2.pyi) protocol/wire_pb2_grpc.py
 
-# `--no-loadscope-reorder`: the order is that of tests/conftest.py, the longest file first.
-.PHONY: demo test test-slow durations check docs proto lock dist clean distclean setup
+# Three at a time on two cores: the longest files wait for real processes half of the time. The order is
+# that of tests/conftest.py, the longest file first.
+PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+LANDING_S ?= 2400
+DRAW ?=
+
+.PHONY: demo test quick test-slow landing again soak durations check docs proto lock dist clean distclean setup
 
 demo: $(SETUP)  ## a coordinator and four nodes train on this machine: about three minutes
 	$(BIN)/lockstep demo --nodes $(NODES) --rounds $(ROUNDS) --seed $(SEED) --directory out/demo --json out/demo.json
 
-# Three at a time on two cores: the longest files wait for real processes half of the time.
 test: $(SETUP)  ## every test that is not marked slow, three files at a time, the longest first
-	$(BIN)/pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
 
-test-slow: $(SETUP)  ## the long ones of TESTS: faults, attacks, more seeds of the simulation, wheels
-	$(BIN)/pytest -m slow --timeout 900 --numprocesses 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+quick: $(SETUP)  ## of these the files that take a second at most: most of the units, in a minute
+	$(PYTEST) -m "not slow" --quick
 
-durations: $(SETUP)  ## measure how long each test file takes: orders the work of `make test`
-	$(BIN)/pytest -m "not slow" --numprocesses 3 --dist loadfile --no-loadscope-reorder --record-durations
+test-slow: $(SETUP)  ## the long ones of TESTS: faults, attacks, drawn seeds of the simulation, wheels
+	$(PYTEST) -m slow --timeout 900 $(TESTS)
+
+landing: $(SETUP)  ## make test, the long ones of the rooms that the change touches, and a part of the others that DRAW draws
+	$(PYTEST) --timeout 900 --landing $(LANDING_S) $(if $(DRAW),--draw $(DRAW)) --durations 25
+
+again: $(SETUP)  ## the long ones that failed, once more, one after the other; refused if others failed
+	$(PYTEST) --timeout 900 --numprocesses 0 --last-failed --last-failed-no-failures none --again
+
+soak: $(SETUP)  ## every seed of the simulation: an hour and a half
+	$(BIN)/python -m tests.simulation --jobs 2 --seeds 500
+	$(BIN)/python -m tests.simulation --jobs 2 --seeds 200 --local-steps
+	$(BIN)/python -m tests.simulation --jobs 2 --seeds 200 --strangers
+
+durations: $(SETUP)  ## measure how long each test takes, the long ones too: orders and draws the work
+	$(PYTEST) --timeout 900 --record-durations
 
 .PHONY: test-compose
 test-compose: $(SETUP)  ## docker-compose.yml for real, five minutes once the images are built; needs root and an engine

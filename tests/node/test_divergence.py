@@ -16,7 +16,7 @@ from tests.node.test_process import NodeTask, coordinator_of
 from tests.support.tiny import tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS
 
-STEPS = 40
+STEPS = 16
 
 
 def break_replica(node: NodeTask, wrong: Callable[[int], bool]) -> None:

@@ -31,7 +31,7 @@ from tests.node.transports.libp2p.p2pd import needs_p2pd
 from tests.processes.watching import committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
-pytestmark = needs_ground
+pytestmark = [needs_ground, pytest.mark.slow]
 
 ENOUGH = 3
 """Rounds that make a point: each of them needed every node."""
@@ -115,7 +115,6 @@ def link(node: Child, other: Child) -> dict[str, Any]:
     return next((each for each in opened if each["peer"] == other.status.get("peer_id")), {})
 
 
-@pytest.mark.slow
 @needs_p2pd
 def test_nodes_of_unlike_transports_train_through_one_that_has_both_and_one_may_move(
     tmp_path: Path,
@@ -173,7 +172,6 @@ def relay_id(cluster: WanCluster) -> str:
     return str(cluster.relays[0].status["addresses"][0]).rpartition("/")[2]
 
 
-@pytest.mark.slow
 @needs_p2pd
 def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_say_so(
     tmp_path: Path,
@@ -203,7 +201,6 @@ def test_over_libp2p_two_nodes_behind_routers_are_linked_through_the_relay_and_s
 
 
 @needs_p2pd
-@pytest.mark.slow
 def test_with_four_others_around_two_nodes_behind_routers_train_over_a_direct_link(
     tmp_path: Path,
 ) -> None:
@@ -224,7 +221,6 @@ def test_with_four_others_around_two_nodes_behind_routers_train_over_a_direct_li
         assert direct(), "it holds"
 
 
-@pytest.mark.slow
 def test_a_cable_pulled_for_half_a_minute_stops_only_its_owner_who_comes_back_to_the_same_state(
     tmp_path: Path,
 ) -> None:

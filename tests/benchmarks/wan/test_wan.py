@@ -182,6 +182,7 @@ def test_diloco_sends_nothing_until_its_outer_step(tmp_path: Path) -> None:
     assert measured(trial, found).facts["sync_s"] > 0
 
 
+@pytest.mark.slow
 @needs_ground
 def test_lockstep_trains_to_equal_digests_with_computing_stood_for(tmp_path: Path) -> None:
     trial, found = smoke(tmp_path, "demo-grpc", steps=6)

@@ -181,6 +181,7 @@ def small_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "CORPUS_BYTES", 300_000)
 
 
+@pytest.mark.slow
 @needs_ground
 @pytest.mark.usefixtures("small_training")
 def test_two_nodes_on_cable_train_to_equal_digests_with_a_line_cut_on_the_way(

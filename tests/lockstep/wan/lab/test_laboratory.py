@@ -34,6 +34,8 @@ from tests.lockstep.wan.lab.fixture import (
     needs_ground,
 )
 
+pytestmark = pytest.mark.slow
+
 PROFILES = {"node-0": "cable", "node-1": "dsl", "node-2": "fibre"}
 SMALL = HomeLink(LinkDirection(4_000_000, 0.01), LinkDirection(8_000_000, 0.01))
 ONE_WAY_S = 0.05

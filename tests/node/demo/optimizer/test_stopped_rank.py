@@ -60,6 +60,7 @@ def sentences(folder: Path, ranks: int, *, stays: bool) -> list[str]:
     return [(folder / f"{rank}.txt").read_text() for rank in range(ranks - 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "stays"), [(3, False), (2, True)])
 def test_a_rank_that_has_stopped_making_steps_is_named(
     tmp_path: Path, ranks: int, stays: bool

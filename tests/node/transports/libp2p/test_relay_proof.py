@@ -21,7 +21,7 @@ from tests.node.transports.conformance import MIB, echo, pattern, receive, send
 from tests.node.transports.libp2p.p2pd import daemon_pid, needs_p2pd
 from tests.support.waiting import PATIENCE_SECONDS, until
 
-pytestmark = needs_p2pd
+pytestmark = [needs_p2pd, pytest.mark.slow]
 
 
 @asynccontextmanager
@@ -80,7 +80,6 @@ async def test_a_relay_takes_pipes_itself() -> None:
         assert not pipe.relayed
 
 
-@pytest.mark.slow
 async def test_a_relay_that_was_gone_for_a_while_reaches_its_nodes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -126,7 +125,6 @@ async def test_running_nodes_use_a_relay_that_comes_and_do_not_announce_one_that
         assert daemon_pid(node.directory) == pid, "nothing had to be started anew"
 
 
-@pytest.mark.slow
 async def test_a_daemon_that_is_replaced_has_its_place_at_the_relay_again() -> None:
     async with (
         relay(Ed25519PrivateKey.generate()) as through,
@@ -235,7 +233,6 @@ async def test_an_address_of_no_relay_is_skipped() -> None:
             assert await node.addresses() == announced, each
 
 
-@pytest.mark.slow
 async def test_of_many_relays_a_node_uses_some_and_every_node_others() -> None:
     relays = [
         f"/ip4/192.0.2.7/tcp/{number}/p2p/{libp2p_id(bytes([number] * 32))}"
@@ -249,7 +246,6 @@ async def test_of_many_relays_a_node_uses_some_and_every_node_others() -> None:
     assert len({each.relay for few in chosen for each in few}) > 3 * reservations.RELAYS_MAX
 
 
-@pytest.mark.slow
 async def test_a_daemon_that_cuts_circuits_short_is_replaced_by_one_that_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -191,7 +191,8 @@ async def test_an_address_that_cannot_be_listened_on_is_refused(listen: str) -> 
         await transport.start(echo)
 
 
-@pytest.mark.parametrize("killed", ["own", pytest.param("remote", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["own", "remote"])
 async def test_a_daemon_that_is_killed_breaks_its_pipes_and_is_replaced_at_the_same_address(
     killed: str,
 ) -> None:

@@ -1,0 +1,56 @@
+"""The rooms of the product that each long test is about, so that a change is met by its own."""
+
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+ROUND = ("coordinator/", "node/round/", "node/gossip/", "node/control/", "node/trainer.py")
+"""A round's way through coordinator and node."""
+
+LINKS = ("node/links/", "node/transports/")
+
+ROOMS: dict[str, tuple[str, ...]] = {
+    "tests/benchmarks/gossip/": ("node/gossip_adam/", "node/links/", "protocol/mixing/"),
+    "tests/benchmarks/test_chaos.py": ("coordinator/service/", "node/control/", "node/gossip/"),
+    "tests/benchmarks/wan/": ("lockstep/wan/", "node/links/", "node/gossip/"),
+    "tests/deploy/test_prometheus.py": ("deploy/", "coordinator/metrics.py", "node/status.py"),
+    "tests/lockstep/test_package.py": ("pyproject.toml", "constraints.txt", "lockstep/commands/"),
+    "tests/processes/strangers/": ("coordinator/service/", "protocol/border/", *LINKS),
+    "tests/processes/test_auditor": (
+        "lockstep/audit/",
+        "node/relay/",
+        "coordinator/machine/digests/",
+    ),
+    "tests/processes/test_faults.py": (*ROUND, *LINKS, "node/system/files.py"),
+    "tests/processes/test_gossip_adam.py": ("node/gossip_adam/", "node/replica/gossip_adam.py"),
+    "tests/processes/test_guides.py": ("docs/guide/", "README.md", "lockstep/commands/"),
+    "tests/processes/test_hole_punching.py": ("node/transports/libp2p/", "node/relay/"),
+    "tests/processes/test_local_steps.py": ("node/demo/local_steps/", "node/replica/"),
+    "tests/processes/test_nat.py": ("node/transports/", "node/relay/", "node/control/"),
+    "tests/processes/test_operator.py": ("coordinator/", "lockstep/commands/run/"),
+    "tests/processes/test_poisoned_commit.py": ("coordinator/machine/payloads/", "node/round/"),
+    "tests/processes/test_restart_from_checkpoint.py": ("coordinator/", "lockstep/audit/"),
+    "tests/processes/test_s3.py": ("node/data/", "node/own_genesis.py", "node/own_data.py"),
+    "tests/processes/test_strangers.py": ("coordinator/service/", "protocol/border/", *LINKS),
+    "tests/processes/test_traffic.py": ("node/traffic.py", "coordinator/traffic.py", *LINKS),
+    "tests/processes/test_troubleshooting.py": ("docs/guide/troubleshooting.md", "lockstep/"),
+    "tests/processes/test_unlike_hardware.py": (*ROUND, "node/model/", "node/rehearsal.py"),
+    "tests/processes/test_work_audit.py": ("lockstep/audit/", "protocol/audit/"),
+    "tests/simulation/": (*ROUND, "protocol/", "node/replica/position.py"),
+}
+"""By the beginning of a test file's path, the beginnings of the paths that it is about. A file that
+is not named is about the module that it mirrors, and the others of its folder.
+"""
+
+
+def is_touched(test: str, changed: Iterable[str]) -> bool:
+    """Tells whether one of the changed files is the test's own, or of its rooms."""
+    file = test.partition("::")[0]
+    rooms = (
+        file,
+        *next((ROOMS[start] for start in ROOMS if file.startswith(start)), _mirrored(file)),
+    )
+    return any(path.startswith(rooms) for path in changed)
+
+
+def _mirrored(file: str) -> tuple[str, ...]:
+    return (f"{PurePosixPath(file).parent.relative_to('tests')}/",)
