@@ -22,6 +22,8 @@ from protocol.sections.retention import RetentionSpec
 from tests.processes.faulty import FaultyCluster, replayed, running
 from tests.support.tiny import tiny_corpus, tiny_spec
 
+pytestmark = pytest.mark.slow
+
 NODES = 3
 
 LEASE_MS = 12_000
@@ -118,7 +120,6 @@ def test_the_others_go_on_without_a_killed_node_which_comes_back(cluster: Faulty
     cluster.until(lambda: cluster.counted(head, 1))
 
 
-@pytest.mark.slow
 def test_a_node_that_slept_longer_than_its_lease_joins_again_as_the_same_process(
     cluster: FaultyCluster,
 ) -> None:
@@ -135,7 +136,6 @@ def test_a_node_that_slept_longer_than_its_lease_joins_again_as_the_same_process
     assert float(away[-1]) >= lease_s - since_last_word_s, "the length of the sleep"
 
 
-@pytest.mark.slow
 def test_a_coordinator_that_slept_blames_nobody_for_the_silence(cluster: FaultyCluster) -> None:
     cluster.pause(None)
     asleep = cluster.head()
@@ -149,7 +149,9 @@ def test_a_coordinator_that_slept_blames_nobody_for_the_silence(cluster: FaultyC
 @pytest.mark.parametrize(
     "boundary",
     [
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("opened", "bell", "publish_by")),
+        "opened",
+        "bell",
+        "publish_by",
         "commit",
     ],
 )
@@ -195,7 +197,6 @@ def boundary_of_a_round(cluster: FaultyCluster, boundary: str) -> Callable[[], b
     return lambda: bool(cluster.query(sql, *arguments))
 
 
-@pytest.mark.slow
 def test_a_copied_directory_does_not_evict_the_node_at_work(cluster: FaultyCluster) -> None:
     """As under `while true` on both machines: the copy is refused each time, the node works on, and
     a successor of the node itself is welcome.
@@ -241,7 +242,7 @@ def full_disk(directory: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "number",
-    [2, pytest.param(None, marks=pytest.mark.slow)],
+    [2, None],
     ids=["node", "coordinator"],
 )
 def test_a_full_disk_ends_a_process_with_words_and_a_free_one_lets_it_go_on(
@@ -267,7 +268,6 @@ def test_a_full_disk_ends_a_process_with_words_and_a_free_one_lets_it_go_on(
 # ---- wires
 
 
-@pytest.mark.slow
 def test_a_bit_that_flips_on_the_wire_is_noticed_and_costs_only_the_link(
     cluster: FaultyCluster,
 ) -> None:
@@ -284,7 +284,6 @@ def log(child: Child) -> str:
     return child.log.read_text(errors="replace")
 
 
-@pytest.mark.slow
 def test_a_node_cut_off_from_the_coordinator_waits_and_never_goes_on_alone(
     cluster: FaultyCluster,
 ) -> None:
@@ -300,7 +299,6 @@ def test_a_node_cut_off_from_the_coordinator_waits_and_never_goes_on_alone(
     cluster.until(lambda: cluster.counted(head, 0))
 
 
-@pytest.mark.slow
 def test_a_run_whose_nodes_cannot_reach_each_other_commits_again_when_they_can(
     cluster: FaultyCluster,
 ) -> None:

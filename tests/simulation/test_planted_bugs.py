@@ -400,6 +400,7 @@ AIMS = {
 
 
 RARE = {
+    undecided_payloads_are_not_saved,
     an_old_momentum_waits_for_no_word,
     a_catch_up_forgets_the_momentum,
     patience_has_no_end,

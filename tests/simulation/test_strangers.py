@@ -75,6 +75,7 @@ def test_the_checkers_see_what_the_same_majority_does_without_an_auditor() -> No
     assert "meets an honest node" in judge(LYING_MAJORITY)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_orders_and_deaths_of_the_coordinator_among_strangers_break_no_promise() -> None:
     assert judge(OPERATED) == ""
