@@ -39,6 +39,7 @@ import torch
 from lockstep import __version__
 from node.system.device import choose_device, describe
 from node.system.files import replacing_file
+from protocol.errors import SettingsError
 from tests.benchmarks.accelerator import equal_bits, memory, runs, times
 from tests.benchmarks.accelerator.parts import Findings, Part, measured
 from tests.benchmarks.accelerator.sizes import sizes_for
@@ -66,7 +67,10 @@ def main() -> None:
         "--device", default="auto", help="cpu, cuda or cuda:N (default: cuda, else cpu)"
     )
     arguments = parser.parse_args()
-    device = choose_device(arguments.device)
+    try:
+        device = choose_device(arguments.device)
+    except SettingsError as error:
+        parser.error(str(error))
     about = _about(device)
 
     def write(found: Mapping[str, Findings]) -> None:
