@@ -9,6 +9,7 @@ ROUND = ("coordinator/", "node/round/", "node/gossip/", "node/control/", "node/t
 LINKS = ("node/links/", "node/transports/")
 
 ROOMS: dict[str, tuple[str, ...]] = {
+    "tests/benchmarks/accelerator/": ("node/demo/", "node/model/", "node/system/device.py"),
     "tests/benchmarks/gossip/": ("node/gossip_adam/", "node/links/", "protocol/mixing/"),
     "tests/benchmarks/test_chaos.py": ("coordinator/service/", "node/control/", "node/gossip/"),
     "tests/benchmarks/wan/": ("lockstep/wan/", "node/links/", "node/gossip/"),
