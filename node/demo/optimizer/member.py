@@ -356,9 +356,9 @@ def shape_of(state: Mapping[str, Tensor]) -> tuple[int, ...]:
     return tuple(state[PLACE].tolist()[1:])
 
 
-def _kind(parameter: Tensor) -> tuple[str, str, str]:
-    """What a parameter keeps while it is trained, for a person."""
-    return str(parameter.dtype), str(parameter.device), f"of shape {tuple(parameter.shape)}"
+def _kind(parameter: Tensor) -> tuple[object, ...]:
+    """What a parameter keeps while it is trained."""
+    return parameter.dtype, parameter.device, parameter.shape
 
 
 def bits(tensor: Tensor) -> Any:

@@ -99,9 +99,9 @@ def _check_shapes(number: int, groups: Sequence[Group], states: Sequence[State])
             )
         if (got := shape_of(state)) != (own := tuple(parameter.shape)):
             raise SettingsError(
-                f"expected the state of {name} for a shape of {own}, got one for {got}: load it "
-                "for the model that it was saved of, with its parameters in the same order or "
-                "with names (named_parameters)"
+                f"expected a state of {name} with shape {own}, got one with shape {got}: give the "
+                "parameters in the order in which they were saved, or with names on both sides "
+                "(named_parameters); for a model that has changed make a new optimizer"
             )
 
 

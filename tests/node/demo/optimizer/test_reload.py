@@ -5,6 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 from node.demo.optimizer import DeMo
 from node.demo.optimizer.member import line_of_chunks
@@ -50,6 +55,21 @@ def test_named_parameters_in_another_order_have_their_own_state(local_steps: int
     torch.testing.assert_close(line[:128], there, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_state_through_dcp_between_two_exchanges_makes_equal_bits(flat: bool) -> None:
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    whole = trained(H + 1, named=False)
+    saved = copy.deepcopy(get_optimizer_state_dict(whole.model, whole.optimizer, options=options))
+    other = trained(0, named=False)
+    other.model.load_state_dict(whole.model.state_dict())
+    other._samples.set_state(whole._samples.get_state())
+    set_optimizer_state_dict(other.model, other.optimizer, saved, options=options)
+    for _ in range(2 * H):
+        whole.step()
+        other.step()
+        assert whole.digest() == other.digest()
+
+
 def test_groups_in_another_order_are_matched_by_the_names_in_them() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
     groups = [
@@ -92,7 +112,7 @@ def test_another_order_without_names_is_refused_at_the_load_with_the_place(
     mine = trained(4, named=False, local_steps=local_steps)
     before = mine.digest()
     with pytest.raises(
-        SettingsError, match=r"of parameter 0 for a shape of \(64,\), got one for \(64, 64\): load"
+        SettingsError, match=r"of parameter 0 with shape \(64,\), got one with shape \(64, 64\)"
     ):
         reloaded(mine, lambda m: reversed([*m.parameters()]), local_steps)
     assert mine.digest() == before
@@ -110,7 +130,8 @@ def test_a_vocabulary_of_another_size_is_refused_at_the_load_with_its_name(
     optimizers[0].step()
     kept = copy.deepcopy(optimizers[1].state_dict())
     with pytest.raises(
-        SettingsError, match=r"state of weight for a shape of \(110, 64\), got one for \(100, 64\)"
+        SettingsError,
+        match=r"state of weight with shape \(110, 64\), got one with shape \(100, 64\)",
     ):
         optimizers[1].load_state_dict(optimizers[0].state_dict())
     assert optimizers[1].state_dict() == kept

@@ -323,7 +323,7 @@ def test_the_state_of_other_shapes_is_refused() -> None:
         give(params)
         optimizer.step()
     with pytest.raises(
-        ValueError, match=r"of parameter 0 for a shape of \(64, 64\), got one for \(128, 64\): load"
+        ValueError, match=r"of parameter 0 with shape \(64, 64\), got one with shape \(128, 64\)"
     ):
         optimizers[0].load_state_dict(optimizers[1].state_dict())
 
