@@ -44,12 +44,12 @@ def apply(
     layout.write_back(views, parameters)
 
 
-def require_exact(parameters: Mapping[str, Tensor], scalars: Mapping[str, float]) -> None:
+def require_exact(parameters: Mapping[str, Tensor | None], scalars: Mapping[str, float]) -> None:
     """`LocalProtocolError` for parameters that are not float32, or scalars that are not finite
     float32 values: nodes could make different bits of them.
     """
     for name, tensor in parameters.items():
-        if tensor.dtype != torch.float32:
+        if tensor is not None and tensor.dtype != torch.float32:
             raise LocalProtocolError(f"expected {name} in float32, got {tensor.dtype}")
     for name, value in scalars.items():
         if not math.isfinite(value) or float(np.float32(value)) != value:

@@ -182,7 +182,8 @@ def _exact(kernels: ModuleType) -> bool:
 def _scratch(chunks: int) -> Any:
     """Chunks to work in, this thread's own; torch aligns them with the lines of the cache."""
     if not hasattr(_own, "scratch"):
-        _own.scratch = torch.empty(chunks, CHUNK_SIDE, CHUNK_SIDE).numpy()
+        size = (chunks, CHUNK_SIDE, CHUNK_SIDE)
+        _own.scratch = torch.empty(size, dtype=torch.float32, device="cpu").numpy()
     return _own.scratch
 
 

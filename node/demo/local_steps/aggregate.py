@@ -97,14 +97,15 @@ def code_max(learning_rate: float, steps: int, top_k: int) -> int:
 
 def apply(
     layout: ChunkLayout,
-    parameters: Mapping[str, Tensor],
+    parameters: Mapping[str, Tensor | None],
     movements: Sequence[Movement],
     decay: float,
     *,
     strip_chunks: int | None = None,
     flat: bool | None = None,
 ) -> None:
-    """Make one step: change `parameters`, float32 on one device, in place by a commit.
+    """Make one step: change `parameters`, float32 on one device, in place by a commit; None for one
+    that does not move.
 
     `decay` is the commit's float32 value. `strip_chunks` are worked on at a time, and `flat` is the
     way of an accelerator; both have a default and change no bit. `LocalProtocolError`, before
@@ -118,7 +119,8 @@ def apply(
     size = strip_chunks or (
         STRIP_CHUNKS_MAX if flat else STRIP_CHUNKS_PER_THREAD * torch.get_num_threads()
     )
-    sums = torch.empty(min(size, layout.chunks), CHUNK_SIDE, CHUNK_SIDE, device=device)
+    strip_shape = (min(size, layout.chunks), CHUNK_SIDE, CHUNK_SIDE)
+    sums = torch.empty(strip_shape, dtype=torch.float32, device=device)
     order = flat_order(layout, device) if flat else None
     with exact_products(device):
         if decay != 1:
@@ -132,7 +134,8 @@ def apply(
             else:
                 for change, tensor in layout.pairs(views, first, moved):
                     tensor.sub_(change)
-    layout.write_back(views, parameters)
+    moving = {name: tensor for name, tensor in parameters.items() if tensor is not None}
+    layout.write_back(views, moving)
 
 
 def inverse_(sums: Tensor, units: Tensor, *, may_look: bool = True) -> Tensor:

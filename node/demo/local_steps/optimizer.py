@@ -58,11 +58,17 @@ class LocalOptimizer:
         if rest:
             self._optimizers.append(torch.optim.AdamW(rest, betas=ADAM_DECAYS, weight_decay=0.0))
 
-    def step(self, learning_rate: float) -> None:
-        """One step of every parameter by its `.grad`."""
+    def step(self, learning_rate: float, momentum: float = MUON_MOMENTUM) -> None:
+        """One step of every parameter by its `.grad`. AdamW's first decay is the momentum, where
+        that is below its own.
+        """
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate
+                if "betas" in group:
+                    group["betas"] = (min(momentum, ADAM_DECAYS[0]), ADAM_DECAYS[1])
+                else:
+                    group["momentum"] = momentum
             optimizer.step()
 
     def state(self) -> dict[str, Tensor]:

@@ -50,13 +50,14 @@ class Residual(Engine):
         code_max: int = CODE_MAX,
     ) -> Extraction:
         """Take signs and scales out of the residual; no scale has a code above `code_max`, and
-        below 0 nothing is taken. Waits for the device. `active` must be None.
+        below 0 nothing is taken. Waits for the device.
         """
-        assert active is None, "a residual sends all of its chunks"
         indices, previous = self.backend.extract(self.momentum, top_k or self.settings.top_k, 0.0)
         signs = previous.sign()
         sizes = previous.abs().sum(1) / signs.abs().sum(1).clamp(min=1)
         codes = np.minimum(codes_of(sizes.cpu().numpy()), code_max)
+        if active is not None:
+            codes[~active.cpu().numpy()] = -1
         silent = torch.from_numpy(codes < 0).to(signs.device)
         values = signs.masked_fill_(silent[:, None], 0).to(torch.int16)
         self._changes += 1

@@ -120,18 +120,18 @@ class Fault:
     def encode(self) -> bytes:
         return json.dumps([self.blame.value, self.text]).encode()
 
+    @classmethod
+    def decode(cls, report: bytes) -> Self:
+        blame, text = json.loads(report)
+        return cls(Blame(blame), text)
+
 
 def fault_of(reports: Sequence[bytes], ranks: Sequence[int]) -> Fault:
     """The fault of the first rank that has one, with the ranks named; reports of others are
     empty.
     """
     found = {
-        rank: Fault(Blame(blame), text)
-        for rank, (blame, text) in (
-            (rank, json.loads(report))
-            for rank, report in zip(ranks, reports, strict=True)
-            if report
-        )
+        rank: Fault.decode(report) for rank, report in zip(ranks, reports, strict=True) if report
     }
     first, *others = found
     if len(ranks) == 1:

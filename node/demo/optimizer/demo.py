@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from node.demo.engine import Extraction, GradientError
+from node.demo.engine import Extraction
 from node.demo.optimizer import parcel
 from node.demo.optimizer.agreement import (
     UNCHECKED,
@@ -37,23 +37,26 @@ from node.demo.optimizer.agreement import (
     fault_of,
     judge,
 )
+from node.demo.optimizer.faults import error_of_fault, fault_of_error, text_of
 from node.demo.optimizer.group import (
+    BEGINNING,
     Group,
+    check_ordered,
     check_parameters,
     check_precision,
     check_settings,
     default_settings,
     label,
 )
+from node.demo.optimizer.likeness import Likeness
 from node.demo.optimizer.member import Member
 from node.demo.optimizer.placement import Placement
-from node.demo.optimizer.saved import check_saved
+from node.demo.optimizer.saved import arranged
 from node.demo.process_group import Ranks
 from node.demo.vote_sum import Contribution
 from protocol.codec.payload import Header, decode, sealed
 from protocol.errors import (
     DivergedError,
-    LockstepError,
     RemoteProtocolError,
     SettingsError,
     UnavailableError,
@@ -63,9 +66,6 @@ from protocol.ids import PeerId, RunId
 LOCAL_STEPS_MAX = 10_000
 """Steps from one exchange to the next at most."""
 
-TEXT_MAX = 1000
-"""Characters of another rank's error that a sentence repeats."""
-
 
 class DeMo(Optimizer):
     """Decoupled momentum optimization, equal on all ranks to the bit.
@@ -74,10 +74,9 @@ class DeMo(Optimizer):
     all ranks.
     """
 
-    _calls: int
-    """Calls of `step` since the last exchange."""
     _failed: Exception | None
-    """The error that keeps this rank from the next exchange."""
+    """The error that keeps this rank from the next exchange, until it is raised; a state that is
+    saved before has its sentence (`_fault`)."""
 
     _step_supports_amp_scaling = True  # `torch.amp.GradScaler` then sets grad_scale and found_inf
 
@@ -118,17 +117,22 @@ class DeMo(Optimizer):
         self._ranks = Ranks(process_group)
         self._check_every = check_every
         self._local_steps = local_steps
+        self._start_over()
+        check_ordered(params)
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: Group) -> None:
         """Add parameters, with hyper-parameters of their own if given. Those that are not frozen
-        have float dtypes and are on one device.
+        have float dtypes and are on one device. On several ranks all add the same at the same step,
+        which may be between two exchanges.
         """
+        check_ordered(param_group["params"])
         super().add_param_group(param_group)
-        if not self._local_steps:
-            self.param_groups[-1].pop("inner", None)  # there is nothing inside a round
         number = len(self.param_groups) - 1
         group = self.param_groups[number]
+        group.update(BEGINNING)
+        if not self._local_steps:
+            group.pop("inner", None)  # there is nothing inside a round
         try:
             check_settings(group)
             names = [label(self.param_groups, number, i) for i in range(len(group["params"]))]
@@ -138,7 +142,7 @@ class DeMo(Optimizer):
         except ValueError:
             self.param_groups.pop()
             raise
-        self._start_over()
+        self._steps = 0
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -151,12 +155,15 @@ class DeMo(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Make one step together with all ranks; returns the loss of `closure`, run first.
 
-        Nothing has moved on any rank when it raises `GradientError` (a gradient is sparse, NaN or
-        too large), `ValueError` (settings out of bounds), `DivergedError` (ranks differ) or
-        `UnavailableError` (a rank has stopped or failed).
+        All ranks stand where the last exchange left them when it raises `GradientError` (a gradient
+        is sparse, NaN or too large), `ValueError` (settings out of bounds, a parameter of another
+        dtype than before), `DivergedError` (ranks differ) or `UnavailableError` (a rank has stopped
+        or failed). Several ranks raise at the exchange, a process alone at once.
         """
-        self._calls += 1
-        exchanges = self._calls >= self._local_steps
+        calls = self._calls + 1
+        for group in self.param_groups:
+            group["calls"] = calls
+        exchanges = calls >= self._local_steps
         if exchanges:
             self._ranks.begin()
         loss = None
@@ -165,42 +172,43 @@ class DeMo(Optimizer):
                 with torch.enable_grad():
                     loss = closure()
             except Exception as error:
-                self._failed = self._failed or error
-                if exchanges:
+                self._fail(error)
+                if exchanges or self._ranks.count == 1:
                     self._exchange(False)
                 raise
         overflow = bool(getattr(self, "found_inf", None) or 0)
-        fault = self._looked_at(overflow)
-        self._failed = self._failed or fault
-        if exchanges:
+        self._look(overflow)
+        if exchanges or (self._fault and self._ranks.count == 1):
             self._exchange(overflow and not self._local_steps)
         return loss
 
     def _exchange(self, overflow: bool) -> None:
         """Agree with all ranks, and make a step with them if all can."""
         try:
-            heads = self._agree(self._failed, overflow)
+            heads = self._agree(overflow)
             if judge(heads) is Verdict.STEP and any(head.work for head in heads):
                 self._move(RunId(heads[0].plan.hex()), min(head.room_bytes for head in heads))
                 self._steps += 1
         finally:
-            self._calls, self._failed = 0, None
+            self._failed = None
+            for group in self.param_groups:
+                group["calls"], group["fault"] = 0, ""
             for member in self._placement.local_members:
                 member.settle()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over groups and their state, which torch's own way would round to the parameters'
-        dtype.
+        dtype. Parameters with names, on both sides, are matched by them.
 
         `ValueError`, before anything changed, for the state of an optimizer of another release or
         kind, or of other parameters.
         """
-        check_saved(state_dict, self.param_groups)
-        super().load_state_dict(state_dict)
-        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            for parameter, name in zip(group["params"], saved["params"], strict=True):
-                for key, tensor in state_dict["state"].get(name, {}).items():
-                    self.state[parameter][key] = tensor.clone()
+        found = arranged(state_dict, self.param_groups)
+        super().load_state_dict(found)
+        for group, saved in zip(self.param_groups, found["param_groups"], strict=True):
+            for parameter, key in zip(group["params"], saved["params"], strict=True):
+                for name, tensor in found["state"].get(key, {}).items():
+                    self.state[parameter][name] = tensor.clone()
         self._start_over()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -218,21 +226,41 @@ class DeMo(Optimizer):
         """Have the next step begin from `param_groups` and `state`, and compare the ranks."""
         self._placement = Placement(self)
         self._steps = 0
-        self._calls, self._failed = 0, None
+        self._failed = None
         self._room_bytes = 0
+        self._likeness = Likeness()
+
+    # ---- since the last exchange
+
+    @property
+    def _calls(self) -> int:
+        """Calls of `step` since the last exchange; a group that was added meanwhile has fewer."""
+        return max(int(group["calls"]) for group in self.param_groups)
+
+    @property
+    def _fault(self) -> Fault | None:
+        """What keeps this rank from the next exchange."""
+        told = next((group["fault"] for group in self.param_groups if group["fault"]), "")
+        return Fault.decode(told.encode()) if told else None
+
+    def _fail(self, error: Exception) -> None:
+        """Keep an error for the exchange, if it is the first since the last one."""
+        if not self._fault:
+            self._failed = error
+            for group in self.param_groups:
+                group["fault"] = fault_of_error(error).encode().decode()
 
     # ---- before the exchange
 
-    def _looked_at(self, overflow: bool) -> Exception | None:
-        """The reason for which this rank cannot make the step, if any. Makes a local step."""
+    def _look(self, overflow: bool) -> None:
+        """Judge what this step has, and make a local step."""
         scale = None if overflow else self._loss_scale
         try:
             self._placement.look(scale)
-            if self._local_steps and not self._failed:
+            if self._local_steps and not self._fault:
                 self._placement.step_locally(scale)
         except Exception as error:  # whatever it is, the other ranks must not wait
-            return error
-        return None
+            self._fail(error)
 
     @property
     def _loss_scale(self) -> float:
@@ -242,17 +270,17 @@ class DeMo(Optimizer):
 
     # ---- the agreement
 
-    def _agree(self, error: Exception | None, overflow: bool) -> list[Head]:
+    def _agree(self, overflow: bool) -> list[Head]:
         """The heads of all ranks; raises the same error on all, unless all may step or skip."""
         head = Head(UNCHECKED, UNCHECKED, self._room_bytes, True, overflow, False)
-        if not error:
+        if not self._fault:
             work = any(any(member.present) for member in self._placement.members)
             plan = self._placement.plan(self._own_lines())
             head = Head(plan, self._parameters(), self._room_bytes, False, overflow, work)
         heads = [Head.decode(blob) for blob in self._ranks.gather(head.encode())]
         match judge(heads):
             case Verdict.FAULT:
-                raise self._fault(error)
+                raise self._error()
             case Verdict.PLAN:
                 found = self._difference(self._placement.plan_lines() | self._own_lines())
                 raise DivergedError(f"expected equal settings and groups on all ranks, but {found}")
@@ -264,17 +292,11 @@ class DeMo(Optimizer):
                 raise DivergedError(f"expected equal parameters on all ranks, but {found}: {cure}")
         return heads
 
-    def _fault(self, error: Exception | None) -> Exception:
+    def _error(self) -> Exception:
         """The error of this rank when one, perhaps this one, cannot make the step."""
-        report = Fault(_blame(error), _text(error)).encode() if error else b""
-        fault = fault_of(self._ranks.gather_any(report), self._ranks.names)
-        match fault.blame:
-            case Blame.GRADIENT:
-                return GradientError(fault.text)
-            case Blame.SETTINGS:
-                return SettingsError(fault.text)
-            case Blame.OTHER:
-                return error or UnavailableError(f"expected a step of all ranks, but {fault.text}")
+        report = self._fault.encode() if self._fault else b""
+        told = fault_of(self._ranks.gather_any(report), self._ranks.names)
+        return (told.blame is Blame.OTHER and self._failed) or error_of_fault(told)
 
     def _difference(self, lines: dict[str, str]) -> str:
         """The first difference between these lines of all ranks."""
@@ -311,7 +333,7 @@ class DeMo(Optimizer):
             payloads = [self._payload(member, header, sent) for member in members]
             own = parcel.encode(present, payloads)
         except Exception as error:  # whatever it is, the other ranks must not wait
-            failed, own = error, parcel.encode_failure(_text(error))
+            failed, own = error, parcel.encode_failure(text_of(error))
         parcels = self._ranks.gather_any(own, room_bytes)
         longest = max(map(len, parcels))
         self._room_bytes = -(-(longest + longest // 32) // 64) * 64  # sizes vary by some percent
@@ -322,6 +344,7 @@ class DeMo(Optimizer):
                 text = f"expected a step of all ranks, but rank {rank}: {reason}"
                 raise failed or UnavailableError(text)
         moved, contributions = self._opened(parcels, plan)
+        self._likeness.look(contributions, self._ranks.count)
         for member, theirs in zip(members, contributions, strict=True):
             here, moved = moved[: len(member.trained)], moved[len(member.trained) :]
             member.update(theirs, here)
@@ -362,19 +385,3 @@ class DeMo(Optimizer):
     def _header(self, plan: RunId, rank: int) -> Header:
         """The header of a rank's payload: the agreed plan, the steps made, the rank."""
         return Header(plan, self._steps, PeerId(f"{rank:032x}"))
-
-
-def _blame(error: Exception) -> Blame:
-    match error:
-        case GradientError():
-            return Blame.GRADIENT
-        case SettingsError():
-            return Blame.SETTINGS
-        case _:
-            return Blame.OTHER
-
-
-def _text(error: Exception) -> str:
-    """An error in one line."""
-    kind = "" if isinstance(error, LockstepError) else f"{type(error).__name__}: "
-    return f"{kind}{error}"[:TEXT_MAX]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from node.demo.engine import DemoSettings
-from node.demo.local_steps.optimizer import tables_of
+from node.demo.local_steps.optimizer import MUON_MOMENTUM, tables_of
 from node.system.hardware import MPS_REFUSAL
 from protocol.errors import SettingsError
 
@@ -21,10 +21,21 @@ INNERS = ("muon", "adamw")
 """Optimizers of the local steps of a group's matrices; all else moves by AdamW."""
 
 SETTINGS = (*RATES, "momentum_decay", "top_k", "value_bits")
-"""Settings of every group, equal on all ranks; with local steps "inner" too."""
+"""Settings of every group, equal on all ranks; those of LOCAL too."""
 
 DEFAULTS: Group = {"lr": 1.2e-2, "top_k": 192}
 """Defaults with local steps."""
+
+LOCAL: Group = {"inner": INNERS[0], "momentum": MUON_MOMENTUM}
+"""Settings that only local steps have, by default: the optimizer of matrices; the momentum of Muon,
+and the first decay of AdamW where that would be larger, which schedulers may cycle."""
+
+VERSION = 2
+"""Counts changes of what a saved state holds."""
+
+BEGINNING: Group = {"version": VERSION, "calls": 0, "reach": None, "fault": ""}
+"""What is saved with a group besides its settings, as it begins: steps since the last exchange; the
+sum of their rates, None before the first; the error that waits for the exchange."""
 
 _DEMO_ALONE: Group = {"momentum_decay": 0.999, "value_bits": 1}
 """Defaults of settings that count for nothing with local steps."""
@@ -77,22 +88,25 @@ def default_settings(
             f"got {chosen[names[0]]!r}: leave it out, or set local_steps=0"
         )
     settings = {**_DEMO_ALONE, **DEFAULTS, **chosen}
-    return {**settings, "weight_decay": weight_decay, "inner": "muon"}
+    return {**settings, "weight_decay": weight_decay, **LOCAL}
 
 
 def check_settings(group: Group, where: str = "") -> None:
     """`SettingsError` for settings outside their bounds; `where` ends the sentence."""
-    if missing := [name for name in SETTINGS if name not in group]:
+    expected = (*SETTINGS, *LOCAL) if "inner" in group else SETTINGS
+    if missing := [name for name in expected if name not in group]:
         raise SettingsError(f"expected the settings of DeMo, got a group without {missing}{where}")
     try:
         DemoSettings.among(group)
+        if not 0 <= float(group.get("momentum", 0)) < 1:
+            raise SettingsError(f"expected a momentum of 0 to below 1, got {group['momentum']}")
         for name in RATES:
             if not 0 <= float(group[name]) <= torch.finfo(torch.float32).max:
                 raise SettingsError(f"expected a finite {name} of at least 0, got {group[name]}")
     except SettingsError as error:
         raise SettingsError(f"{error}{where}") from None
     except (TypeError, ValueError, RuntimeError) as error:
-        got = {name: group[name] for name in SETTINGS}
+        got = {name: group[name] for name in (*SETTINGS, *LOCAL) if name in group}
         raise SettingsError(f"expected numbers as settings, got {got}{where}: {error}") from None
     for name, kept in REMOVED.items():
         if (found := group.get(name, kept)) != kept:
@@ -102,6 +116,15 @@ def check_settings(group: Group, where: str = "") -> None:
             )
     if (inner := group.get("inner", INNERS[0])) not in INNERS:
         raise SettingsError(f"expected inner of {' or '.join(INNERS)}, got {inner!r}{where}")
+
+
+def check_ordered(parameters: Any) -> None:
+    """`TypeError`, that of torch, for parameters in an order that another process does not have."""
+    if isinstance(parameters, set | frozenset):
+        raise TypeError(
+            "expected parameters in an order that all ranks and every later start have, got a "
+            f"{type(parameters).__name__}: give a list, or model.named_parameters()"
+        )
 
 
 def check_parameters(parameters: Sequence[Tensor], names: Sequence[str]) -> None:
@@ -165,7 +188,7 @@ def settings_lines(groups: Sequence[Group]) -> dict[str, str]:
     return {
         f"{name} of group {number}": _text(name, group[name])
         for number, group in enumerate(groups)
-        for name in (*SETTINGS, "inner")
+        for name in (*SETTINGS, *LOCAL)
         if name in group
     }
 

@@ -10,7 +10,7 @@ the parameter.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,10 +31,27 @@ from node.demo.optimizer.group import Group
 from node.demo.optimizer.places import Places, Stretch
 from node.demo.vote_sum import Contribution
 from protocol.codec.payload import PayloadShape
+from protocol.errors import SettingsError
 from protocol.limits import CHUNK_SIDE
+
+MOMENTUM = "momentum"
+"""Name in a parameter's state of its momentum: float32 [chunks, 64, 64], in coefficient space."""
+
+LINE = "line"
+"""Name of the momentum that small parameters share, float32 [chunks, 64, 64], in the state of the
+first of them."""
+
+PLACE = "place"
+"""Name of a parameter's place: int64, its first entry along that line or -1, and its shape."""
+
+ACCUMULATIONS = "accumulations"
+"""Name of the count of gradients that have entered the group's momentum: int64 [1]."""
 
 MASTER = "master"
 """Name of a parameter's master copy in its state."""
+
+MOVED = "moved"
+"""Name of the mark that a local step since the last exchange has moved a parameter: bool [1]."""
 
 INNER = ("momentum_buffer", "exp_avg", "exp_avg_sq", "step")
 """Names of the state of torch's Muon and AdamW, which make local steps, in a parameter's state."""
@@ -52,18 +69,16 @@ class Member:
         self.trained = tuple(trained)
         self.places = Places.of(self._parameters)
         device = self._parameters[self.trained[0]].device
-        self.engine = Engine(self.places.layout, DemoSettings.among(group), device)
+        self.engine = self._engine(device)
         self.masters = self._copied()
+        self.states = self._states()
+        """The state of each parameter, by index in the group: the tensors themselves."""
+        self._kinds = {index: _kind(each) for index, each in self._parameters.items()}
         sizes = (each.numel() * each.element_size() for each in self._parameters.values())
         self.trained_bytes = sum(sizes)
         """Bytes of the parameters, without master copies."""
         self._line: Tensor | None = None
         self._magnitude = 0.0
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        """The group's part of the state: the tensors themselves, not copies."""
-        return self.engine.state_dict()
 
     @property
     def gradients(self) -> dict[int, Tensor]:
@@ -81,31 +96,60 @@ class Member:
         settings = DemoSettings.among(self.group)
         return PayloadShape(self.places.layout.chunks, settings.top_k, settings.value_bits)
 
+    def _engine(self, device: torch.device) -> Engine:
+        return Engine(self.places.layout, DemoSettings.among(self.group), device)
+
     # ---- the state
 
-    def load(self, state: Mapping[str, Tensor], masters: Mapping[int, Tensor]) -> None:
-        """Take over a saved state and the master copies of some parameters."""
-        self.engine.load_state_dict({name: state[name] for name in STATE})
-        for index, master in masters.items():
-            if index in self.masters:
-                self.masters[index].copy_(master)
-
-    def carry_over(self, earlier: "Member") -> None:
-        """Go on from an earlier member of the same group, which had fewer parameters."""
-        for index in self.masters.keys() & earlier.masters.keys():
-            self.masters[index].copy_(earlier.masters[index])
-        momentum = torch.zeros_like(self.engine.momentum)
-        known_matrices = {matrix.name: matrix for matrix in earlier.places.layout.matrices}
+    def _states(self) -> dict[int, dict[str, Tensor]]:
+        starts, tensors = self.places.starts, self.engine.state_dict()
+        found = {
+            index: {
+                PLACE: torch.tensor([starts.get(index, -1), *shape], device="cpu"),
+                ACCUMULATIONS: tensors["accumulations"],
+            }
+            for index, shape in self.places.shapes.items()
+        }
         for matrix in self.places.layout.matrices:
-            if there_matrix := known_matrices.get(matrix.name):
-                there = slice(there_matrix.first, there_matrix.stop)
-                momentum[matrix.first : matrix.stop] = earlier.engine.momentum[there]
-        line = self._places_on(momentum.new_zeros(self.places.length(self.places.line)))
-        for index, values in earlier._places_on(earlier._line_momentum()).items():
-            line[index].copy_(values)
-        self._lay_line(momentum, torch.cat([*line.values()]) if line else None)
-        count = torch.tensor([earlier.engine.accumulations], device="cpu")
-        self.engine.load_state_dict({"momentum": momentum, "accumulations": count})
+            found[int(matrix.name)][MOMENTUM] = tensors["momentum"][matrix.first : matrix.stop]
+        if starts:
+            first = self.places.layout.matrix_chunks
+            found[self.places.line[0]][LINE] = tensors["momentum"][first:]
+        for index, master in self.masters.items():
+            found[index][MASTER] = master
+        return found
+
+    def load(self, states: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Take over copies of what `states` was, of parameters of the same shapes. Others begin
+        anew, and so does what a state lacks.
+        """
+        momentum, count = (self.engine.state_dict()[name] for name in STATE)
+        for matrix in self.places.layout.matrices:
+            if (kept := states.get(int(matrix.name), {}).get(MOMENTUM)) is not None:
+                momentum[matrix.first : matrix.stop] = kept
+        for state in states.values():
+            if LINE in state:
+                chunks = momentum[self.places.layout.matrix_chunks :]
+                self._load_line(chunks, state[LINE].to(chunks.device), _starts(states))
+            count.clamp_(min=int(state.get(ACCUMULATIONS, 0)))
+        for index, master in self.masters.items():
+            if (saved := states.get(index, {}).get(MASTER)) is not None:
+                master.copy_(saved)
+
+    def _load_line(self, chunks: Tensor, saved: Tensor, starts: Mapping[int, int]) -> None:
+        """Fill the momentum that small parameters share; `starts` are their places on the saved
+        one. It keeps its bits if they are the same.
+        """
+        if starts == self.places.starts:
+            chunks.copy_(saved)
+            return
+        entries = line_of_chunks(saved)
+        line = entries.new_zeros(self.places.length(self.places.line))
+        for index, start in self.places.starts.items():
+            if index in starts:
+                length = self.places.length([index])
+                line[start : start + length] = entries[starts[index] :][:length]
+        chunks.copy_(_chunks_of_line(line, len(chunks)))
 
     def digest(self) -> bytes:
         """SHA-256 of the bits of all trained parameters and their master copies."""
@@ -119,6 +163,18 @@ class Member:
         return digest.digest()
 
     # ---- a step
+
+    def require_as_before(self, name: Callable[[int], str]) -> None:
+        """`SettingsError` for a parameter that was converted, moved or resized since this group was
+        placed.
+        """
+        for index, kind in self._kinds.items():
+            if (got := _kind(self.group["params"][index])) != kind:
+                was, now = next((a, b) for a, b in zip(kind, got, strict=True) if a != b)
+                raise SettingsError(
+                    f"expected {name(index)} to stay {was}, as this optimizer has met it, got "
+                    f"{now}: convert a model before you make its optimizer, or make another one"
+                )
 
     def look(self, name: Callable[[int], str], scale: float) -> None:
         """Read this step's gradients, which a loss scaler has made `scale` times as large.
@@ -274,29 +330,35 @@ class Member:
             for index, piece in zip(stretch.indices, pieces, strict=True)
         }
 
-    # ---- the line
 
-    def _places_on(self, line: Tensor) -> dict[int, Tensor]:
-        """Flat views of a line as the parameters on it."""
-        lengths = [length for stretch in self.places.stretches for length in stretch.lengths]
-        return dict(zip(self.places.line, torch.split(line, lengths), strict=True))
+def line_of_chunks(chunks: Tensor) -> Tensor:
+    """Float64 [n]: what chunks [n, 64, 64] of small parameters hold, transformed back."""
+    strip, matrix = chunks.double(), dct_matrix(chunks.device).double()  # transposed: D G^T D^T
+    return (matrix.T @ strip @ matrix).transpose(1, 2).reshape(-1)
 
-    def _line_momentum(self) -> Tensor:
-        """Float32 [n]: the momentum of the parameters on the line, transformed back."""
-        first = self.places.layout.matrix_chunks
-        strip = self.engine.momentum[first:].double()  # transposed: D G^T D^T
-        matrix = dct_matrix(strip.device).double()
-        entries = (matrix.T @ strip @ matrix).transpose(1, 2).reshape(-1)
-        return entries[: self.places.length(self.places.line)].float()
 
-    def _lay_line(self, momentum: Tensor, line: Tensor | None) -> None:
-        """Transform a line into the momentum's chunks behind those of the matrices."""
-        if line is not None:
-            chunks = momentum[self.places.layout.matrix_chunks :]
-            strip = torch.zeros(chunks.shape, dtype=torch.float64, device=line.device)
-            strip.view(-1)[: len(line)] = line
-            matrix = dct_matrix(line.device).double()
-            chunks.copy_(matrix @ strip.view(-1, CHUNK_SIDE, CHUNK_SIDE).transpose(1, 2) @ matrix.T)
+def _chunks_of_line(line: Tensor, count: int) -> Tensor:
+    """Float64 [count, 64, 64]: the inverse of `line_of_chunks`, zeros behind the line's end."""
+    strip = line.new_zeros(count, CHUNK_SIDE, CHUNK_SIDE)
+    strip.view(-1)[: len(line)] = line
+    matrix = dct_matrix(line.device).double()
+    return matrix @ strip.transpose(1, 2) @ matrix.T
+
+
+def _starts(states: Mapping[int, Mapping[str, Tensor]]) -> dict[int, int]:
+    """Places of parameters on the line that they share, by their states."""
+    found = {index: int(state[PLACE][0]) for index, state in states.items() if PLACE in state}
+    return {index: start for index, start in found.items() if start >= 0}
+
+
+def shape_of(state: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """The shape of the parameter that had this state."""
+    return tuple(state[PLACE].tolist()[1:])
+
+
+def _kind(parameter: Tensor) -> tuple[object, ...]:
+    """What a parameter keeps while it is trained."""
+    return parameter.dtype, parameter.device, parameter.shape
 
 
 def bits(tensor: Tensor) -> Any:
@@ -313,8 +375,3 @@ def _follow(master: Tensor, parameter: Tensor) -> Tensor:
     """The master copy, in place, with the parameter's entries where something else set them."""
     stale = master.to(parameter.dtype) != parameter.detach()
     return master.copy_(torch.where(stale, parameter.detach().float(), master))
-
-
-def group_tensors(state: Mapping[str, Any]) -> Iterator[str]:
-    """Names in a parameter's state that belong to its whole group."""
-    return (name for name in state if name in STATE)

@@ -1,7 +1,7 @@
 """The groups of an optimizer as its steps find them, and what ranks compare of them."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from node.demo.optimizer.agreement import DIGEST_BYTES
 from node.demo.optimizer.group import (
     Group,
     check_parameters,
+    check_precision,
     check_settings,
     is_trained,
     label,
@@ -20,7 +21,7 @@ from node.demo.optimizer.group import (
     structure_lines,
 )
 from node.demo.optimizer.local_member import LocalMember
-from node.demo.optimizer.member import INNER, MASTER, Member, bits, group_tensors
+from node.demo.optimizer.member import LINE, MASTER, Member, bits
 
 CHECKED_BYTES = 64 * 1024
 """Bytes of parameters for each step between two comparisons, if the user does not choose: a tenth
@@ -81,8 +82,11 @@ class Placement:
             check_settings(group, f" in group {number}" if several else "")
         self._place()
         for number, placed in enumerate(self._placed):
-            if placed.member and scale is not None:
-                placed.member.look(partial(label, self._groups, number), scale)
+            if placed.member:
+                name = partial(label, self._groups, number)
+                placed.member.require_as_before(name)
+                if scale is not None:
+                    placed.member.look(name, scale)
 
     # ---- local steps
 
@@ -167,55 +171,42 @@ class Placement:
             found = [index for index in idle if self._takes_part(group["params"][index])]
             if before is None or found or self._is_reset(before, group):
                 trained = tuple(sorted([*(before.trained if before else ()), *found]))
-                earlier = before.member if before and not self._is_reset(before, group) else None
                 lines = dict(structure_lines(number, group, trained))
                 digest = hashlib.sha256(repr(lines).encode()).digest()
-                member = self._member(number, trained, earlier) if trained else None
+                member = self._member(number, trained) if trained else None
                 others = tuple(sorted({*range(len(group["params"]))} - {*trained}))
                 self._placed[number : number + 1] = [_Placed(trained, others, digest, member)]
 
     def _is_reset(self, placed: _Placed, group: Group) -> bool:
-        """Whether the user has taken this group's momentum out of the state, or put another in."""
+        """Whether the user has taken this group's tensors out of the state, or put others in."""
         if placed.member is None:
             return False
-        found = self._state.get(group["params"][placed.trained[0]], {}).get("momentum")
-        return found is not placed.member.engine.momentum
+        return any(
+            self._state.get(group["params"][index], {}).get(name) is not tensor
+            for index, own in placed.member.states.items()
+            for name, tensor in own.items()
+        )
 
     def _takes_part(self, parameter: Tensor) -> bool:
         return is_trained(parameter) or (parameter in self._state and parameter.numel() > 0)
 
-    def _member(self, number: int, trained: tuple[int, ...], earlier: Member | None) -> Member:
-        """A group at work, whose tensors are, and stay, those in `state`: a master copy in that of
-        its parameter, the others in that of the first trained parameter.
-        """
+    def _member(self, number: int, trained: tuple[int, ...]) -> Member:
+        """A group at work, whose tensors are, and stay, those in `state`."""
         group = self._groups[number]
         params: Sequence[Tensor] = group["params"]
         names = [label(self._groups, number, index) for index in trained]
         check_parameters([params[index] for index in trained], names)
+        if "inner" in group:
+            check_precision([params[index] for index in trained], names)
         member = (LocalMember if "inner" in group else Member)(group, trained)
-        first = params[trained[0]]
-        if earlier:
-            member.carry_over(earlier)
-        elif found := self._state.get(first):
-            states = {index: self._state.get(params[index], {}) for index in trained}
-            masters = {index: each[MASTER] for index, each in states.items() if MASTER in each}
-            member.load(found, masters)
-            if isinstance(member, LocalMember):
-                member.load_inner({index: _only(INNER, each) for index, each in states.items()})
-        for index, parameter in enumerate(params):
-            if index in trained or (parameter.requires_grad and parameter in self._state):
-                for name in list(group_tensors(self._state[parameter])):
-                    del self._state[parameter][name]
-        for index, master in member.masters.items():
-            self._state[params[index]][MASTER] = master
-        self._state[first].update(member.tensors)
+        member.load({index: self._state.get(params[index], {}) for index in trained})
+        for index, tensors in member.states.items():
+            state = self._state[params[index]]
+            state.pop(LINE, None)  # another parameter may be the first on the line now
+            state.update(tensors)
         return member
 
     def _parameters(self) -> Iterator[tuple[int, int, Tensor]]:
         for number, group in enumerate(self._groups):
             for index, parameter in enumerate(group["params"]):
                 yield number, index, parameter
-
-
-def _only(names: Collection[str], state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: state[name] for name in names if name in state}

@@ -7,7 +7,7 @@ long lines, one for each dtype.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import prod
 
 import torch
@@ -71,6 +71,12 @@ class Places:
             | {stretch.name: (stretch.stop - stretch.start,) for stretch in stretches}
         )
         return cls(shapes, matrices, tuple(stretches), layout)
+
+    @property
+    def starts(self) -> dict[int, int]:
+        """First entries of those that lie end to end, counted along the line."""
+        lengths = [length for stretch in self.stretches for length in stretch.lengths]
+        return dict(zip(self.line, accumulate(lengths, initial=0), strict=False))
 
     @property
     def line(self) -> list[int]:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from node.demo.chunks import ChunkLayout
+from node.demo.engine import GradientError
 from node.demo.local_steps.aggregate import Movement, apply, code_max
 from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.local_steps.residual import Residual
@@ -193,37 +194,135 @@ def test_a_round_is_the_exact_path_of_a_node() -> None:
             assert torch.equal(each, committed[name]), name
 
 
-def test_a_saved_state_goes_on_with_the_same_bits() -> None:
-    one, other = local(0), local(0)
-    for _ in range(2 * H):
-        one.step()
-    other.model.load_state_dict(deepcopy(one.model.state_dict()))
-    other.optimizer.load_state_dict(deepcopy(one.optimizer.state_dict()))
-    other._samples.set_state(one._samples.get_state())
-    for _ in range(2 * H):
-        one.step()
-        other.step()
-        assert one.digest() == other.digest()
-
-
-def test_a_closure_that_fails_within_a_round_undoes_it_at_the_exchange() -> None:
+def test_an_error_is_raised_at_once_in_a_process_alone_and_undoes_the_round() -> None:
     mine = local(0)
     for _ in range(H):
         mine.step()
     before = mine.digest()
-    mine.step()
-    assert mine.digest() != before
 
     def fails() -> float:
         raise OSError("no more samples")
 
-    for _ in range(H - 1):  # where it fails, and at the exchange
-        with pytest.raises(OSError, match="no more samples"):
-            mine.optimizer.step(fails)
+    mine.step()
+    with pytest.raises(OSError, match="no more samples"):
+        mine.optimizer.step(fails)
+    assert mine.digest() == before
+    mine.step()
+    mine.backward()
+    mine.weight.grad[0, 0] = torch.nan  # type: ignore[index]
+    with pytest.raises(GradientError, match=r"got 0\.weight with entries NaN"):
+        mine.optimizer.step()
     assert mine.digest() == before
     for _ in range(H):
         mine.step()
     assert mine.digest() != before
+
+
+def test_a_layer_that_is_frozen_later_moves_no_more_and_does_not_decay() -> None:
+    mine = local(0, weight_decay=0.1)
+    for _ in range(2 * H):
+        mine.step()
+    mine.model[0].requires_grad_(False)
+    before = [each.detach().clone() for each in mine.model.parameters()]
+    for _ in range(2 * H):
+        mine.step()
+    moved = [
+        not torch.equal(each, old)
+        for each, old in zip(mine.model.parameters(), before, strict=True)
+    ]
+    assert moved == [False, False, True, True]
+
+
+def test_a_layer_that_rests_may_be_set_between_two_exchanges() -> None:
+    mine = local(0)
+    for _ in range(H):
+        mine.step()
+    mine.model[0].requires_grad_(False)
+    mine.step()
+    with torch.no_grad():
+        mine.weight.fill_(9.0)
+    for _ in range(2 * H):
+        mine.step()
+    assert mine.weight.eq(9.0).all()
+
+
+@pytest.mark.parametrize("local_steps", [0, H])
+def test_weight_decay_leaves_a_parameter_without_gradients_alone(local_steps: int) -> None:
+    mine = local(0, local_steps=local_steps, weight_decay=0.1)
+    idle = [torch.nn.Parameter(torch.ones(shape)) for shape in ((64, 64), (9,))]
+    mine.optimizer.add_param_group({"params": [("a", idle[0]), ("b", idle[1])]})
+    for _ in range(2 * H):
+        mine.step()
+    assert all(each.eq(1).all() for each in idle)
+
+
+@pytest.mark.parametrize("local_steps", [0, H])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_changes_no_bit(dtype: torch.dtype, local_steps: int) -> None:
+    around, plain = (local(0, local_steps=local_steps) for _ in range(2))
+    for _ in range(2 * H):
+        around.backward()
+        torch.set_default_dtype(dtype)
+        try:
+            around.optimizer.step()
+        finally:
+            torch.set_default_dtype(torch.float32)
+        plain.step()
+        assert around.digest() == plain.digest()
+
+
+@pytest.mark.parametrize("local_steps", [0, H])
+def test_a_model_that_is_converted_later_is_refused_with_both_dtypes(local_steps: int) -> None:
+    mine = local(0, local_steps=local_steps)
+    mine.step()
+    mine.model.to(torch.bfloat16)
+    mine.optimizer.zero_grad()
+    with pytest.raises(
+        SettingsError, match=r"0\.weight to stay torch\.float32.*, got torch\.bfloat16: convert a"
+    ):
+        mine.optimizer.step()
+    early = local(0)
+    early.model.to(torch.bfloat16)
+    with pytest.raises(SettingsError, match=r"float32 parameters with local_steps, got .*bfloat16"):
+        early.optimizer.step()
+
+
+def cycled(optimizer: DeMo, which: str) -> Any:
+    if which == "one":
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=9)
+    return torch.optim.lr_scheduler.CyclicLR(optimizer, 0.001, 0.01, step_size_up=4)
+
+
+@pytest.mark.parametrize("which", ["one", "cyclic"])
+def test_a_schedule_that_cycles_momentum_reaches_muon_and_adamw(which: str) -> None:
+    mine = local(0)
+    schedule, seen = cycled(mine.optimizer, which), []
+    for _ in range(8):
+        mine.step()
+        (member,) = mine.optimizer._placement.local_members
+        muon, adamw = (each.param_groups[0] for each in member._inner._optimizers)
+        seen.append((mine.group["momentum"], muon["momentum"], adamw["betas"]))
+        schedule.step()
+    momenta = [momentum for momentum, _, _ in seen]
+    assert len({*momenta}) > 4
+    assert [muon for _, muon, _ in seen] == momenta
+    assert [betas for _, _, betas in seen] == [(min(each, 0.9), 0.99) for each in momenta]
+
+
+def test_a_cycle_of_momentum_changes_the_steps_and_has_bounds() -> None:
+    mine, other = local(0), local(0)
+    other.group["momentum"] = 0.5
+    mine.step()
+    other.step()
+    mine.step()
+    other.step()
+    assert mine.digest() != other.digest()
+    other.group["momentum"] = 1.0
+    with pytest.raises(SettingsError, match="expected a momentum of 0 to below 1, got 1"):
+        other.step()
+    every = torch.nn.Linear(64, 64)
+    with pytest.raises(ValueError, match="cycle_momentum"):
+        cycled(DeMo(every.parameters(), local_steps=0), "one")
 
 
 def test_parameters_that_somebody_sets_between_rounds_are_where_the_next_begins() -> None:

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from node.demo.engine import GradientError
 from node.demo.optimizer import DeMo
+from node.demo.optimizer.member import line_of_chunks
 from protocol.codec import payload
 from protocol.errors import SettingsError
 from tests.node.demo.every_step import every_step
@@ -188,26 +189,22 @@ def test_a_parameter_may_be_unfrozen_and_the_others_keep_what_they_have() -> Non
     for seed in range(3):
         give(params[2:], seed)
         optimizer.step()
-    (before,) = optimizer._placement.members
-    line = before._line_momentum()
-    momentum = optimizer.state[params[2]]["momentum"].clone()
+    kept = copy.deepcopy([dict(optimizer.state[each]) for each in params[2:]])
     for index in (0, 1):
         params[index].requires_grad_(True)
-    optimizer.step()  # places all of them; those two have no gradient yet
-    (after,) = optimizer._placement.members
-    assert after is not before
-    assert after.engine.accumulations == 4
-    assert set(optimizer.state[params[2]]) == set()
-    kept = optimizer.state[params[0]]["momentum"]
-    assert len(kept) == 1 + len(momentum)
+    optimizer.zero_grad()
+    optimizer.step()  # places all of them; none has a gradient
+    state = optimizer.state
+    assert all(each["accumulations"] == 3 for each in state.values())
+    assert torch.equal(state[params[2]]["momentum"], kept[0]["momentum"])
+    assert "line" not in state[params[3]]  # params[1] is the first of the small ones now
+    line, old = (line_of_chunks(each["line"]) for each in (state[params[1]], kept[1]))
+    torch.testing.assert_close(line[7:31], old[:24], rtol=1e-4, atol=1e-5)
+    assert not line[:7].abs().gt(1e-5).any()
+    assert not state[params[0]]["momentum"].any()
     give(params, 9)
     optimizer.step()
-    # the carrying over by itself, without the steps that followed
-    again = type(after)(optimizer.param_groups[0], range(5))
-    again.carry_over(before)
-    assert torch.equal(again.engine.momentum[1:3], before.engine.momentum[:2])
-    torch.testing.assert_close(again._line_momentum()[7:], line, rtol=1e-4, atol=1e-5)
-    assert not again._line_momentum()[:7].abs().gt(1e-5).any()
+    assert all(each["accumulations"] == 4 for each in state.values())
 
 
 def test_a_parameter_may_be_frozen_for_a_while() -> None:
@@ -216,11 +213,11 @@ def test_a_parameter_may_be_frozen_for_a_while() -> None:
     give(params)
     optimizer.step()
     params[1].requires_grad_(False).grad = None
-    before, momentum = params[1].detach().clone(), optimizer.state[params[0]]["momentum"][1].clone()
+    before, momentum = params[1].detach().clone(), optimizer.state[params[1]]["momentum"].clone()
     params[0].grad = torch.randn(64, 64)
     optimizer.step()
     assert torch.equal(params[1], before)
-    assert torch.equal(optimizer.state[params[0]]["momentum"][1], momentum)
+    assert torch.equal(optimizer.state[params[1]]["momentum"], momentum)
 
 
 def test_a_frozen_parameter_may_be_of_any_dtype_and_a_trained_one_not() -> None:
@@ -311,8 +308,7 @@ def test_the_state_of_another_optimizer_is_refused_with_what_it_is(stepped: bool
         give(params)
         other.step()
     before = copy.deepcopy(mine.optimizer.state_dict())
-    said = r"\['exp_avg', 'exp_avg_sq', 'step'\]: another optimizer" if stepped else "without"
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=r"of DeMo, got a group without \['momentum_decay'"):
         mine.optimizer.load_state_dict(other.state_dict())
     assert mine.optimizer.state_dict()["param_groups"] == before["param_groups"]
     assert torch.equal(
@@ -326,7 +322,9 @@ def test_the_state_of_other_shapes_is_refused() -> None:
     for params, optimizer in zip((first, second), optimizers, strict=True):
         give(params)
         optimizer.step()
-    with pytest.raises(ValueError, match="a momentum of 2 chunks for group 0, got 4: the saved"):
+    with pytest.raises(
+        ValueError, match=r"of parameter 0 with shape \(64, 64\), got one with shape \(128, 64\)"
+    ):
         optimizers[0].load_state_dict(optimizers[1].state_dict())
 
 
