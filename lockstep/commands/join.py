@@ -28,6 +28,7 @@ from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
 from lockstep.volunteer import measured
+from lockstep.volunteer.anew import begins_anew
 from lockstep.volunteer.consent import ask_once, has_agreed, somebody_is_there, terms
 from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.limits import Limits, limits_text
@@ -108,7 +109,8 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     settings = replace(settings, directory=place, name=name)
     options = replace(options, directory=place)
     asks = not (home.only or options.follow_parent)
-    with claimed(place, Owner("node", info.run_id, info.spec.name)):
+    owner = Owner("node", info.run_id, info.spec.name)
+    with begins_anew(place, info.run_id), claimed(place, owner):
         key = _own_key(home)
         if over := _at_the_door(link.with_token(settings.token), info, key, place):
             messages.print(over, soft_wrap=True)
