@@ -194,10 +194,13 @@ class Trainer:
         return work
 
     async def _save_what_is_whole(self) -> None:
-        """Save the state after a pass failed, if the device still gives it away."""
+        """Save the state after a pass failed, if the device still gives it away; nothing more is
+        trained.
+        """
+        position = replace(self.position, unsaved_rounds=self._recovery.unsaved_rounds)
         try:
             with device_errors():
-                await asyncio.to_thread(self._context.save, self.position)
+                await asyncio.to_thread(self._context.save, position)
         except (DeviceError, StorageError) as error:
             log.warning("goes on from an older state", extra={"reason": str(error)})
 

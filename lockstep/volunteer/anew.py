@@ -16,9 +16,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from lockstep.console import messages
+from node.settings import NodeSettings
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.errors import DeviceError
 from protocol.ids import RunId
@@ -43,16 +45,21 @@ class DeviceFailures(RunNote):
 
 
 @contextmanager
-def begins_anew(place: Path, run_id: RunId) -> Iterator[None]:
+def begins_anew(settings: NodeSettings, run_id: RunId) -> Iterator[NodeSettings]:
     """Puts a new process of the same command in the place of this one when a device fails in the
     block; `DeviceError` when that was the third time in an hour. A process that began so waits for
     the rest of its pause first.
+
+    Yields the settings to work with: those given, but no CPU stands in for a card that failed.
     """
+    place = settings.directory
     failed_s = _failures(place, run_id).at_s
     if 0 < len(failed_s) <= len(PAUSES_S):
         time.sleep(max(0.0, failed_s[-1] + PAUSES_S[len(failed_s) - 1] - time.time()))
+    if failed_s and settings.device == "auto":
+        settings = replace(settings, device="cuda")
     try:
-        yield
+        yield settings
     except DeviceError as error:
         failures = _failures(place, run_id)
         failures.at_s += (time.time(),)

@@ -64,7 +64,8 @@ def choose_devices(wanted: str) -> tuple[torch.device, ...]:
 def choose_device(wanted: str) -> torch.device:
     """The device of that name; "auto" takes the first CUDA device, else the CPU.
 
-    Raises `SettingsError` for one that is not there.
+    Raises `SettingsError` for one that is not there, `DeviceError` where torch could use a GPU and
+    finds none.
     """
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -78,10 +79,11 @@ def choose_device(wanted: str) -> torch.device:
         raise SettingsError(f"device: {MPS_REFUSAL}; leave --device out, and the CPU trains")
     if device.type not in ("cpu", "cuda"):
         raise SettingsError(f"device: expected cpu, cuda, cuda:N or auto, found {wanted!r}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(
-            f"device: {wanted} asked for, found {torch.cuda.device_count()} CUDA devices"
-        )
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and not count and (torch.version.cuda or torch.version.hip):
+        raise DeviceError(f"the device failed: {wanted} asked for, and torch finds no GPU")
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise SettingsError(f"device: {wanted} asked for, found {count} CUDA devices")
     return device
 
 

@@ -20,6 +20,7 @@ def fail() -> None:
 
     def failing(passes: Any, status: NodeStatus) -> bool:
         if status.rounds_counted:
+            print("counted before it failed", flush=True)
             raise torch.AcceleratorError(
                 "CUDA error: unknown error\nCUDA kernel errors might be asynchronously reported at "
                 "some other API call, so the stacktrace below might be incorrect."

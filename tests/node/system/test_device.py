@@ -7,8 +7,14 @@ import pytest
 import torch
 
 from node.system import device as module
-from node.system.device import crowded, device_errors, device_failure, free_memory_bytes
-from protocol.errors import DeviceError
+from node.system.device import (
+    choose_device,
+    crowded,
+    device_errors,
+    device_failure,
+    free_memory_bytes,
+)
+from protocol.errors import DeviceError, SettingsError
 
 CPU = torch.device("cpu")
 
@@ -138,3 +144,18 @@ def test_a_gpu_is_crowded_where_others_hold_more_than_this_process(
     monkeypatch.setattr(module, "memory_share", lambda _: share)
     assert crowded(torch.device("cuda")) == is_crowded
     assert not crowded(CPU)
+
+
+def test_a_gpu_that_is_gone_is_a_failure_and_one_that_torch_cannot_use_a_wrong_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.version, "hip", None)
+    for built_for, kind in (("12.8", DeviceError), (None, SettingsError)):
+        monkeypatch.setattr(torch.version, "cuda", built_for)
+        with pytest.raises(kind, match="cuda asked for"):
+            choose_device("cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    with pytest.raises(SettingsError, match="cuda:1 asked for, found 1 CUDA devices"):
+        choose_device("cuda:1")
