@@ -46,7 +46,14 @@ from node.settings import NodeSettings
 from node.status import NodeStatus, registry
 from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
-from node.system.device import choose_devices, describe, facts, limit_memory, use_threads
+from node.system.device import (
+    choose_devices,
+    describe,
+    device_errors,
+    facts,
+    limit_memory,
+    use_threads,
+)
 from node.system.downlink import Downlink
 from node.system.duty_cycle import DutyKeeper
 from node.system.hardware import unused
@@ -56,7 +63,7 @@ from node.trainer import Trainer
 from node.transports.base import Transport
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
-from protocol.errors import LocalProtocolError, SettingsError
+from protocol.errors import DeviceError, LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
 from protocol.run_info import RunInfo
@@ -125,8 +132,13 @@ class NodeProcess:
         """Everything up to the point where rounds can come.
 
         Raises `UnavailableError` when no coordinator has ever answered at the address,
-        `VersionError`, `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`.
+        `VersionError`, `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`,
+        `DeviceError`.
         """
+        with device_errors():
+            await self._start()
+
+    async def _start(self) -> None:
         settings, status = self._settings, self._status
         status.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.calls.fetch_run)
@@ -217,8 +229,8 @@ class NodeProcess:
         """Train until the run is finished or the node is told to leave; returns the reason in
         words.
 
-        Raises `RefusedError` and `DivergedError`; the node waits for anything else of the
-        network.
+        Raises `RefusedError`, `DivergedError`, and `DeviceError` after a goodbye, so that nobody
+        waits for this node; it waits for anything else of the network.
         """
         parts = self.started
         line = self._client, parts.info, parts.hello, parts.trainer.inbox, parts.transports
@@ -236,9 +248,13 @@ class NodeProcess:
             for task in (session, charging, failing):
                 if task.done():
                     task.result()
-            reason = await training
-            self._status.phase = "saves its state"
-            await self._finish(parts, reason)
+            with device_errors():
+                reason = await training
+                self._status.phase = "saves its state"
+                await self._finish(parts, reason)
+        except DeviceError as error:
+            await self._say_goodbye(str(error))
+            raise
         finally:
             training.cancel()
             session.cancel()
@@ -346,5 +362,8 @@ class NodeProcess:
         await asyncio.to_thread(parts.requests.publisher.save, checkpoint, position.head_round)
         self._status.phase = "completes what it was asked for: a validation loss, a checkpoint"
         await parts.requests.finish()
+        await self._say_goodbye(reason)
+
+    async def _say_goodbye(self, reason: str) -> None:
         self._client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))
         await self._client.flush(GOODBYE_S)

@@ -21,7 +21,13 @@ from node.model.training import TrainingModel
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.settings import NodeSettings
-from node.system.device import choose_devices, free_memory_bytes, limit_memory, use_threads
+from node.system.device import (
+    choose_devices,
+    device_errors,
+    free_memory_bytes,
+    limit_memory,
+    use_threads,
+)
 from protocol.ids import PeerId
 from protocol.run_info import RunInfo
 
@@ -58,13 +64,14 @@ def rehearse(
     with that of the settings. `memory_bytes` is the memory that the run may take, 0: all that is
     free. Blocks for some seconds.
 
-    Raises `SettingsError` when the run cannot be trained here.
+    Raises `SettingsError` when the run cannot be trained here, `DeviceError` when a device fails.
     """
     use_threads(settings.threads)
     devices = choose_devices(settings.device)
     limit_memory(devices, settings.gpu_memory)
     try:
-        return _rehearsed(settings, info, devices, memory_bytes if finds else None)
+        with device_errors():
+            return _rehearsed(settings, info, devices, memory_bytes if finds else None)
     finally:
         gc.collect()
         if devices[0].type == "cuda":
@@ -118,7 +125,7 @@ def _found(trainee: TrainingModel, info: RunInfo, room: Room) -> tuple[int, str]
 def _tried(trainee: TrainingModel, info: RunInfo, samples: int) -> Trial | None:
     """A pass with `samples` on each device; None when it does not fit a device's memory.
 
-    Raises `SettingsError` when not even one sample fits.
+    Raises what `TrainingModel.in_memory` raises when not even one sample fits.
     """
     trainee.micro_batch_max = samples
     tokens = _tokens(trainee, info, samples * (1 + len(trainee.twins)))

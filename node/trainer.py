@@ -43,8 +43,10 @@ from node.round.events import LogPosition
 from node.round.inbox import Inbox
 from node.round.own_payloads import OwnPayloads
 from node.round.pending import PendingRounds
+from node.system.device import device_errors
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
+from protocol.errors import DeviceError, StorageError
 from protocol.ids import Digest
 
 log = logging.getLogger("lockstep.node")
@@ -183,9 +185,24 @@ class Trainer:
         await context.state_requests.borrow_time(opened.bell_ms - context.client.now_ms())
         started_ms = context.client.now_ms()
         before = self._pending.of(opened.round - 1)
-        work = await train_round(context, opened, before, self._settle_early)
+        try:
+            work = await train_round(context, opened, before, self._settle_early)
+        except DeviceError:
+            await self._save_what_is_whole()
+            raise
         self._compute_ms = max(1, context.client.now_ms() - started_ms)
         return work
+
+    async def _save_what_is_whole(self) -> None:
+        """Save the state after a pass failed, if the device still gives it away; nothing more is
+        trained.
+        """
+        position = replace(self.position, unsaved_rounds=self._recovery.unsaved_rounds)
+        try:
+            with device_errors():
+                await asyncio.to_thread(self._context.save, position)
+        except (DeviceError, StorageError) as error:
+            log.warning("goes on from an older state", extra={"reason": str(error)})
 
     async def _settle_early(self, left_ms: int) -> bool:
         """Between two passes: settle the round in front if everything for it is here."""

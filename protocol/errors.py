@@ -42,6 +42,12 @@ class StorageError(LockstepError):
     """A disk is full, read-only or damaged."""
 
 
+class DeviceError(LockstepError):
+    """A device of this machine failed while it computed: a graphics card, its driver, its
+    memory.
+    """
+
+
 class AddressInUseError(LockstepError):
     """A port that was asked for belongs to another process."""
 

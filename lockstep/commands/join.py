@@ -28,6 +28,7 @@ from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
 from lockstep.volunteer import measured
+from lockstep.volunteer.anew import begins_anew
 from lockstep.volunteer.consent import ask_once, has_agreed, somebody_is_there, terms
 from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.limits import Limits, limits_text
@@ -108,14 +109,15 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     settings = replace(settings, directory=place, name=name)
     options = replace(options, directory=place)
     asks = not (home.only or options.follow_parent)
-    with claimed(place, Owner("node", info.run_id, info.spec.name)):
+    owner = Owner("node", info.run_id, info.spec.name)
+    with begins_anew(settings, info.run_id) as chosen, claimed(place, owner):
         key = _own_key(home)
         if over := _at_the_door(link.with_token(settings.token), info, key, place):
             messages.print(over, soft_wrap=True)
             return
         if asks and not (wishes.yes or has_agreed(place) or somebody_is_there()):
             _agreed(settings, info, wishes, None)  # it says what to add, and nothing is measured
-        settings, seen = _measured(settings, info, wishes, shown=asks)
+        settings, seen = _measured(chosen, info, wishes, shown=asks)
         if asks and not _agreed(settings, info, wishes, seen):
             messages.print("nothing was started; the same command asks again", soft_wrap=True)
             return

@@ -29,7 +29,8 @@ from torch.nn.functional import cross_entropy
 
 from node.model.build import asks_for_balance, balance_weight, named_parameters_once
 from node.model.embedding import add_rows_in_place
-from protocol.errors import LocalProtocolError, SettingsError
+from node.system.device import crowded
+from protocol.errors import DeviceError, LocalProtocolError, SettingsError
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class TrainingModel:
         self.twins: tuple[TrainingModel, ...] = ()
         """The same model on this machine's other devices, for gradients alone."""
         self._threads: ThreadPoolExecutor | None = None
-        self._has_moved = True
+        self._has_moved, self._has_fitted = True, False
 
     def spread(self, others: Sequence[torch.device]) -> None:
         """Train on these devices too; one may be named twice."""
@@ -222,10 +223,15 @@ class TrainingModel:
     def in_memory(self, attempt: Callable[[], _Result]) -> _Result:
         """The result of `attempt`, made again with smaller micro-batches as long as it runs out of
         memory.
+
+        Raises `SettingsError` when one sample does not fit, `DeviceError` when it would if other
+        programs had not taken the memory.
         """
         while True:
             try:
-                return attempt()
+                result = attempt()
+                self._has_fitted = True
+                return result
             except torch.OutOfMemoryError as error:
                 problem = str(error)
             # Out here the error is gone, whose traceback held on to the tensors of the failed pass.
@@ -233,6 +239,9 @@ class TrainingModel:
 
     def _halve(self, problem: str) -> None:
         if self.micro_batch_max == 1:
+            if self._has_fitted or crowded(self.device):
+                took = f"other programs took the memory of {self.device}"
+                raise DeviceError(f"{took}: {problem[:200]}")
             raise SettingsError(
                 f"one sample does not fit the memory of {self.device}: {problem[:200]}; expected a "
                 "device with "
@@ -261,9 +270,7 @@ class GradientAccumulation:
         self._begin()
 
     def next(self) -> bool:
-        """Make one pass; False when no sample is left. Raises `SettingsError` when not even one
-        sample fits the device's memory.
-        """
+        """Make one pass; False when no sample is left. Raises what `in_memory` raises."""
         return self._trainee.in_memory(self._pass)
 
     def finish(self) -> RoundWork:

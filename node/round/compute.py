@@ -23,6 +23,7 @@ from node.model.training import RoundWork
 from node.replica.position import Pending
 from node.round.context import Passes, RoundContext
 from node.status import NodeStatus
+from node.system.device import device_errors
 from protocol import wire_pb2 as wire
 from protocol.errors import UnavailableError
 
@@ -42,6 +43,8 @@ async def train_round(
     this one, if this node announced it.
     `settle(left_ms)` is asked between two passes, with the time that is left, and returns whether
     it applied or reclaimed that round. Between passes the node rests as its duty cycle asks.
+
+    Raises `DeviceError` when a device fails in a pass: what was applied before is whole.
     """
     replica, duty = context.replica, context.duty
     if opened.only_mixes:
@@ -53,7 +56,7 @@ async def train_round(
     passes = await duty.compute(replica.begin, batches, pending, rate_bits)
     leased, late, cut = sum(share.count for share in opened.shares), 0, False
     began_ms, made, trained = context.client.now_ms(), 0, 0
-    while await duty.make_pass(_next, passes, context.status):
+    while await _made(context, passes):
         if not context.info.spec.algorithm.moves:  # else a pass is a local step as well
             context.status.passes.note(passes.samples - trained, duty.pass_s)
         made, trained = made + 1, passes.samples
@@ -109,6 +112,12 @@ def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:
         for first in range(share.first, share.first + share.count, size):
             count = min(size, share.first + share.count - first)
             yield context.corpus.batch(first, count, spec.data.sequence_length, spec.seed)
+
+
+async def _made(context: RoundContext, passes: Passes) -> bool:
+    """Make one pass, as `_next` does; `DeviceError` when a device fails."""
+    with device_errors():
+        return await context.duty.make_pass(_next, passes, context.status)
 
 
 def _next(passes: Passes, status: NodeStatus) -> bool:

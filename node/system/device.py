@@ -1,14 +1,25 @@
-"""Chooses the device that this machine computes on."""
+"""Chooses the device that this machine computes on, and tells when it fails.
+
+    a CUDA or HIP error, no GPU any more   it failed: lost, reset, too hot
+    out of memory                          it failed: other programs took the memory
+    an error about what a program asks     a bug, which another start would only repeat
+    anything else                          as it is
+
+A model that is too large for a device is told in `node.model.training`, where passes are tried.
+"""
 
 import os
 import platform
+import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from node.system.hardware import MPS_REFUSAL, Facts, gpu_name
-from protocol.errors import SettingsError
+from protocol.errors import DeviceError, SettingsError
 
 NVIDIA = Path("/proc/driver/nvidia/version")
 AMD = Path("/dev/kfd")
@@ -16,6 +27,19 @@ AMD = Path("/dev/kfd")
 
 _shares = dict[int, float]()
 """Parts of the memory of GPUs that this process may take, where they are limited."""
+
+_FAILED = re.compile(
+    r"(CUDA|HIP|MPS|cuDNN|Triton)( driver| unknown| backend)? ([Ee]rror|out of memory)"
+    r"|miopenStatus|No (CUDA|HIP) GPUs are available|Unexpected error from \w+GetDeviceCount"
+)
+"""Beginning of the words of torch, or of a library below it, when a device fails."""
+
+_OWN_FAULT = re.compile(
+    r"device-side assert|invalid (?!device context|program counter)|image is invalid"
+    r"|no kernel image|unsupported toolchain|symbol not found|not supported|too many resources"
+    r"|misaligned|NOT_SUPPORTED|INVALID_VALUE|BAD_PARAM|ARCH_MISMATCH",
+)
+"""Words of a device about what a program asks of it."""
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
@@ -40,7 +64,8 @@ def choose_devices(wanted: str) -> tuple[torch.device, ...]:
 def choose_device(wanted: str) -> torch.device:
     """The device of that name; "auto" takes the first CUDA device, else the CPU.
 
-    Raises `SettingsError` for one that is not there.
+    Raises `SettingsError` for one that is not there, `DeviceError` where torch could use a GPU and
+    finds none.
     """
     if wanted == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -54,11 +79,35 @@ def choose_device(wanted: str) -> torch.device:
         raise SettingsError(f"device: {MPS_REFUSAL}; leave --device out, and the CPU trains")
     if device.type not in ("cpu", "cuda"):
         raise SettingsError(f"device: expected cpu, cuda, cuda:N or auto, found {wanted!r}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(
-            f"device: {wanted} asked for, found {torch.cuda.device_count()} CUDA devices"
-        )
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and not count and (torch.version.cuda or torch.version.hip):
+        raise DeviceError(f"the device failed: {wanted} asked for, and torch finds no GPU")
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise SettingsError(f"device: {wanted} asked for, found {count} CUDA devices")
     return device
+
+
+def device_failure(error: BaseException) -> str:
+    """The failure of a device behind an error, in torch's words; empty for any other error."""
+    if not isinstance(error, RuntimeError):
+        return ""
+    words = str(error).strip().partition("\n")[0]
+    if isinstance(error, torch.OutOfMemoryError):
+        return words
+    if not isinstance(error, torch.AcceleratorError) and not _FAILED.match(words):
+        return ""
+    return "" if _OWN_FAULT.search(words) else words
+
+
+@contextmanager
+def device_errors() -> Iterator[None]:
+    """Raises `DeviceError` for the failure of a device in the block; other errors stay."""
+    try:
+        yield
+    except RuntimeError as error:
+        if words := device_failure(error):
+            raise DeviceError(f"the device failed: {words}") from error
+        raise
 
 
 def use_threads(threads: int) -> None:
@@ -87,6 +136,17 @@ def limit_memory(devices: tuple[torch.device, ...], percent: int) -> None:
 def memory_share(device: torch.device) -> float:
     """Part of a GPU's memory that this process may take."""
     return _shares.get(device.index or 0, 1.0)
+
+
+def crowded(device: torch.device) -> bool:
+    """Whether other programs hold more of a GPU's memory than this process, which has no limit of
+    its own there.
+    """
+    if device.type != "cuda" or memory_share(device) < 1.0:
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    own = torch.cuda.memory_reserved(device)
+    return int(total) - int(free) - own > own
 
 
 def gpu_memory_bytes(device: torch.device) -> int:

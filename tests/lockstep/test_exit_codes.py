@@ -29,6 +29,7 @@ def test_every_error_of_the_project_has_a_code_of_its_own_kind(kind: type[Except
         (errors.DataError(), 8),
         (errors.RefusedError(), 9),
         (errors.DivergedError(), 9),
+        (errors.DeviceError(), 10),
         (UsageError(), 2),
         (StoppedError(), 130),
         (KeyboardInterrupt(), 130),
@@ -47,7 +48,7 @@ def test_a_subclass_ends_like_its_parent() -> None:
 
 
 def test_a_child_s_code_leads_back_to_an_error_with_the_same_code() -> None:
-    for code in (2, 3, 4, 5, 6, 7, 8, 9):
+    for code in (2, 3, 4, 5, 6, 7, 8, 9, 10):
         assert exit_code(error_of(code)()) == code
     assert error_of(-9) is errors.UnavailableError
 

@@ -25,6 +25,7 @@ from node.replica.factory import replica_for
 from node.replica.position import Pending, Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
+from node.round import compute
 from node.round.catching_up.catch_up import CatchUp
 from node.round.context import RoundContext
 from node.round.pending import PendingRounds
@@ -42,7 +43,7 @@ from protocol.codec.commits import (
     open_commit,
     sign_commit,
 )
-from protocol.errors import UnavailableError
+from protocol.errors import DeviceError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.run_info import RunInfo
@@ -244,6 +245,47 @@ async def test_a_round_is_trained_announced_applied_and_reported(corpus: Path) -
         0,
         [announced.digest],
     )
+
+
+async def test_a_device_that_fails_in_a_pass_leaves_a_state_that_is_saved(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(corpus, overlap=0)
+    stage.change(save_every=10)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        announced = await stage.announced(1)
+        stage.commit(0, [announced.digest])
+        await until(lambda: stage.status.rounds_counted == 1)
+        before = len(stage.saved)
+
+        def fails(*_: Any) -> bool:
+            raise torch.AcceleratorError("CUDA error: unknown error")
+
+        monkeypatch.setattr(compute, "_next", fails)
+        stage.open(1)
+        with pytest.raises(DeviceError, match="the device failed: CUDA error: unknown error"):
+            await asyncio.wait_for(task, PATIENCE_SECONDS)
+    saved = [(position.next_round, position.unsaved_rounds) for position in stage.saved[before:]]
+    assert saved == [(1, 0)], "complete: nothing that was trained is beyond it"
+
+
+async def test_where_a_failed_device_gives_nothing_away_the_older_state_stays(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise torch.AcceleratorError("CUDA error: unknown error")
+
+    stage = Stage(corpus, overlap=0)
+    stage.change(save=fails)
+    monkeypatch.setattr(compute, "_next", fails)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0)
+        with pytest.raises(DeviceError):
+            await asyncio.wait_for(task, PATIENCE_SECONDS)
+    assert "goes on from an older state" in caplog.text
 
 
 class LateData:

@@ -5,11 +5,13 @@ sends it.
          '-- it was past r already: declined
 
 The state is taken between two rounds, in the trainer's line, so that it is exactly that of round r;
-the files then go out part by part while the node trains, with a pause after each.
+the files then go out part by part while the node trains, with a pause after each. On a thin line
+parts are small, because heartbeats wait behind them.
 """
 
 import asyncio
 import logging
+import math
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -49,6 +51,32 @@ RETRY_S = 3.0
 LOSS_PATIENCE_S = 60.0
 """Longest wait of a checkpoint for the validation loss of its state, which its writer measures
 beside the rounds."""
+
+
+PART_BYTES_FIRST = 4096
+"""Bytes of the first part, and the least of a later one."""
+
+HELD_S = 0.25
+"""Time by which a part may take longer than the quickest: messages of the session, which has the
+same connection, wait behind it."""
+
+
+class PartSize:
+    """The bytes of the next part, on a line that nobody knows: more while the line hardly feels
+    them. Pure.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = PART_BYTES_FIRST
+        self._quickest_s = math.inf
+
+    def took(self, count: int, seconds: float) -> None:
+        """Record the time from the start of a part of `count` bytes to its answer."""
+        self._quickest_s = min(self._quickest_s, seconds)
+        if seconds - self._quickest_s > HELD_S:
+            self.bytes = max(self.bytes // 2, PART_BYTES_FIRST)
+        elif count == self.bytes:  # the end of a file says nothing of a larger part
+            self.bytes = min(2 * self.bytes, PART_BYTES)
 
 
 async def no_loss(round: int, patience_s: float) -> float | None:
@@ -247,22 +275,27 @@ class Publisher:
         size = sum(path.stat().st_size for path in files)
         if size > asked.room_bytes:
             return  # the coordinator says so itself
+        part_size = PartSize()
         for path in files:
-            await self._send_file(asked, path)
+            await self._send_file(asked, path, part_size)
         await self._put(wire.CheckpointPart(ticket=asked.ticket))
         log.info("checkpoint sent", extra={"round": asked.round, "bytes": size})
 
-    async def _send_file(self, asked: wire.CheckpointAsked, path: Path) -> None:
+    async def _send_file(
+        self, asked: wire.CheckpointAsked, path: Path, part_size: PartSize
+    ) -> None:
         with storage_errors(path), path.open("rb") as file:
             offset = 0
-            while data := await asyncio.to_thread(file.read, PART_BYTES):
+            while data := await asyncio.to_thread(file.read, part_size.bytes):
                 part = wire.CheckpointPart(
                     ticket=asked.ticket, file=path.name, offset=offset, data=data
                 )
                 began_s = time.monotonic()
                 await self._put(part)
                 offset += len(data)
-                await asyncio.sleep(self._pause_s(len(data), time.monotonic() - began_s))
+                took_s = time.monotonic() - began_s
+                part_size.took(len(data), took_s)
+                await asyncio.sleep(self._pause_s(len(data), took_s))
 
     def _pause_s(self, count: int, took_s: float) -> float:
         """The time that the line is left to payloads after a part, within the volunteer's limit."""

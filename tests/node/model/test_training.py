@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from node.model import training
 from node.model.build import build_model, named_parameters_once
 from node.model.training import TrainingModel
-from protocol.errors import LocalProtocolError, SettingsError
+from protocol.errors import DeviceError, LocalProtocolError, SettingsError
 from tests.node.model.small import GPT2, LLAMA
 from tests.support.passes import do_work
 
@@ -184,6 +185,20 @@ def test_a_sample_that_never_fits_says_what_to_do(model: nn.Module) -> None:
         SettingsError, match=r"one sample does not fit the memory of cpu.*9 GiB.*smaller model"
     ):
         do_work(TrainingModel(_SmallMemory(model, largest=0)), [_samples(4)])
+
+
+def test_memory_that_other_programs_took_is_no_fault_of_the_model(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = _SmallMemory(model, largest=1)
+    trainee = TrainingModel(small, micro_batch_max=2)
+    do_work(trainee, [_samples(2)])
+    small.largest = 0
+    with pytest.raises(DeviceError, match=r"other programs took the memory of cpu: .*9 GiB"):
+        do_work(trainee, [_samples(2)])
+    monkeypatch.setattr(training, "crowded", lambda _: True)
+    with pytest.raises(DeviceError, match="other programs"):
+        do_work(TrainingModel(small), [_samples(2)])
 
 
 def test_evaluation_is_the_written_out_loss_and_touches_nothing(model: nn.Module) -> None:

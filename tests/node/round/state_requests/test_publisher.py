@@ -11,10 +11,11 @@ import torch
 
 from node.replica.digest import canonical_sha256, state_digest
 from node.round.state_requests import publisher as module
-from node.round.state_requests.publisher import Outlet, Publisher
+from node.round.state_requests.publisher import Outlet, PartSize, Publisher
 from protocol import wire_pb2 as wire
 from protocol.errors import StorageError, UnavailableError
 from protocol.ids import RunId
+from protocol.limits import PART_BYTES
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
 from tests.support.waiting import until
@@ -198,3 +199,28 @@ async def test_a_node_that_leaves_gives_the_upload_up(tmp_path: Path) -> None:
     stage.publisher.asked(wire.CheckpointAsked(round=8, write=True, room_bytes=10**6))
     await stage.publisher.show_state(8)
     assert len(stage.said) == 1
+
+
+def sent_over(mbit: float, rtt_s: float, sizes: list[int]) -> list[float]:
+    """Times of the parts of files of these sizes on a line, in seconds without the round trip."""
+    part_size, held_s = PartSize(), []
+    for size in sizes:
+        left = size
+        while left:
+            count = min(left, part_size.bytes)
+            held_s.append(count * 8 / mbit / 1e6)
+            part_size.took(count, rtt_s + held_s[-1])
+            left -= count
+    return held_s
+
+
+def test_parts_hold_up_the_session_on_a_thin_line_for_a_second_or_two() -> None:
+    files = [400, 900, 300, 300, 2_000_000]
+    assert max(sent_over(0.06, 0.1, files)) <= 1.2
+    assert max(sent_over(0.4, 0.1, files)) <= 0.7
+
+
+def test_parts_on_a_fat_line_are_large_however_far_it_goes() -> None:
+    held_s = sent_over(100, 0.3, [400, 20_000_000])
+    assert max(held_s) == PART_BYTES * 8 / 100e6
+    assert len(held_s) <= 20_000_000 // PART_BYTES + 9
