@@ -43,6 +43,8 @@ class ExitCode(IntEnum):
     DATA = 8
     REFUSED = 9
     INTERRUPTED = 130
+    UNREAD = 141
+    """128 + SIGPIPE, as shells say it."""
 
 
 MEANINGS: dict[ExitCode, str] = {
@@ -57,6 +59,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.DATA: "training data is missing, damaged or different from its manifest",
     ExitCode.REFUSED: "the coordinator refused or removed this node, or its replica diverged",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM before the work was done",
+    ExitCode.UNREAD: "the program that was to read the output has ended, as `head` does",
 }
 
 _CODES: dict[type[BaseException], ExitCode] = {
