@@ -44,6 +44,15 @@ class Stream:
         with self._survived():
             self._inner.flush()
 
+    def let_go(self) -> None:
+        """Writes what waits in the buffers, or loses it: Python tries it again at its end."""
+        try:
+            self._inner.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._inner.fileno())
+            os.close(nowhere)
+
     def __getattr__(self, name: str) -> Any:
         if name == "buffer":  # a library that finds it writes there, past this class
             raise AttributeError(name)
@@ -56,7 +65,7 @@ class Stream:
         except OSError as error:
             if not self.needed:
                 return
-            _forget(self._inner)
+            self.let_go()
             self.needed = False
             if isinstance(error, BrokenPipeError):
                 raise SystemExit(UNREAD) from None
@@ -86,6 +95,7 @@ def unneeded_output() -> Iterator[None]:
     try:
         yield
     finally:
+        stream.let_go()
         stream.needed = needed
 
 
@@ -98,10 +108,3 @@ def _open_closed() -> None:
             os.open(os.devnull, os.O_RDWR)  # under the lowest free number, which is this one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
-
-
-def _forget(stream: TextIO) -> None:
-    """Sends what waits in the stream's buffers nowhere: Python writes it again at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)

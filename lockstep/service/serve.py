@@ -24,7 +24,6 @@ from lockstep import __version__
 from lockstep.service.admin import AdminServer, Service
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.signals import until_stopped
-from lockstep.streams import unneeded_output
 from node.system.files import replacing_file, sweep
 from protocol.codec.decoding import UNREADABLE
 
@@ -101,7 +100,7 @@ async def serve(
             watching.cancel()
             (options.directory / NOTE_NAME).unlink(missing_ok=True)
 
-    with meter, unneeded_output():
+    with meter:
         task = asyncio.ensure_future(life())
         return await until_stopped(
             task,

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from lockstep.exit_codes import StoppedError
+from lockstep.streams import unneeded_output
 
 _Result = TypeVar("_Result")
 log = logging.getLogger(__name__)
@@ -33,12 +34,15 @@ _ENDING_SIGNALS = tuple(
 
 
 def run_event_loop(main: Coroutine[Any, Any, _Result]) -> _Result:
-    """Runs a coroutine on uvloop, or on asyncio's own loop where there is no uvloop (Windows)."""
-    try:
-        import uvloop
-    except ModuleNotFoundError:
-        return asyncio.run(main)
-    return uvloop.run(main)
+    """Runs a coroutine on uvloop, or on asyncio's own loop where there is no uvloop (Windows). What
+    it shows meanwhile is no result: it works on where that cannot be written.
+    """
+    with unneeded_output():
+        try:
+            import uvloop
+        except ModuleNotFoundError:
+            return asyncio.run(main)
+        return uvloop.run(main)
 
 
 async def until_stopped(

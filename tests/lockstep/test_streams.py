@@ -119,6 +119,18 @@ def test_a_result_is_needed_again_once_the_long_work_is_over(
     assert stream.needed
 
 
+def test_what_a_closed_terminal_did_not_take_is_no_failed_result_of_a_long_work() -> None:
+    code = (
+        "with streams.unneeded_output():\n"
+        "    print('another'); sys.stdout.flush()\n"
+        "sys.stdout.flush()"
+    )
+    begin = "import sys; from lockstep import streams; streams.install()\n"
+    with unread() as writer:
+        done = run(sys.executable, "-c", begin + code, stdout=writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_after_its_terminal_is_closed_a_process_saves_its_work(tmp_path: Path) -> None:
     code = (
         "import asyncio, os, signal, sys\n"
@@ -134,8 +146,7 @@ def test_after_its_terminal_is_closed_a_process_saves_its_work(tmp_path: Path) -
         "        print('a last word', flush=True)\n"
         "        print('and another', file=sys.stderr)\n"
         "        open(sys.argv[1], 'w').write('saved')\n"
-        "    with streams.unneeded_output():\n"
-        "        await until_stopped(work(), asked.set)\n"
+        "    await until_stopped(work(), asked.set)\n"
         "run_event_loop(main())"
     )
     ours, terminal = os.openpty()
@@ -144,7 +155,7 @@ def test_after_its_terminal_is_closed_a_process_saves_its_work(tmp_path: Path) -
     )
     os.close(terminal)
     os.close(ours)
-    child.wait(60)
+    assert child.wait(60) == 0
     assert (tmp_path / "state").read_text() == "saved"
 
 
