@@ -3,8 +3,11 @@ and the admin port.
 """
 
 import asyncio
+import errno
 import logging
+import os
 import secrets
+import socket
 import time
 from typing import Any
 
@@ -31,11 +34,12 @@ from coordinator.service.door import Door, connections_max
 from coordinator.service.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
+from protocol.addresses import listen_error, split_address
 from protocol.border.join_link import JoinLink, is_loopback
 from protocol.channel import SERVER_OPTIONS
 from protocol.codec.commits import Commit, open_commit
 from protocol.codec.decoding import UNREADABLE
-from protocol.errors import AddressInUseError, StorageError
+from protocol.errors import StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec, run_id, run_json
@@ -116,11 +120,7 @@ class CoordinatorProcess:
         except RuntimeError:
             port = 0
         if port == 0:
-            raise AddressInUseError(
-                f"cannot listen on {self._settings.listen}: the port belongs to another process or "
-                "the address is not this machine's; stop the other process or choose --listen "
-                "ADDRESS:PORT"
-            )
+            raise listen_error(_refusal(self._settings.listen), self._settings.listen)
         self.address = f"{host}:{port}"
         self._loop_task = asyncio.create_task(self._work())
         await self._settle_trust()
@@ -243,6 +243,20 @@ class CoordinatorProcess:
         if any(isinstance(effect, CommitRound) for effect in outcome.effects):
             self.history.name((member.peer, member.name) for member in self.rounds.members)
         self.service.delivery.emit(outcome)
+
+
+def _refusal(listen: str) -> OSError:
+    """Why the system refuses an address to gRPC, which does not say so: it is asked again."""
+    host, port = split_address(listen)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.bind(address)
+    except OSError as error:
+        return error
+    return OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))  # and left meanwhile
 
 
 def _read(row: RecordedCommit) -> Commit:

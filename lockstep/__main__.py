@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from lockstep import DISTRIBUTION
+from lockstep import DISTRIBUTION, streams
 from lockstep.own_packages import foreign_package
 
 USAGE = 2
@@ -16,7 +16,14 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Runs one command; returns its exit code."""
+    streams.install()
     end_on_sigterm_as_process_1()
+    code = _run()
+    sys.stdout.flush()  # while a full disk can still be told
+    return code
+
+
+def _run() -> int:
     try:
         if foreign := foreign_package():
             advice = f"install {DISTRIBUTION} into a virtual environment of its own"

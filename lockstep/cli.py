@@ -20,7 +20,7 @@ from lockstep.audit.cli import auditor, verify
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import run_app
-from lockstep.console import error_line, own_command
+from lockstep.console import error_line, messages, output, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import EXTRAS
 from lockstep.service.logs import log_to_standard_error
@@ -124,7 +124,7 @@ def _failed(error: Exception, line: str) -> int:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"lockstep {__version__}")
+        output.print(f"lockstep {__version__}")
         raise typer.Exit
 
 
@@ -312,8 +312,8 @@ def init(
     spec = chosen(path, published, algorithm, defaults=defaults, force=force)
     write_run_file(path, spec, force=force)
     for remark in remarks(spec):
-        typer.echo(remark, err=True)
-    typer.echo(f"wrote {path}; next: {own_command()} coordinator {path}")
+        messages.print(remark, soft_wrap=True)
+    output.print(f"wrote {path}; next: {own_command()} coordinator {path}", soft_wrap=True)
 
 
 @data_app.command()

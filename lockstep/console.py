@@ -26,11 +26,25 @@ NARROWEST_COLUMNS = 80
 ERROR_BYTES_MAX = 16 * 1024
 """Length of an error line: of the longest that names every wrong field of a run file."""
 
-# Names and reasons of strangers are shown: no text here is markup.
-output = Console(soft_wrap=False, highlight=False, markup=False, emoji=False)
+
+class _Screen(Console):
+    """A console that draws lines with letters which its stream has: rich knows the encoding only of
+    a stream that it is given for good. Names and reasons of strangers are shown: no text here is
+    markup.
+    """
+
+    def __init__(self, *, stderr: bool) -> None:
+        super().__init__(stderr=stderr, soft_wrap=False, highlight=False, markup=False, emoji=False)
+
+    @property
+    def encoding(self) -> str:
+        return str(getattr(self.file, "encoding", None) or "utf-8").lower()
+
+
+output = _Screen(stderr=False)
 """Results."""
 
-messages = Console(stderr=True, soft_wrap=False, highlight=False, markup=False, emoji=False)
+messages = _Screen(stderr=True)
 """Progress, notes and errors."""
 
 Advance = Callable[[float, float | None], None]

@@ -45,6 +45,8 @@ class ExitCode(IntEnum):
     REFUSED = 9
     DEVICE = 10
     INTERRUPTED = 130
+    UNREAD = 141
+    """128 + SIGPIPE, as shells say it."""
 
 
 MEANINGS: dict[ExitCode, str] = {
@@ -60,6 +62,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.REFUSED: "the coordinator refused or removed this node, or its replica diverged",
     ExitCode.DEVICE: "a graphics card, or its driver, failed three times in an hour",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM before the work was done",
+    ExitCode.UNREAD: "the program that was to read the output has ended, as `head` does",
 }
 
 _CODES: dict[type[BaseException], ExitCode] = {

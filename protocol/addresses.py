@@ -1,8 +1,9 @@
 """Addresses as people type them: HOST:PORT, [IPV6]:PORT, lockstep://HOST:PORT."""
 
+import errno
 import re
 
-from protocol.errors import SettingsError
+from protocol.errors import AddressInUseError, SettingsError
 
 DEFAULT_PORT = 50700
 """Port of a coordinator when none is named."""
@@ -72,6 +73,29 @@ def with_port(address: str, port: int) -> str:
     """HOST:PORT with `port` where the address names port 0."""
     host, _, named = address.rpartition(":")
     return address if int(named) else f"{host}:{port}"
+
+
+def listen_error(
+    error: OSError, listen: str, option: str = "--listen"
+) -> AddressInUseError | SettingsError:
+    """What to raise where the system refused an address to listen at, with the way out."""
+    cannot = f"cannot listen on {listen} ({option})"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return AddressInUseError(
+                f"{cannot}: the port belongs to another process; stop that one, or choose another "
+                "port (0 takes a free one)"
+            )
+        case errno.EACCES:
+            return SettingsError(
+                f"{cannot}: this account may not take the port; those below 1024 need rights, "
+                "choose a higher one"
+            )
+        case errno.EADDRNOTAVAIL:
+            return SettingsError(
+                f"{cannot}: the address is not this machine's; 0.0.0.0 stands for all that it has"
+            )
+    return SettingsError(f"{cannot}: {error.strerror or error}")
 
 
 def has_login(url: str) -> bool:

@@ -78,4 +78,4 @@ def _print_remarks(remarks: Remarks) -> None:
     if remarks.count:
         more = remarks.count - len(remarks.shown)
         rest = f", {more:,} of them not shown" if more else ""
-        messages.print(f"remarks on files and rows: {remarks.count:,}{rest}")
+        messages.print(f"remarks: {remarks.count:,}{rest}")

@@ -25,6 +25,8 @@ from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, output, wr
 from lockstep.exit_codes import ExitCode, exit_code
 from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import ask_run, connect, knock
+from lockstep.service.directory import require_writable
+from lockstep.service.home import Home
 from lockstep.service.keys import KEY_NAME, read_key
 from lockstep.volunteer.bell import counted_words, limit_trouble
 from lockstep.volunteer.measured import bell_of, members_after, pass_words
@@ -106,6 +108,7 @@ def examine(settings: NodeSettings, home: Path, *, finds_pass: bool) -> Iterator
     """Every finding, in order."""
     software = examine_software()
     yield software
+    yield (own := examine_place("home", home.expanduser()))
     link, info = parse_link(settings.coordinator), None
     address = link.address
     try:
@@ -121,12 +124,13 @@ def examine(settings: NodeSettings, home: Path, *, finds_pass: bool) -> Iterator
     if info:
         finding, status = _examine_run(settings.coordinator)
         yield finding
-        yield from examine_door(link, info, home, status)
+        if own.verdict == "ok":
+            yield from examine_door(link, info, home, status)
+            place = examine_place("run's place", Home(home.expanduser()).run(info.run_id))
+            yield from () if place.verdict == "ok" else (place,)
     yield examine_way_in(address)
     yield Finding("clock", "ok", "rounds go by the coordinator's clock; this one's may be wrong")
-    if software.verdict == "bad":
-        return
-    if info:
+    if info and own.verdict == software.verdict == "ok":
         yield from _examine_work(settings, info, home, status, finds_pass=finds_pass)
 
 
@@ -157,6 +161,15 @@ def examine_way_in(coordinator: str) -> Finding:
         )
         return Finding("way in", "note", words, remedy)
     return Finding("way in", "ok", f"peers dial {own}, if no firewall is between")
+
+
+def examine_place(check: str, directory: Path) -> Finding:
+    """Whether this account can write in a directory, or make it."""
+    try:
+        require_writable(directory)
+    except LockstepError as error:
+        return _failed(check, error)
+    return Finding(check, "ok", f"{directory} can be written")
 
 
 def examine_disk(home: Path, needed_bytes: int) -> Finding:

@@ -21,7 +21,7 @@ from lockstep.commands.status import ask
 from lockstep.console import bytes_text, messages, own_command
 from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import first_word, knock
-from lockstep.service.directory import Owner, claimed
+from lockstep.service.directory import Owner, claimed, require_writable
 from lockstep.service.home import STATE_NAME, Home, Remembered, take_over
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
@@ -95,6 +95,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     size = wishes.micro_batch or settings.micro_batch
     settings = replace(settings, micro_batch=size, **wishes.limits.rates)
     _check_before_imports(settings)
+    require_writable(home.path)
     others = OthersWatch(wishes.limits.others)
     log_versions(settings)
     if taken := take_over(home):

@@ -9,7 +9,6 @@ A coordinator adds the routes of its page (`lockstep.page`). The port is bound t
 told otherwise, because it has no authentication; it answers questions and changes nothing.
 """
 
-import errno
 import platform
 from collections.abc import Sequence
 from typing import Protocol
@@ -20,8 +19,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from lockstep import __version__
-from protocol.addresses import parse_address
-from protocol.errors import AddressInUseError, SettingsError
+from protocol.addresses import listen_error, parse_address
 
 SHUTDOWN_S = 1.0
 """Time for open requests when the process stops; every answer here is immediate."""
@@ -73,7 +71,7 @@ class AdminServer:
             await site.start()
         except OSError as error:
             await self._runner.cleanup()
-            raise _bind_error(error, self._listen) from error
+            raise listen_error(error, self._listen, "--admin") from error
         host, self.port = self._runner.addresses[0][:2]
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
@@ -109,12 +107,3 @@ def build_registry() -> CollectorRegistry:
     build = Gauge("lockstep_build_info", text, ["version", "python"], registry=collectors)
     build.labels(__version__, platform.python_version()).set(1)
     return collectors
-
-
-def _bind_error(error: OSError, listen: str) -> AddressInUseError | SettingsError:
-    if error.errno == errno.EADDRINUSE:
-        return AddressInUseError(
-            f"admin port {listen} belongs to another process; choose another with --admin "
-            "(port 0 takes a free one)"
-        )
-    return SettingsError(f"cannot listen on {listen} (--admin): {error.strerror or error}")

@@ -9,8 +9,10 @@ directory changes.
 """
 
 import contextlib
+import errno
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -33,6 +35,9 @@ LOCK_NAME = "lock"
 
 HEADER_BYTES_MAX = 100_000_000
 """Limit of safetensors on the header of a file."""
+
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
+"""Errors of a place in which this account cannot write, whatever room there is."""
 
 _ROLE_MARKS = {"coordinator": "journal.sqlite", "node": "state.safetensors"}
 """A file that tells the role of a directory from before `OWNER_NAME` was written."""
@@ -58,6 +63,7 @@ def claimed(directory: Path, owner: Owner) -> Iterator[None]:
     Raises `SettingsError` when it is of another role or run, `StorageError` when another process
     works in it.
     """
+    require_writable(directory)
     with storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory, owner.role):
@@ -76,6 +82,27 @@ def claimed(directory: Path, owner: Owner) -> Iterator[None]:
             with replacing_file(directory / OWNER_NAME) as temporary:
                 temporary.write_bytes(msgspec.json.encode(owner))
         yield
+
+
+def require_writable(directory: Path) -> None:
+    """Raises `StorageError`, which says what to do, where no process could work in the directory or
+    make it. Tried for real, since rights tell little of read-only and of made up file systems, and
+    nothing is left behind.
+    """
+    place = directory
+    with storage_errors(directory):
+        try:
+            while not (place.exists() or place.is_symlink()):
+                place = place.parent
+            tempfile.TemporaryDirectory(dir=place).cleanup()
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+            doing = f"write in {place}" if place == directory else f"make {directory} in {place}"
+            raise StorageError(
+                f"cannot {doing}: {error.strerror}; let this account write there, or name another "
+                "place: --directory (a volunteer: or --home)"
+            ) from error
 
 
 def owner_of(directory: Path) -> Owner | None:

@@ -10,6 +10,7 @@ A run never touches the directory of another one. With an explicit directory eve
 the identity too: several nodes on one computer are then several nodes.
 """
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +72,12 @@ class Home:
         return self.path if self.only else self.path / RUNS_NAME / run_id
 
     def knows(self, address: str) -> bool:
-        """Whether a coordinator has answered at this address before."""
-        return any(first_contact.is_known(directory, address) for directory in self.runs)
+        """Whether a coordinator has answered at this address before, as far as can be read."""
+        for directory in self.runs:
+            with contextlib.suppress(StorageError):  # whoever works there says it better
+                if first_contact.is_known(directory, address):
+                    return True
+        return False
 
     def at_work(self) -> list[Path]:
         """The directories in which a process works now."""
@@ -82,10 +87,10 @@ class Home:
         """The settings of earlier starts."""
         path = self.path / SETTINGS_NAME
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Remembered)
-        except FileNotFoundError:
-            return Remembered()
-        except (OSError, *UNREADABLE) as error:
+            with storage_errors(path):
+                text = path.read_bytes() if path.exists() else b"{}"
+            return msgspec.json.decode(text, type=Remembered)
+        except UNREADABLE as error:
             raise StorageError(f"{path} cannot be read: {error}; remove it") from None
 
     def remember(self, settings: Remembered) -> None:

@@ -1,7 +1,7 @@
 """Runs one asynchronous process to its end: event loop, signals, and a parent to follow.
 
     first SIGINT or SIGTERM    `leave()` is called: the work finishes its round, then ends as usual
-    SIGHUP (terminal closed)   the same, and what is printed from now on goes nowhere
+    SIGHUP (terminal closed)   the same; the second of the two that a process may get is no wish
     second signal              everything is cancelled now: `StoppedError`, exit code 130
     parent gone                with `follow_parent`, the end of standard input counts as a signal
 
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from lockstep.exit_codes import StoppedError
+from lockstep.streams import unneeded_output
 
 _Result = TypeVar("_Result")
 log = logging.getLogger(__name__)
@@ -33,12 +34,15 @@ _ENDING_SIGNALS = tuple(
 
 
 def run_event_loop(main: Coroutine[Any, Any, _Result]) -> _Result:
-    """Runs a coroutine on uvloop, or on asyncio's own loop where there is no uvloop (Windows)."""
-    try:
-        import uvloop
-    except ModuleNotFoundError:
-        return asyncio.run(main)
-    return uvloop.run(main)
+    """Runs a coroutine on uvloop, or on asyncio's own loop where there is no uvloop (Windows). What
+    it shows meanwhile is no result: it works on where that cannot be written.
+    """
+    with unneeded_output():
+        try:
+            import uvloop
+        except ModuleNotFoundError:
+            return asyncio.run(main)
+        return uvloop.run(main)
 
 
 async def until_stopped(
@@ -81,10 +85,8 @@ class _Stopping:
         self._leave = leave
 
     def signalled(self, number: signal.Signals) -> None:
-        if number.name == "SIGHUP":
-            _leave_the_terminal()
-            if self.asked:  # the shell and the kernel both send one
-                return
+        if number.name == "SIGHUP" and self.asked:  # the shell and the kernel both send one
+            return
         if self.asked:
             self._task.cancel()
             return
@@ -105,25 +107,6 @@ class _Stopping:
 
 def _left_to_nohup(number: signal.Signals) -> bool:
     return number.name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN
-
-
-def _leave_the_terminal() -> None:
-    """Sends what is printed from now on nowhere: a closed terminal takes nothing, and an error of
-    a last word must not undo an orderly end. Files and pipes stay.
-    """
-    for stream in (1, 2):
-        if os.isatty(stream) or not _can_be_written(stream):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream)
-            os.close(nowhere)
-
-
-def _can_be_written(stream: int) -> bool:
-    try:
-        os.write(stream, b"")
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager

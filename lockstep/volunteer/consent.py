@@ -12,6 +12,7 @@ from lockstep.console import bytes_text, messages
 from lockstep.exit_codes import UsageError
 from lockstep.volunteer.bell import slot_s
 from lockstep.volunteer.needs import exchange_text
+from node.system.files import replacing_file
 from protocol.errors import SettingsError
 from protocol.planner.parameters import size_of
 from protocol.run_info import RunInfo
@@ -80,6 +81,6 @@ def ask_once(
         )
     if not yes and answer("train on this machine? [Y/n] ").strip().lower() not in ("", "y", "yes"):
         return False
-    place.mkdir(parents=True, exist_ok=True)
-    (place / CONSENT_NAME).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with replacing_file(place / CONSENT_NAME) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return True

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from node.data import hub
 from node.data.reading import Document, Report, file_documents, readable
-from node.data.rows import TEXT_COLUMN
 from node.data.text import UnreadableError
 from protocol.errors import DataError
 
@@ -93,14 +92,14 @@ def library_documents(byte_limit: int | None = None) -> Iterator[Document]:
         yield inside.as_posix(), _text(path)
 
 
-def _named(path: Path, spec: str, report: Report, column: str = TEXT_COLUMN) -> Iterator[Document]:
+def _named(path: Path, spec: str, report: Report, column: str | None = None) -> Iterator[Document]:
     """Documents of a file that a person named."""
     if not path.is_file():
         raise DataError(f"{spec}: expected a file, found none")
     try:
         yield from file_documents(path, path.name, report, column)
     except UnreadableError as error:
-        raise DataError(f"{path}: expected text: it is {error}") from error
+        raise DataError(f"{path}: expected text, found {error}") from error
 
 
 def _found(spec: str, root: Path, report: Report) -> Iterator[Document]:

@@ -3,12 +3,12 @@
 Further parts may be keyed, in any order: `datasets:NAME:config=C:split=S:column=T:revision=R`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-from node.data.reading import Document, Report
-from node.data.rows import TEXT_COLUMN
+from node.data.reading import Document, Report, row_documents
+from node.data.rows import TEXT_COLUMN, Row
 from protocol.errors import DataError
 
 PREFIX = "datasets:"
@@ -74,17 +74,8 @@ def hub_documents(spec: str, report: Report) -> Iterator[Document]:
             revision=source.revision,
             streaming=True,
         )
-        for number, row in enumerate(rows):
-            if source.column not in row:
-                raise DataError(
-                    f"{origin}: expected a column {source.column!r}, found "
-                    f"{', '.join(sorted(row))}; name one: {SYNTAX}"
-                )
-            text, name = row[source.column], f"{source.name}/{source.split}/{number}"
-            if isinstance(text, str):
-                yield name, text
-            else:
-                report(name, f"no text in the column {source.column!r}: {type(text).__name__}")
+        checked = _checked(rows, source.column, origin)
+        yield from row_documents(checked, f"{source.name}/{source.split}", source.column, report)
     except DataError:
         raise
     except (
@@ -92,6 +83,16 @@ def hub_documents(spec: str, report: Report) -> Iterator[Document]:
     ) as error:  # the hub, the network and the data set's own format fail in many ways
         problem = " ".join(str(error).split())
         raise DataError(f"{origin}: cannot be read: {problem[:400]}{_remedy(problem)}") from error
+
+
+def _checked(rows: Iterable[dict[str, Any]], column: str, origin: str) -> Iterator[Row]:
+    for number, row in enumerate(rows):
+        if column not in row:
+            raise DataError(
+                f"{origin}: expected a column {column!r}, found {', '.join(sorted(row))}; name "
+                f"one: {SYNTAX}"
+            )
+        yield number, row
 
 
 def _remedy(problem: str) -> str:

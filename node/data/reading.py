@@ -1,6 +1,6 @@
 """One file to its documents, by what the file is and not by what it is called.
 
-Compressed files and archives are opened, rows of JSON Lines and Parquet give one document each,
+Compressed files and archives are opened, rows of JSON, tables and Parquet give one document each,
 everything else is text or refused by name. A document is named after its file; after its member or
 row too, where the file has several.
 """
@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from node.data.archives import Member, opened, opener, tar_members, without_suffix, zip_members
-from node.data.rows import TEXT_COLUMN, Row, json_array, json_lines, parquet_rows, row_text
+from node.data.rows import TEXT_COLUMN, Row, parquet_rows, row_text, text_rows
 from node.data.text import UnreadableError, decoded
 from protocol.errors import DataError
 
@@ -38,22 +38,49 @@ _REFUSED = (
 )
 
 _ZIP_SUFFIXES = ("", ".zip")
-_ROW_SUFFIXES = (".jsonl", ".ndjson")
 
-_REASONS_MAX = 1000
-"""Rows without text that are remembered until a row has some."""
+_REASONS_MAX = 100
+"""Reasons why rows of a file have no text that are told: the names of columns are in them."""
 
 
 def file_documents(
-    path: Path, name: str, report: Report, column: str = TEXT_COLUMN
+    path: Path, name: str, report: Report, column: str | None = None
 ) -> Iterator[Document]:
-    """Documents of one file, under names that begin with `name`.
+    """Documents of one file, under names that begin with `name`. With a `column` it must be rows.
 
     Members and rows that give none are reported. Raises `UnreadableError` when the whole file gives
     none, `DataError` when it cannot be read.
     """
     with readable(path), path.open("rb") as file:
         yield from _File(report, column).documents(file, name, name)
+
+
+def row_documents(
+    rows: Iterable[Row], name: str, column: str, report: Report
+) -> Iterator[Document]:
+    """The text of each row, named after its number. Rows that are passed over, and chats, are told
+    once for each reason, under the first one's name. Raises the first reason as `UnreadableError`
+    when no row has text.
+    """
+    told: dict[str, list[int]] = {}  # a reason, its first row and their number
+    given = False
+    try:
+        for number, row in rows:
+            try:
+                text, remark = row_text(row, column)
+            except UnreadableError as error:
+                text, remark = "", str(error)
+            if remark and (remark in told or len(told) < _REASONS_MAX):
+                told.setdefault(remark, [number, 0])[1] += 1
+            if text:
+                given = True
+                yield f"{name}/{number}", text
+        if not given:
+            raise UnreadableError(next(iter(told), "rows, but none with text"))
+    finally:
+        for remark, (first, count) in told.items() if given else ():
+            rows_text = f" ({count:,} rows)" if count > 1 else ""
+            report(f"{name}/{first}", f"{remark}{rows_text}")
 
 
 @contextmanager
@@ -68,8 +95,9 @@ def readable(path: Path) -> Iterator[None]:
 class _File:
     """The facts that a file has in common with everything inside it."""
 
-    def __init__(self, report: Report, column: str) -> None:
-        self._report, self._column = report, column
+    def __init__(self, report: Report, column: str | None) -> None:
+        self._report = report
+        self._column, self._asked = column or TEXT_COLUMN, column is not None
 
     def documents(
         self, file: IO[bytes], name: str, kind: str, depth: int = 0
@@ -84,7 +112,8 @@ class _File:
         suffix = PurePosixPath(kind).suffix.lower()
         _require_readable(head, suffix)
         if head.startswith(b"PAR1"):
-            yield from self._rows(parquet_rows(file, self._column), name)
+            rows = parquet_rows(file, self._column)
+            yield from row_documents(rows, name, self._column, self._report)
         elif head.startswith(b"PK\x03\x04"):
             yield from self._members(zip_members(file), name, depth)
         elif head[257:262] == b"ustar":
@@ -99,36 +128,11 @@ class _File:
         text, broken = decoded(blob)
         if broken:
             self._report(name, f"{broken:,} characters are not UTF-8, each becomes U+FFFD")
-        if suffix in _ROW_SUFFIXES:
-            yield from self._rows(json_lines(text), name)
-        elif suffix == ".json" and (rows := json_array(text, self._column)):
-            yield from self._rows(rows, name)
-        else:
+        rows = text_rows(text, suffix, self._column, asked=self._asked)
+        if rows is None:
             yield name, text
-
-    def _rows(self, rows: Iterable[Row], name: str) -> Iterator[Document]:
-        """The text of each row; rows without are reported, and when there is none at all the first
-        one's reason is raised.
-        """
-        reasons: list[tuple[str, UnreadableError]] = []
-        given = False
-        for number, row in rows:
-            place = f"{name}/{number}"
-            try:
-                text = row_text(row, self._column)
-            except UnreadableError as error:
-                if given:
-                    self._report(place, str(error))
-                elif len(reasons) < _REASONS_MAX:
-                    reasons.append((place, error))
-                continue
-            if not given:
-                for earlier, reason in reasons:
-                    self._report(earlier, str(reason))
-            given = True
-            yield place, text
-        if not given:
-            raise reasons[0][1] if reasons else UnreadableError("rows, but none with text")
+        else:
+            yield from row_documents(rows, name, self._column, self._report)
 
     def _members(self, members: Iterable[Member], name: str, depth: int) -> Iterator[Document]:
         """Documents of an archive's members; hidden ones and those without text are reported."""

@@ -28,6 +28,9 @@ DOCUMENT_ENDS = (
 )
 """Names under which published tokenizers know their end of document, the most specific first."""
 
+PADS = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>")
+"""Names under which published tokenizers know the token that fills up a batch."""
+
 VOCABULARY_MAX = 2**22
 """Tokens of a vocabulary at most: 16 times the largest published one."""
 
@@ -85,8 +88,10 @@ class Tokenizer(Protocol):
     def to_json(self) -> dict[str, Any]:
         """A value from which `tokenizer_from_json` makes an equal tokenizer."""
 
-    def to_library(self) -> tuple[str, str]:
-        """The same tokenizer as a `tokenizer.json`, and the name of its document end there."""
+    def to_library(self) -> tuple[str, dict[str, str]]:
+        """The same tokenizer as a `tokenizer.json`, and what the library has to be told of it: the
+        names of its document end and of the token that fills up a batch.
+        """
 
 
 class ByteTokenizer:
@@ -108,7 +113,7 @@ class ByteTokenizer:
         """Only the kind: there is nothing to configure."""
         return {"kind": self.kind}
 
-    def to_library(self) -> tuple[str, str]:
+    def to_library(self) -> tuple[str, dict[str, str]]:
         """A byte-pair encoding without any merge: byte b is token b. Writes pieces as the library
         does, each byte as one printable character.
         """
@@ -120,7 +125,7 @@ class ByteTokenizer:
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         inner.decoder = decoders.ByteLevel()
         inner.add_special_tokens([AddedToken(DOCUMENT_ENDS[0], special=True)])
-        return inner.to_str(), DOCUMENT_ENDS[0]
+        return inner.to_str(), {"eos_token": DOCUMENT_ENDS[0], "pad_token": DOCUMENT_ENDS[0]}
 
 
 class SubwordTokenizer:
@@ -210,9 +215,13 @@ class SubwordTokenizer:
             "file": self._inner.to_str(),
         }
 
-    def to_library(self) -> tuple[str, str]:
-        """The library's own file and the name of its document end."""
-        return self._inner.to_str(), self._document_end_name
+    def to_library(self) -> tuple[str, dict[str, str]]:
+        """The library's own file; batches are filled up with document ends where it has no token
+        for that.
+        """
+        end = self._document_end_name
+        pads = (name for name in PADS if self._inner.token_to_id(name) is not None)
+        return self._inner.to_str(), {"eos_token": end, "pad_token": next(pads, end)}
 
 
 def tokenizer_from_json(value: Any, origin: str = "tokenizer") -> Tokenizer:

@@ -64,8 +64,8 @@ def save_checkpoint(
         "metadata": dict(metadata),
         "tokenizer": tokenizer.to_json(),
     }
-    library_file, document_end = tokenizer.to_library()
-    library_config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": document_end}
+    library_file, special = tokenizer.to_library()
+    library_config = {"tokenizer_class": "PreTrainedTokenizerFast", **special, **_length(model)}
     bytes_needed = sum(tensor.nbytes for tensor in parameters.values())
     with (
         replacing_directory(directory, bytes_needed) as temporary,
@@ -102,6 +102,15 @@ def load_checkpoint(directory: Path, device: torch.device | str = "cpu") -> Chec
     return Checkpoint(
         model.to(device).eval(), tokenizer_from_json(about["tokenizer"], origin), about["metadata"]
     )
+
+
+def _length(model: nn.Module) -> dict[str, int]:
+    """The longest text that the model reads at once, as the library calls it; nothing where it has
+    no bound.
+    """
+    config: Any = model.config
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return {"model_max_length": positions} if positions and positions > 0 else {}
 
 
 def _full_state(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -34,9 +34,8 @@ from node.system.tls import CHANNEL_OPTIONS, Shown, fetch_certificate, server_cr
 from node.transports.base import DIAL_S, PIPE_BYTES_MAX, Accept
 from node.transports.dial_guard import DialGuard
 from node.transports.grpc_pipe import CLOSE_S, AcceptedPipe, DialledPipe, GrpcPipe, in_words
-from protocol.addresses import split_address, with_port
+from protocol.addresses import listen_error, split_address, with_port
 from protocol.errors import (
-    AddressInUseError,
     LocalProtocolError,
     RemoteProtocolError,
     SettingsError,
@@ -152,9 +151,7 @@ class GrpcTransport:
                 else server.add_insecure_port(self.listen)
             )
         except RuntimeError:  # taken since the check; gRPC does not say why
-            raise AddressInUseError(
-                f"cannot listen on {self.listen}: another process took the port"
-            ) from None
+            raise listen_error(OSError(errno.EADDRINUSE, "taken"), self.listen) from None
         self._server, self._accept = server, accept
         await server.start()
         return tuple(with_port(address, port) for address in self._advertise or (self.listen,))
@@ -300,8 +297,4 @@ def _check_free(listen: str) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise AddressInUseError(
-                f"cannot listen on {listen}: another process uses the port; choose another one"
-            ) from None
-        raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from None
+        raise listen_error(error, listen) from None

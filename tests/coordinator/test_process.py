@@ -1,6 +1,7 @@
 """A whole coordinator over real gRPC on loopback: runs, restarts, a disk that fails."""
 
 import asyncio
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,31 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
         await second.stop()
         async with node_of(process, 1) as node:
             await node.join()
+
+
+async def test_an_address_of_another_machine_is_no_taken_port(tmp_path: Path) -> None:
+    settings = CoordinatorSettings(tmp_path, "192.0.2.1:50700")
+    process = CoordinatorProcess(quiet_spec(), settings, COORDINATOR_KEY)
+    with pytest.raises(SettingsError, match="the address is not this machine's"):
+        await process.start()
+    await process.stop()
+
+
+async def test_a_port_that_needs_rights_is_no_taken_port(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", 80))
+        except PermissionError:
+            pass
+        except OSError as error:
+            pytest.skip(f"port 80 cannot be tried here: {error}")
+        else:
+            pytest.skip("this account may take ports below 1024")
+    settings = CoordinatorSettings(tmp_path, "127.0.0.1:80")
+    process = CoordinatorProcess(quiet_spec(), settings, COORDINATOR_KEY)
+    with pytest.raises(SettingsError, match="choose a higher one"):
+        await process.start()
+    await process.stop()
 
 
 async def test_stop_is_safe_before_start_and_twice(tmp_path: Path) -> None:

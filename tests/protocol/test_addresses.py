@@ -1,9 +1,19 @@
 """Addresses as people type them."""
 
+import errno
+import os
+
 import pytest
 
-from protocol.addresses import DEFAULT_PORT, has_login, parse_address, split_address, with_port
-from protocol.errors import SettingsError
+from protocol.addresses import (
+    DEFAULT_PORT,
+    has_login,
+    listen_error,
+    parse_address,
+    split_address,
+    with_port,
+)
+from protocol.errors import AddressInUseError, LockstepError, SettingsError
 
 
 @pytest.mark.parametrize(
@@ -136,3 +146,21 @@ def test_only_port_0_is_replaced() -> None:
 )
 def test_a_login_stands_before_the_host_of_a_url(url: str, has: bool) -> None:
     assert has_login(url) is has
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "words"),
+    [
+        (errno.EADDRINUSE, AddressInUseError, "belongs to another process; stop that one, or"),
+        (errno.EACCES, SettingsError, "those below 1024 need rights, choose a higher one"),
+        (errno.EADDRNOTAVAIL, SettingsError, "the address is not this machine's"),
+        (errno.ENOBUFS, SettingsError, os.strerror(errno.ENOBUFS)),
+    ],
+)
+def test_an_address_that_the_system_refuses_is_told_with_the_reason(
+    number: int, kind: type[LockstepError], words: str
+) -> None:
+    told = listen_error(OSError(number, os.strerror(number)), "127.0.0.1:80", "--admin")
+    assert type(told) is kind
+    assert str(told).startswith("cannot listen on 127.0.0.1:80 (--admin): ")
+    assert words in str(told)

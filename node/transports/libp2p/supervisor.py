@@ -9,7 +9,6 @@ daemon for which that fails is replaced like one that died.
 """
 
 import asyncio
-import errno
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -22,8 +21,8 @@ from node.system.backoff import Backoff
 from node.transports.libp2p.daemon import Daemon, DaemonSettings, SocketDirectory
 from node.transports.libp2p.daemon_control import DaemonClient
 from node.transports.libp2p.multiaddr import from_host_port, libp2p_id, with_port
-from protocol.addresses import split_address
-from protocol.errors import AddressInUseError, LocalProtocolError, SettingsError, UnavailableError
+from protocol.addresses import listen_error, split_address
+from protocol.errors import LocalProtocolError, UnavailableError
 
 HEALTH_INTERVAL_S = 10.0
 """Pause between two questions whether the daemon lives; one that does not answer within
@@ -214,7 +213,7 @@ async def _reserve(listen: str) -> socket.socket:
         family, kind, protocol, _, address = found[0]
         held = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from None
+        raise listen_error(error, listen) from None
     try:
         # Connections of an earlier daemon may linger; once bound, the port is shared with nobody
         # but the daemon.
@@ -224,11 +223,7 @@ async def _reserve(listen: str) -> socket.socket:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError as error:
         held.close()
-        if error.errno == errno.EADDRINUSE:
-            raise AddressInUseError(
-                f"cannot listen on {listen}: another process uses the port; choose another one"
-            ) from None
-        raise SettingsError(f"cannot listen on {listen}: {error.strerror or error}") from None
+        raise listen_error(error, listen) from None
     return held
 
 

@@ -22,7 +22,7 @@ def test_what_was_passed_over_is_listed_and_counted(
     told = capsys.readouterr()
     assert "'picture-00.png': binary (it holds NUL bytes)" in told.err
     assert told.err.count("binary") == 20
-    assert "remarks on files and rows: 30, 10 of them not shown" in told.err
+    assert "remarks: 30, 10 of them not shown" in told.err
     assert "manifest_sha256" in told.out
 
 
@@ -32,7 +32,7 @@ def test_a_named_file_without_text_is_a_documented_error(
     noise = tmp_path / "noise.bin"
     noise.write_bytes(bytes(range(256)) * 400)
     assert main(["data", "prepare", str(noise), "--out", str(tmp_path / "out")]) == ExitCode.DATA
-    assert "noise.bin: expected text: it is binary" in capsys.readouterr().err
+    assert "noise.bin: expected text, found binary" in capsys.readouterr().err
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 

@@ -119,6 +119,35 @@ def test_where_no_coordinator_is_the_cause_is_named_and_the_code_is_that_of_a_jo
     assert document["makes_the_bell"] is None
 
 
+def test_a_home_that_cannot_be_written_is_found_and_a_join_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    home = str(tmp_path / "file" / "home")
+    assert main(["doctor", "127.0.0.1:1", "--home", home, "--json", "-"]) == ExitCode.STORAGE
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    (found,) = [check for check in checks if check["check"] == "home"]
+    assert found["found"] == f"cannot make {home} in {tmp_path / 'file'}: Not a directory"
+    assert "another place" in found["remedy"]
+    assert main(["join", "127.0.0.1:1", "--home", home, "--nice", "0"]) == ExitCode.STORAGE
+    assert capsys.readouterr().err.strip().endswith(f"{found['found']}; {found['remedy']}")
+
+
+async def test_a_run_s_directory_of_another_account_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "home" / "runs"
+    runs.mkdir(parents=True)
+    arguments = ["--home", str(runs.parent), "--data", str(tmp_path / "none"), "--json", "-"]
+    async with coordinator_of(tiny_spec(), tmp_path / "coordinator") as coordinator:
+        assert isinstance(coordinator, CoordinatorProcess)
+        (runs / coordinator.run_id).touch()
+        code = await asyncio.to_thread(main, ["doctor", coordinator.address, *arguments])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert code == ExitCode.STORAGE
+    assert ("run's place", "bad") in [(check["check"], check["verdict"]) for check in checks]
+
+
 async def test_at_a_live_run_it_measures_a_round(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

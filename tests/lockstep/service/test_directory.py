@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.service.directory import Owner, claimed, owner_of, pid_at_work
+from lockstep.service.directory import (
+    Owner,
+    claimed,
+    owner_of,
+    pid_at_work,
+    require_writable,
+)
 from protocol.errors import SettingsError, StorageError
 
 NODE = Owner("node", "a" * 32, "first")
@@ -23,6 +29,19 @@ def test_a_second_process_is_refused_with_the_id_of_the_first(tmp_path: Path) ->
     with claimed(tmp_path, NODE):
         assert pid_at_work(tmp_path) == os.getpid()
     assert pid_at_work(tmp_path) is None
+
+
+def test_a_place_where_no_directory_can_be_made_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (taken := tmp_path / "taken").touch()
+    for place in (taken, taken / "below", Path("/proc/no/place")):
+        if not place.is_relative_to(tmp_path) and not Path("/proc/self").exists():
+            continue
+        with pytest.raises(StorageError, match=r"; let this account write there, or name another"):
+            require_writable(place)
+        with pytest.raises(StorageError, match=str(place)), claimed(place, NODE):
+            pytest.fail("a process without a directory")
+    require_writable(tmp_path / "not" / "there")
+    assert list(tmp_path.iterdir()) == [taken], "nothing is made to find out"
 
 
 def test_the_lock_ends_with_a_process_that_was_killed(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@ happens.
 """
 
 import asyncio
+import errno
+import io
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from lockstep.exit_codes import StoppedError
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import NOTE_NAME, STATUS_NAME, ServeOptions, read_note, serve
 from lockstep.service.signals import run_event_loop
+from lockstep.streams import Stream
 
 
 class FakeProcess:
@@ -53,6 +57,13 @@ def options(tmp_path: Path) -> ServeOptions:
     return ServeOptions(tmp_path, "127.0.0.1:0")
 
 
+class FullDisk(io.StringIO):
+    """A file that takes nothing."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
 def noted(options: ServeOptions) -> dict[str, Any]:
     """The note, which is written before `start` is called."""
     note = read_note(options.directory / NOTE_NAME)
@@ -80,6 +91,28 @@ def test_the_note_stands_while_it_runs_and_the_last_status_afterwards(
     assert run_event_loop(main()) == "finished"
     assert not (options.directory / NOTE_NAME).exists()
     assert json.loads((options.directory / STATUS_NAME).read_text()) == {"calls": ["start", "work"]}
+
+
+def test_a_process_works_on_while_nobody_can_read_what_it_prints(
+    options: ServeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Stream(FullDisk(), needed=True)
+    monkeypatch.setattr("sys.stdout", screen)
+
+    async def main() -> str:
+        process = FakeProcess()
+
+        async def work() -> str:
+            sys.stdout.write("a table")
+            process.asked.set()
+            return await process.work()
+
+        return await serve(
+            process, work, process.asked.set, lambda: "", options, meter=OverheadMeter()
+        )
+
+    assert run_event_loop(main()) == "finished"
+    assert screen.needed, "a result that comes afterwards must be written"
 
 
 def test_while_it_starts_the_admin_port_says_why_it_is_not_ready(options: ServeOptions) -> None:

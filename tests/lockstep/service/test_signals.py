@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -83,30 +82,6 @@ def test_a_closed_terminal_that_is_told_twice_is_no_second_wish() -> None:
         return await until_stopped(work(), asked.set)
 
     assert run_event_loop(main()) == "round finished"
-
-
-def test_after_its_terminal_is_closed_a_process_prints_without_an_error(tmp_path: Path) -> None:
-    code = (
-        "import asyncio, os, signal, sys\n"
-        "from lockstep.service.signals import run_event_loop, until_stopped\n"
-        "async def main():\n"
-        "    asked = asyncio.Event()\n"
-        "    async def work():\n"
-        "        os.kill(os.getpid(), signal.SIGHUP)\n"
-        "        await asked.wait()\n"
-        "        print('a last word', flush=True)\n"
-        "        open(sys.argv[1], 'w').write('saved')\n"
-        "    await until_stopped(work(), asked.set)\n"
-        "run_event_loop(main())"
-    )
-    ours, terminal = os.openpty()
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "state")], stdout=terminal, stderr=terminal
-    )
-    os.close(terminal)
-    os.close(ours)
-    assert child.wait() == 0
-    assert (tmp_path / "state").read_text() == "saved"
 
 
 def test_a_signal_that_is_ignored_stays_ignored_while_work_goes_on() -> None:

@@ -115,7 +115,7 @@ def test_every_case_is_counted_and_the_first_are_kept() -> None:
 
 
 def test_a_file_that_a_person_names_must_hold_text(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"binary\.dat: expected text: it is binary"):
+    with pytest.raises(DataError, match=r"binary\.dat: expected text, found binary"):
         list(documents([str(folder / "binary.dat")]))
 
 

@@ -24,7 +24,7 @@ TEXT = "some text that is worth a line\n" * 20
 
 
 def _read(
-    path: Path, blob: bytes, column: str = "text"
+    path: Path, blob: bytes, column: str | None = None
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     path.write_bytes(blob)
     remarks = Remarks()
@@ -183,10 +183,14 @@ def test_rows_of_json_lines_are_documents(tmp_path: Path, name: str) -> None:
     assert [place for place, _ in remarks] == [f"{name}/{row}" for row in (3, 4, 5)]
 
 
-def test_rows_before_the_first_good_one_are_reported_too(tmp_path: Path) -> None:
-    found, remarks = _read(tmp_path / "rows.jsonl", b'{"id": 1}\n{"text": "one"}\n')
+def test_rows_without_text_are_counted_by_their_reason(tmp_path: Path) -> None:
+    lines = ['{"text": null}', '{"text": "one"}', '{"text": " "}', '{"text": 3}', '{"text": null}']
+    found, remarks = _read(tmp_path / "rows.jsonl", "\n".join(lines).encode())
     assert found == [("rows.jsonl/1", "one")]
-    assert remarks[0][0] == "rows.jsonl/0"
+    assert remarks == [
+        ("rows.jsonl/0", "nothing in the column 'text' (3 rows)"),
+        ("rows.jsonl/3", "no text in the column 'text': int"),
+    ]
 
 
 def test_rows_without_text_ask_for_the_column(tmp_path: Path) -> None:
@@ -196,14 +200,91 @@ def test_rows_without_text_ask_for_the_column(tmp_path: Path) -> None:
     assert _read(tmp_path / "rows.jsonl", blob, "story")[0] == [("rows.jsonl/0", "one")]
 
 
-def test_a_json_array_of_rows_is_rows_and_other_json_is_text(tmp_path: Path) -> None:
-    rows = json.dumps([{"text": "one"}, {"text": "two"}])
-    assert _read(tmp_path / "a.json", rows.encode())[0] == [
-        ("a.json/0", "one"),
-        ("a.json/1", "two"),
+@pytest.mark.parametrize(
+    "rows",
+    [
+        '[{"text": "one"}, {"text": "two"}]',
+        '\n[\n {"text": "one"}, {"text": "two"}, 3]',
+        '{"text": "one"}\n{"text": "two"}\n',
+    ],
+)
+def test_objects_in_a_json_file_are_rows(tmp_path: Path, rows: str) -> None:
+    found = _read(tmp_path / "a.json", rows.encode())[0]
+    assert found == [("a.json/0", "one"), ("a.json/1", "two")]
+
+
+@pytest.mark.parametrize("text", ['{"text": "one"}', '{\n"text": 1\n}', "[1, 2]", "[]", "[broken"])
+def test_other_json_is_text_unless_rows_are_asked_for(tmp_path: Path, text: str) -> None:
+    assert _read(tmp_path / "a.json", text.encode())[0] == [("a.json", text)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("a.json", '[{"a": 1}]', "its columns are a; name one: rows:FILE:COLUMN"),
+        ("a.json", '[{"text": "one"}, {"te', "a damaged JSON array: "),
+        ("a.csv", "id,story\n1,one\n", "its columns are id, story; name one"),
+        ("a.csv", "text\n\n", "rows, but none with text"),
+    ],
+)
+def test_rows_are_not_trained_on_as_syntax(
+    tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    with pytest.raises(UnreadableError, match=reason):
+        _read(tmp_path / name, text.encode())
+
+
+def test_where_rows_are_asked_for_a_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableError, match="a file without rows, which are JSON Lines, a JSON"):
+        _read(tmp_path / "a.txt", TEXT.encode(), "text")
+    assert _read(tmp_path / "a.txt", b'{"story": "one"}\n', "story")[0] == [("a.txt/0", "one")]
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("a.csv", 'id,text\r\n1,"one, ""1""\r\nand more"\r\n\r\n2,two\r\n3\r\n4,\r\n'),
+        ("a.csv", '\ufeffid; text\n1;"one, ""1""\r\nand more"\n2;two\n3\n4;'),
+        ("a.tsv", 'id\ttext\n1\t"one, ""1""\r\nand more"\n2\ttwo\n3\n4\t\n'),
+    ],
+)
+def test_rows_of_a_table_are_documents(tmp_path: Path, name: str, table: str) -> None:
+    found, remarks = _read(tmp_path / name, table.encode())
+    assert found == [(f"{name}/0", 'one, "1"\r\nand more'), (f"{name}/1", "two")]
+    assert remarks == [
+        (f"{name}/2", "another number of fields than the header has"),
+        (f"{name}/3", "nothing in the column 'text'"),
     ]
-    for other in ('{"text": "one"}', "[1, 2]", "[]", "[broken"):
-        assert _read(tmp_path / "a.json", other.encode())[0] == [("a.json", other)]
+
+
+def test_a_field_of_a_table_may_be_long_and_a_row_without_an_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "x" * 200_000  # Python's own bound is 131,072
+    assert _read(tmp_path / "a.csv", f"text\n{long}\n".encode())[0] == [("a.csv/0", long)]
+    monkeypatch.setattr("node.data.rows.ROW_CHARACTERS_MAX", 1000)
+    fine = "text\n" + "a line\n" * 500
+    assert len(_read(tmp_path / "a.csv", fine.encode())[0]) == 500
+    for endless in ("a line\n" * 200, "," * 1001):
+        with pytest.raises(UnreadableError, match="more than 1,000 characters; perhaps a quote"):
+            _read(tmp_path / "a.csv", f'text\nfine\n"{endless}'.encode())
+
+
+@pytest.mark.parametrize(("speaker", "words"), [("role", "content"), ("from", "value")])
+def test_a_chat_is_a_paragraph_for_each_message(tmp_path: Path, speaker: str, words: str) -> None:
+    chat = [{speaker: "user", words: "Hello?"}, {speaker: "assistant", words: "Hi.\nI am here."}]
+    rows = [{"messages": chat}, {"messages": []}, {"messages": [{"role": "user"}]}]
+    blob = "\n".join(map(json.dumps, [*rows, *rows[:1]])).encode()
+    found, remarks = _read(tmp_path / "a.jsonl", blob, "messages")
+    text = "user: Hello?\n\nassistant: Hi.\nI am here."
+    assert found == [("a.jsonl/0", text), ("a.jsonl/3", text)]
+    assert remarks[:2] == [
+        ("a.jsonl/0", 'a chat, read as paragraphs "role: content" (2 rows)'),
+        ("a.jsonl/1", "nothing in the column 'messages'"),
+    ]
+    assert "a list that is no chat" in remarks[2][1]
+    with pytest.raises(UnreadableError, match="its columns are messages; name one: rows:FILE:COL"):
+        _read(tmp_path / "a.jsonl", blob)
 
 
 def _parquet(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]) -> None:

@@ -177,9 +177,16 @@ def test_a_person_chooses_bytes_training_or_a_file(tmp_path: Path) -> None:
 def test_both_kinds_become_library_files_with_the_same_tokens(trained: SubwordTokenizer) -> None:
     tokenizers: list[Tokenizer] = [ByteTokenizer(), trained]
     for tokenizer in tokenizers:
-        text, document_end = tokenizer.to_library()
+        text, special = tokenizer.to_library()
         library = LibraryTokenizer.from_str(text)
         assert library.encode(TEXT).ids == tokenizer.encode(TEXT).tolist()
         assert library.decode(library.encode(TEXT).ids) == TEXT
-        assert library.token_to_id(document_end) == tokenizer.document_end
+        assert library.token_to_id(special["eos_token"]) == tokenizer.document_end
+        assert special["pad_token"] == special["eos_token"]
         assert library.get_vocab_size() == tokenizer.vocabulary_size
+
+
+def test_a_token_that_fills_up_batches_keeps_its_meaning(tmp_path: Path) -> None:
+    path = _library_file(tmp_path / "some.json", "a", "<eos>", "[PAD]")
+    special = SubwordTokenizer.from_file(path).to_library()[1]
+    assert special == {"eos_token": "<eos>", "pad_token": "[PAD]"}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 from node.data.tokenizer import ByteTokenizer
 from node.model.build import named_parameters_once
@@ -43,6 +44,26 @@ def test_the_tokenizer_loads_too_and_knows_its_document_end(tmp_path: Path) -> N
         AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint").generation_config.eos_token_id
         == 256
     )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "positions"), [("llama", 32), ("gpt2", 32), ("mamba", None)]
+)
+def test_texts_of_unlike_length_are_read_in_one_batch_as_alone(
+    tmp_path: Path, model_type: str, positions: int | None
+) -> None:
+    saved_checkpoint(tmp_path / "checkpoint", model_type)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "checkpoint")
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (256, 256)
+    assert tokenizer.model_max_length == (positions or VERY_LARGE_INTEGER)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint").eval()
+    texts = ["a", "a longer text", "x" * 40]
+    batch = tokenizer(texts, padding=True, truncation=positions is not None, return_tensors="pt")
+    assert batch["input_ids"].shape == (3, positions or 40)
+    together = model(**batch).logits
+    for row, text in enumerate(texts):
+        alone = model(tokenizer(text, truncation=True, return_tensors="pt")["input_ids"]).logits[0]
+        assert torch.allclose(together[row, : len(alone)], alone, atol=1e-5)
 
 
 def test_the_given_parameters_are_saved_and_not_those_of_the_model(tmp_path: Path) -> None:
