@@ -127,15 +127,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             parts = place, info.run_id, settings, wishes.memory_bytes
             measured.remember(*parts, seen.rehearsal)
         remember(place, link.address)
-        log.info(
-            "joining",
-            extra={
-                "run": f"{info.spec.name} ({info.run_id})",
-                "steps": info.spec.schedule.steps,
-                "me": peer_id(public_bytes(key))[:8],
-                "directory": place,
-            },
-        )
+        _log_joining(info, key, place)
         limited = (wishes.limits, DailyUsage(home.path), others)
         judge = partial(measured.judged_limits, info.spec)
         joining = _join(settings, options, key, limited, niceness=wishes.nice, judge=judge)
@@ -145,6 +137,18 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         for line in farewell(status, place):
             messages.print(line, soft_wrap=True)
         messages.print(AGAIN if reason == ASKED_TO_LEAVE else reason, soft_wrap=True)
+
+
+def _log_joining(info: RunInfo, key: Ed25519PrivateKey, place: Path) -> None:
+    log.info(
+        "joining",
+        extra={
+            "run": f"{info.spec.name} ({info.run_id})",
+            "steps": info.spec.schedule.steps,
+            "me": peer_id(public_bytes(key))[:8],
+            "directory": place,
+        },
+    )
 
 
 def _own_key(home: Home) -> Ed25519PrivateKey:
