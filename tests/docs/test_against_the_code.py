@@ -5,7 +5,6 @@ import inspect
 import re
 import runpy
 import shlex
-import socket
 import tomllib
 from collections.abc import Iterator
 from itertools import chain
@@ -190,10 +189,8 @@ def blocks(page: str, language: str) -> list[str]:
 @pytest.fixture
 def rank_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What torchrun tells the only rank, in a directory of its own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("MASTER_PORT", str(probe.getsockname()[1]))
-    for name, value in {"MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}.items():
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    for name, value in told.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
 
