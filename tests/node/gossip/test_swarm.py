@@ -398,12 +398,11 @@ async def test_a_wait_names_the_payload_and_its_author_and_can_be_cancelled(tmp_
         collecting = asyncio.create_task(
             alone.swarm.collect(commit_of([payload(0)]), [[staller.peer_id]])
         )
-        done, _ = await asyncio.wait({collecting}, timeout=0.2)
-        assert not done
-        words = alone.swarm.waiting_for
-        assert words.startswith(
+        words = (
             f"round {ROUND} waits for 1 of 1 payloads: {peer(0)[:8]}'s {len(payload(0))} bytes ("
         )
+        await until(lambda: alone.swarm.waiting_for.startswith(words))
+        assert not collecting.done()
         collecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await collecting
@@ -533,7 +532,7 @@ async def test_a_collect_that_cannot_be_meant_is_our_bug(tmp_path: Path) -> None
         with pytest.raises(LocalProtocolError, match="holders of 1 entries, got 0"):
             await one.swarm.collect(commit_of([b"payload"]), [])
         waiting = asyncio.create_task(one.swarm.collect(commit_of([b"payload"]), [[]]))
-        await asyncio.wait({waiting}, timeout=0.05)
+        await until(lambda: one.swarm.waiting_for)
         with pytest.raises(LocalProtocolError, match="one collect of round 5"):
             await one.swarm.collect(commit_of([b"payload"]), [[]])
         waiting.cancel()
