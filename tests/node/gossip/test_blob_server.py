@@ -3,15 +3,13 @@ served.
 """
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
-from node.gossip import blob_server
 from node.gossip.blob_server import SNAPSHOT_BYTES_PER_SECOND, BlobServer
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, sha256
-from tests.support.virtual_time import loop_ms, virtually
+from tests.support.virtual_time import in_virtual_time, loop_ms, without_threads
 
 MB = 1024 * 1024
 PAYLOAD, SNAPSHOT = sha256(b"payload"), sha256(b"snapshot")
@@ -32,56 +30,45 @@ class Blobs:
 
 @pytest.fixture(autouse=True)
 def _reads_take_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of several threads is first is not promised, and in virtual time there are none."""
-
-    async def at_once(read: Callable[..., bytes], *arguments: object) -> bytes:
-        return read(*arguments)
-
-    monkeypatch.setattr(blob_server.asyncio, "to_thread", at_once)
+    """Which of several threads is first is not promised."""
+    without_threads(monkeypatch)
 
 
 def server(size: int = 64 * MB) -> BlobServer:
     return BlobServer(Blobs(PAYLOAD, size), Blobs(SNAPSHOT, size), loop_ms)
 
 
-def test_late_joiners_together_get_a_bounded_rate() -> None:
-    async def play() -> None:
-        serving, read = server(), 0
-        while read < 8 * SNAPSHOT_BYTES_PER_SECOND:
-            for _ in range(2):  # two late joiners in turn
-                answer = await serving.read(SNAPSHOT, read % (32 * MB), MB)
-                assert answer is not None
-                read += len(answer[1])
-        assert 1000 * read / loop_ms() <= SNAPSHOT_BYTES_PER_SECOND
-        assert 1000 * read / loop_ms() >= SNAPSHOT_BYTES_PER_SECOND * 0.9
-
-    virtually(play())
+@in_virtual_time
+async def test_late_joiners_together_get_a_bounded_rate() -> None:
+    serving, read = server(), 0
+    while read < 8 * SNAPSHOT_BYTES_PER_SECOND:
+        for _ in range(2):  # two late joiners in turn
+            answer = await serving.read(SNAPSHOT, read % (32 * MB), MB)
+            assert answer is not None
+            read += len(answer[1])
+    assert 1000 * read / loop_ms() <= SNAPSHOT_BYTES_PER_SECOND
+    assert 1000 * read / loop_ms() >= SNAPSHOT_BYTES_PER_SECOND * 0.9
 
 
-def test_payloads_do_not_wait_for_snapshots() -> None:
-    async def play() -> None:
-        serving = server()
-        for _ in range(64):
-            assert await serving.read(PAYLOAD, 0, MB) == (64 * MB, bytes(MB))
-        assert loop_ms() == 0
-
-    virtually(play())
+@in_virtual_time
+async def test_payloads_do_not_wait_for_snapshots() -> None:
+    serving = server()
+    for _ in range(64):
+        assert await serving.read(PAYLOAD, 0, MB) == (64 * MB, bytes(MB))
+    assert loop_ms() == 0
 
 
-def test_snapshots_leave_in_the_order_in_which_they_were_asked_for() -> None:
+@in_virtual_time
+async def test_snapshots_leave_in_the_order_in_which_they_were_asked_for() -> None:
     """The short ones too, which would have to wait less."""
+    serving, order = server(), list[int]()
 
-    async def play() -> None:
-        serving, order = server(), list[int]()
+    async def take(number: int) -> None:
+        await serving.read(SNAPSHOT, 0, (5 - number) * MB)
+        order.append(number)
 
-        async def take(number: int) -> None:
-            await serving.read(SNAPSHOT, 0, (5 - number) * MB)
-            order.append(number)
-
-        await asyncio.gather(*(take(number) for number in range(5)))
-        assert order == list(range(5))
-
-    virtually(play())
+    await asyncio.gather(*(take(number) for number in range(5)))
+    assert order == list(range(5))
 
 
 async def test_the_last_part_is_as_long_as_the_rest() -> None:
