@@ -18,7 +18,7 @@ translated to `StorageError` here.
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -119,16 +119,17 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._translated():
+        self._reading, self._writing = threading.Lock(), threading.Lock()
+        with self._translated(), ExitStack() as opened:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(path)
-            self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            opened.enter_context(closing(_locked(path)))
+            self._database = opened.enter_context(closing(_connected(path)))
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.executescript(_TABLES)
-            self._reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._reader = opened.enter_context(closing(_connected(path)))
             self._reader.execute("PRAGMA query_only = ON")
-            self._reading, self._writing = threading.Lock(), threading.Lock()
+            self._opened = opened.pop_all()
 
     def bind(self, run_id: RunId, run_json: bytes) -> None:
         """Tie the file to a run on first use. Raises `SettingsError` for the journal of another
@@ -289,9 +290,7 @@ class Journal:
         while it is in use.
         """
         with self._reading, self._writing:
-            self._reader.close()
-            self._database.close()
-            self._lock.close()
+            self._opened.close()
 
     def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
         columns = (
@@ -354,15 +353,10 @@ def _locked(path: Path) -> sqlite3.Connection:
     """An open transaction on a file beside the journal, so that two coordinators never decide
     rounds in one directory. The lock ends with this process, even if the process is killed.
     """
-    lock = sqlite3.connect(
-        path.with_name(path.name + "-lock"),
-        timeout=0,
-        isolation_level=None,
-        check_same_thread=False,
-    )
+    lock = _connected(path.with_name(path.name + "-lock"), wait_s=0)
     try:
         lock.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         lock.close()
         if "locked" not in str(error):
             raise
@@ -370,3 +364,10 @@ def _locked(path: Path) -> sqlite3.Connection:
             f"another coordinator runs in {path.parent}; stop it first, or use another --directory"
         ) from None
     return lock
+
+
+def _connected(path: Path, wait_s: float = 5.0) -> sqlite3.Connection:
+    """A connection for any thread, without implicit transactions. `wait_s`: longest wait for
+    another connection's transaction, in seconds.
+    """
+    return sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)

@@ -172,8 +172,8 @@ class Archive:
         while len(self._note.missing) > MISSING_MAX:
             del self._note.missing[0]
             self._note.lost += 1
-        self._note.round = commit.round
         await self._settle(commit)
+        self._note.round = commit.round
 
     async def _obtain(self, round: int, digest: Digest) -> bool:
         """Whether a payload is here now."""

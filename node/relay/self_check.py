@@ -82,7 +82,7 @@ async def check_reachable(
                     relay = PeerAddress(own, (address,))
                     await _fetch(run_id, relay, shelf.digest, secure, p2pd_sha256)
             except (LockstepError, TimeoutError) as error:
-                found.append(f"{address}: {error or f'not done within {longest_s:.0f} s'}")
+                found.append(f"{address}: {str(error) or f'not done within {longest_s:.0f} s'}")
             else:
                 found.append(f"{address}: {TEST_BYTES} bytes came back whole")
                 works = True

@@ -45,7 +45,7 @@ def unpacked(blob: bytes | memoryview, *, text_bytes_max: int, items_max: int) -
         )
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise RemoteProtocolError(
-            f"expected MessagePack: {error or type(error).__name__}"
+            f"expected MessagePack: {str(error) or type(error).__name__}"
         ) from None
 
 

@@ -1,6 +1,7 @@
 """The chain of the operator's acts: whoever changes a row of it is found."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -24,17 +25,13 @@ async def written(directory: Path) -> Path:
 
 
 def change(journal: Path, query: str, *values: object) -> None:
-    file = sqlite3.connect(journal)
-    with file:
+    with closing(sqlite3.connect(journal)) as file, file:
         assert file.execute(query, values).rowcount == 1
-    file.close()
 
 
 def bodies(journal: Path) -> list[tuple[int, bytes]]:
-    file = sqlite3.connect(journal)
-    rows = file.execute("SELECT sequence, body FROM events WHERE kind = 'Ordered'").fetchall()
-    file.close()
-    return rows
+    with closing(sqlite3.connect(journal)) as file:
+        return file.execute("SELECT sequence, body FROM events WHERE kind = 'Ordered'").fetchall()
 
 
 async def test_a_sound_chain_is_read_while_the_coordinator_works_and_after_it(

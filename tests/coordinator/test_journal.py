@@ -175,9 +175,8 @@ def test_another_runs_file_is_refused_with_both_names(journal: Journal) -> None:
 def test_another_format_is_refused_in_one_line_that_tells_the_way_out(
     journal: Journal, path: Path, found: str
 ) -> None:
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("UPDATE meta SET value = ? WHERE key = 'format'", (found,))
-    database.close()
     for use in (lambda: journal.bind(RUN, b"{}"), journal.spec):
         with pytest.raises(VersionError) as caught:
             use()
@@ -198,9 +197,8 @@ def test_another_format_is_refused_in_one_line_that_tells_the_way_out(
 )
 def test_a_damaged_event_is_named(journal: Journal, path: Path, damage: str) -> None:
     journal.append([(0, event) for event in EVENTS[:3]], [], [])
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute(damage)
-    database.close()
     with pytest.raises(StorageError, match=r"event 2 \(\w+\) is damaged"):
         list(journal.events())
 

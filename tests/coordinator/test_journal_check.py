@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,9 +54,8 @@ def checked(directory: Path) -> Checked:
 
 
 def alter(directory: Path, statement: str) -> None:
-    with sqlite3.connect(directory / "journal.sqlite") as database:
+    with closing(sqlite3.connect(directory / "journal.sqlite")) as database, database:
         assert database.execute(statement).rowcount > 0
-    database.close()
 
 
 def test_a_sound_journal_is_counted(directory: Path) -> None:

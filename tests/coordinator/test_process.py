@@ -161,7 +161,7 @@ async def test_a_finished_run_does_not_wait_for_ever(tmp_path: Path) -> None:
 async def test_a_silent_member_is_evicted_with_the_reason(tmp_path: Path) -> None:
     spec = run_spec(membership={"lease_ms": 200, "heartbeat_ms": 100})
     async with running(tmp_path, spec) as process, node_of(process, 1) as node:
-        await node.join()
+        await node.say(node.hello(await node.connect()))
         assert (await node.hear("evicted")).evicted.reason == "silent for 0.2 s"
         await node.hear_end()
         assert process.status()["members"] == []

@@ -4,7 +4,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -274,9 +274,8 @@ async def test_a_wall_clock_that_was_days_ahead_once_leaves_nothing_behind(
 async def test_a_journal_that_does_not_lead_to_its_commits_is_refused(tmp_path: Path) -> None:
     async with desk_of(tmp_path) as desk:
         await submit(desk, *joining(A), *joining(B), *a_round(0), *a_round(1))
-    with sqlite3.connect(tmp_path / "journal.sqlite") as database:
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as database, database:
         database.execute("DELETE FROM events WHERE sequence > 8")
-    database.close()
     again = Desk(tmp_path, quiet_spec())
     with pytest.raises(
         StorageError, match="end at a commit of round 0, the newest on record is of round 1"

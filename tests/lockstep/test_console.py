@@ -43,7 +43,10 @@ def test_another_program_of_the_same_name_on_the_path_is_not_ours(
 
 def test_a_module_run_by_python_is_called_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/some/where/lockstep/__main__.py", "demo"])
-    assert own_command() == f"{sys.executable} -m lockstep"
+    monkeypatch.setattr(sys, "executable", "/some/where/python")
+    assert own_command() == "/some/where/python -m lockstep"
+    monkeypatch.setattr(sys, "executable", "/a pläce/python")
+    assert own_command() == "'/a pläce/python' -m lockstep"
 
 
 @pytest.mark.parametrize(

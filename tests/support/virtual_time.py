@@ -1,15 +1,21 @@
 """Time that passes only while every task waits: hours of links in milliseconds, reproducible.
 
     virtually(main())      run a coroutine to its end in a loop of its own; `loop_ms()` is its clock
+    @in_virtual_time       the same for a whole test
 
-For code without threads and sockets: nothing from outside can arrive while time leaps.
+For code without threads and sockets: nothing from outside can arrive while time leaps. Code that
+has work done by threads may do it at once: `without_threads`.
 """
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
+import pytest
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -43,6 +49,25 @@ def virtually(main: Coroutine[Any, Any, T]) -> T:
     """
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine function, as one that runs in virtual time."""
+
+    @functools.wraps(test)
+    def run(*arguments: P.args, **fixtures: P.kwargs) -> None:
+        virtually(test(*arguments, **fixtures))
+
+    return run
+
+
+def without_threads(patch: pytest.MonkeyPatch) -> None:
+    """Let `asyncio.to_thread` do its work at once."""
+
+    async def at_once(work: Callable[..., T], *arguments: object) -> T:
+        return work(*arguments)
+
+    patch.setattr(asyncio, "to_thread", at_once)
 
 
 def loop_ms() -> int:

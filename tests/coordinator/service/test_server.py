@@ -140,15 +140,23 @@ BRISK = {"heartbeat_ms": 100}
 """Membership of a run in which a contest for a key takes a third of a second."""
 
 
-async def beating(node: ScriptedNode, every_s: float) -> None:
-    """Heartbeats without an end, whose answers are read."""
-    while True:
-        await node.ping()
-        await asyncio.sleep(every_s)
+class Clock:
+    """The run's clock, moved by heartbeats alone: a busy machine makes no node silent."""
+
+    def __init__(self, process: CoordinatorProcess, patch: pytest.MonkeyPatch) -> None:
+        self._now_ms = process._sequencer.now_ms()
+        patch.setattr(process._sequencer, "now_ms", lambda: self._now_ms)
+
+    async def beating(self, node: ScriptedNode) -> None:
+        """Heartbeats without an end, whose answers are read."""
+        while True:
+            await node.ping()
+            await asyncio.sleep(0.02)
+            self._now_ms += 20
 
 
 async def test_a_copied_key_is_refused_while_its_node_is_at_work_and_both_are_told(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
         running(tmp_path, quiet_spec(membership=BRISK)) as process,
@@ -157,7 +165,7 @@ async def test_a_copied_key_is_refused_while_its_node_is_at_work_and_both_are_to
     ):
         copy.instance = 2
         await node.join()
-        at_work = asyncio.create_task(beating(node, 0.02))
+        at_work = asyncio.create_task(Clock(process, monkeypatch).beating(node))
         for _ in range(3):  # as under `while true`
             await copy.say(copy.hello(await copy.connect(), name="the copy"))
             reason = (await copy.hear("refused")).refused.reason
@@ -212,9 +220,11 @@ async def test_another_process_takes_the_place_of_a_silent_one_which_is_told(
         assert process.status()["members"][0]["state"] == "ready"
 
 
-async def test_after_a_restart_the_key_is_kept_for_the_process_at_work(tmp_path: Path) -> None:
+async def test_after_a_restart_the_key_is_kept_for_the_process_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The copy says hello first, as one does that tries all the time."""
-    spec = quiet_spec(membership=BRISK | {"heartbeat_ms": 500})
+    spec = quiet_spec(membership=BRISK)
     async with running(tmp_path, spec) as process, node_of(process, 1) as node:
         await node.join()
     async with (
@@ -222,11 +232,11 @@ async def test_after_a_restart_the_key_is_kept_for_the_process_at_work(tmp_path:
         node_of(process, 1) as node,
         node_of(process, 1) as copy,
     ):
-        copy.instance = 2
+        copy.instance, clock = 2, Clock(process, monkeypatch)
         await copy.say(copy.hello(await copy.connect()))
         refused = asyncio.create_task(copy.hear("refused", "welcome"))
         await node.join()
-        at_work = asyncio.create_task(beating(node, 0.1))
+        at_work = asyncio.create_task(clock.beating(node))
         assert "this key is at work" in (await refused).refused.reason
         at_work.cancel()
 
@@ -243,7 +253,9 @@ async def test_after_a_restart_a_new_process_has_the_key_when_the_old_one_does_n
         assert [member["peer_id"] for member in process.status()["members"]] == [again.peer]
 
 
-async def test_a_copied_relay_key_is_refused_while_its_relay_is_at_work(tmp_path: Path) -> None:
+async def test_a_copied_relay_key_is_refused_while_its_relay_is_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with (
         running(tmp_path, quiet_spec(membership=BRISK)) as process,
         node_of(process, 1) as relay,
@@ -252,7 +264,7 @@ async def test_a_copied_relay_key_is_refused_while_its_relay_is_at_work(tmp_path
         copy.instance = 2
         await relay.say(relay.hello(await relay.connect(), relay=True))
         await relay.hear("welcome")
-        at_work = asyncio.create_task(beating(relay, 0.02))
+        at_work = asyncio.create_task(Clock(process, monkeypatch).beating(relay))
         await copy.say(copy.hello(await copy.connect(), relay=True))
         assert "this key is at work" in (await copy.hear("refused")).refused.reason
         at_work.cancel()

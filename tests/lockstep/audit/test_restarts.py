@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,8 @@ def test_a_record_without_the_entry_breaks_the_chain(
     restarted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = Path(shutil.copytree(restarted, tmp_path / "record"))
-    with sqlite3.connect(record / "coordinator" / "journal.sqlite") as database:
+    journal = record / "coordinator" / "journal.sqlite"
+    with closing(sqlite3.connect(journal)) as database, database:
         assert database.execute("DELETE FROM entries").rowcount == 1
     assert verified(record) == ExitCode.REFUSED
     assert "does not follow" in error_line(capsys)

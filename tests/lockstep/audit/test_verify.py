@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,8 +36,9 @@ def record(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "record"))
 
 
-def journal(record: Path) -> sqlite3.Connection:
-    return sqlite3.connect(record / "coordinator" / "journal.sqlite", isolation_level=None)
+def journal(record: Path) -> closing[sqlite3.Connection]:
+    path = record / "coordinator" / "journal.sqlite"
+    return closing(sqlite3.connect(path, isolation_level=None))
 
 
 def verified(*arguments: object) -> int:

@@ -21,6 +21,19 @@ from protocol.wire_pb2_grpc import CoordinatorServicer, add_CoordinatorServicer_
 KEY = b"k" * 32
 
 
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 class Answering(CoordinatorServicer):
     def __init__(self, run: wire.Run) -> None:
         self.run = run
@@ -107,8 +120,8 @@ def test_a_host_that_does_not_exist_is_named_at_once() -> None:
 def test_a_refused_port_is_named_in_the_first_log_line_and_in_the_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(contact, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(contact, "CONTACT_PAUSE_MS", (20, 20))
+    clock = Clock()
+    monkeypatch.setattr(contact, "time", clock)
     with (
         caplog.at_level(logging.INFO),
         pytest.raises(UnavailableError, match=r"refuses port 1: .* --listen 0\.0\.0\.0:1"),
@@ -116,6 +129,7 @@ def test_a_refused_port_is_named_in_the_first_log_line_and_in_the_error(
         contact.first_word(parse_link("127.0.0.1:1"), known=False)
     reasons = [str(vars(record).get("reason")) for record in caplog.records]
     assert any("refuses port 1" in reason for reason in reasons)
+    assert clock.now_s >= contact.PATIENCE_S, "it is asked again before that"
 
 
 def test_a_port_that_says_nothing_is_told_from_one_that_refuses(
@@ -134,7 +148,7 @@ def test_a_coordinator_that_was_right_before_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(contact, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(contact, "CONTACT_PAUSE_MS", (1, 1))
+    monkeypatch.setattr(contact, "time", Clock())
     answers = iter([UnavailableError("refused"), contact.WrongPartyError("another"), "the run"])
 
     def ask(_: str) -> object:

@@ -1,4 +1,4 @@
-"""Promises of the swarm: real gRPC on loopback, with peers that lie, stall and die."""
+"""Promises of the swarm, in virtual time over real links: with peers that lie, stall and die."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,6 @@ from node.gossip import announcements
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
-from node.links import fetching, kept_peers, link
 from node.links.frames import Part
 from node.links.mesh import Mesh
 from node.links.network import (
@@ -39,12 +38,14 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError, StorageErro
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256
 from protocol.wire_pb2 import OfferedPayload, Offers
-from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
+from tests.node.links.net import RUN, key_of, peer_of
+from tests.node.transports.memory_pipes import MemoryNetwork
 from tests.support.unchecked import NOBODY, Unchecked
-from tests.support.waiting import until
+from tests.support.virtual_time import in_virtual_time, loop_ms, without_threads
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 PAYLOAD_BYTES = 512 * 1024 + 77
-LIMITS = SwarmLimits(payload_bytes_max=2 * PAYLOAD_BYTES, neighbours=4, stall_ms=300)
+LIMITS = SwarmLimits(payload_bytes_max=2 * PAYLOAD_BYTES, neighbours=4)
 ROUND = 5
 
 T = TypeVar("T")
@@ -54,20 +55,6 @@ peer = peer_of
 
 def payload(number: int, size: int = PAYLOAD_BYTES) -> bytes:
     return hashlib.shake_128(b"%d" % number).digest(size)
-
-
-def mesh_of(number: int) -> Mesh:
-    return Mesh(Identity(key_of(number), RUN, number), [grpc()], Uplink(None, clock_ms), clock_ms)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loopback needs shorter timeouts than the internet."""
-    monkeypatch.setattr(kept_peers, "HEAD_START_S", 0.05)
-    monkeypatch.setattr(kept_peers, "BACKOFF_MS", (50, 500))
-    monkeypatch.setattr(kept_peers, "LINK_S", 1.0)
-    monkeypatch.setattr(fetching, "PROGRESS_S", 0.5)
-    monkeypatch.setattr(link, "ANSWER_S", 0.5)
 
 
 def commit_of(blobs: Sequence[bytes], round: int = ROUND) -> Commit:
@@ -85,35 +72,61 @@ class Member:
     reports: "asyncio.Queue[tuple[int, list[Digest]]]"
 
 
-@asynccontextmanager
-async def members(
-    directory: Path, count: int, check: PayloadCheck | None = None
-) -> AsyncIterator[list[Member]]:
-    """Swarms that listen, not yet introduced to each other."""
-    together: list[Member] = []
-    try:
-        for number in range(count):
-            log = PayloadLog(directory / str(number), 100, 10**9)
-            reports: asyncio.Queue[tuple[int, list[Digest]]] = asyncio.Queue()
-            swarm = Swarm(
-                peer(number),
-                RUN,
-                LIMITS,
-                log,
-                mesh_of(number),
-                check=check or Unchecked(),
-                key=key_of(number),
-                report_holding=lambda round, digests, reports=reports: reports.put_nowait(
-                    (round, digests)
-                ),
-                clock_ms=clock_ms,
-            )
-            remote = PeerAddress(peer(number), await swarm.start())
-            together.append(Member(swarm, log, remote, reports))
-        yield together
-    finally:
-        for member in together:
-            await member.swarm.stop()
+class Party:
+    """Swarms and hostile peers on one network within this process."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory, self._network = directory, MemoryNetwork()
+
+    def mesh_of(self, number: int) -> Mesh:
+        transport = self._network.transport(str(number))
+        return Mesh(
+            Identity(key_of(number), RUN, number), [transport], Uplink(None, loop_ms), loop_ms
+        )
+
+    @asynccontextmanager
+    async def members(
+        self, count: int, check: PayloadCheck | None = None
+    ) -> AsyncIterator[list[Member]]:
+        """Swarms that listen, not yet introduced to each other."""
+        together: list[Member] = []
+        try:
+            for number in range(count):
+                log = PayloadLog(self._directory / str(number), 100, 10**9)
+                reports: asyncio.Queue[tuple[int, list[Digest]]] = asyncio.Queue()
+                swarm = Swarm(
+                    peer(number),
+                    RUN,
+                    LIMITS,
+                    log,
+                    self.mesh_of(number),
+                    check=check or Unchecked(),
+                    key=key_of(number),
+                    report_holding=lambda round, digests, reports=reports: reports.put_nowait(
+                        (round, digests)
+                    ),
+                    clock_ms=loop_ms,
+                )
+                remote = PeerAddress(peer(number), await swarm.start())
+                together.append(Member(swarm, log, remote, reports))
+            yield together
+        finally:
+            for member in together:
+                await member.swarm.stop()
+
+    @asynccontextmanager
+    async def listening(self, number: int, server: "Liar") -> AsyncIterator[PeerAddress]:
+        server.mesh = self.mesh_of(number)
+        try:
+            yield PeerAddress(peer(number), await server.mesh.start(server))
+        finally:
+            await server.mesh.stop()
+
+
+@pytest.fixture
+def party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Party:
+    without_threads(monkeypatch)
+    return Party(tmp_path)
 
 
 def introduce(together: Sequence[Member], *others: PeerAddress) -> None:
@@ -154,18 +167,9 @@ class Staller(Liar):
         return await super().read(digest, offset, count)
 
 
-@asynccontextmanager
-async def listening(number: int, server: Liar) -> AsyncIterator[PeerAddress]:
-    server.mesh = mesh_of(number)
-    try:
-        yield PeerAddress(peer(number), await server.mesh.start(server))
-    finally:
-        await server.mesh.stop()
-
-
 async def soon(waiting: Awaitable[T]) -> T:
-    """The result of an awaitable that has to end within seconds."""
-    async with asyncio.timeout(20):
+    """The result of an awaitable that has to end."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
         return await waiting
 
 
@@ -183,12 +187,13 @@ def sent_by(member: Member) -> int:
 # ---- together
 
 
+@in_virtual_time
 async def test_a_commit_is_held_once_all_its_payloads_came_and_until_it_is_settled(
-    tmp_path: Path,
+    party: Party,
 ) -> None:
     blobs = [payload(number) for number in range(2)]
     commit = commit_of(blobs)
-    async with members(tmp_path, 2) as (one, two):
+    async with party.members(2) as (one, two):
         introduce([one, two])
         await one.swarm.publish(ROUND, blobs[0])
         assert not one.swarm.holds(commit)  # its own alone
@@ -199,11 +204,12 @@ async def test_a_commit_is_held_once_all_its_payloads_came_and_until_it_is_settl
         assert not one.swarm.holds(commit)
 
 
+@in_virtual_time
 async def test_four_swarms_exchange_all_their_payloads_and_hardly_a_byte_twice(
-    tmp_path: Path,
+    party: Party,
 ) -> None:
     blobs = [payload(number) for number in range(4)]
-    async with members(tmp_path, 4) as together:
+    async with party.members(4) as together:
         introduce(together)
         for member, blob in zip(together, blobs, strict=True):
             assert await member.swarm.publish(ROUND, blob) == sha256(blob)
@@ -227,9 +233,10 @@ async def test_four_swarms_exchange_all_their_payloads_and_hardly_a_byte_twice(
         assert sum(member.swarm.statistics.payload_up_bytes for member in together) == 12 * size
 
 
-async def test_gossip_alone_spreads_payloads_and_holding_lists_them(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_gossip_alone_spreads_payloads_and_holding_lists_them(party: Party) -> None:
     blobs = [payload(number, 1000) for number in range(6)]
-    async with members(tmp_path, 6) as together:
+    async with party.members(6) as together:
         introduce(together)
         for member, blob in zip(together, blobs, strict=True):
             await member.swarm.publish(ROUND, blob)
@@ -239,8 +246,9 @@ async def test_gossip_alone_spreads_payloads_and_holding_lists_them(tmp_path: Pa
         assert together[0].swarm.holding(ROUND) == sorted(map(sha256, blobs[1:]))
 
 
-async def test_settling_keeps_committed_payloads_and_ends_the_offers(tmp_path: Path) -> None:
-    async with members(tmp_path, 2) as (one, two):
+@in_virtual_time
+async def test_settling_keeps_committed_payloads_and_ends_the_offers(party: Party) -> None:
+    async with party.members(2) as (one, two):
         introduce([one, two])
         kept, dropped = (
             await one.swarm.publish(ROUND, payload(0)),
@@ -259,10 +267,11 @@ async def test_settling_keeps_committed_payloads_and_ends_the_offers(tmp_path: P
         assert two.swarm.holding(ROUND) == []
 
 
+@in_virtual_time
 async def test_a_node_that_missed_the_round_fetches_the_commit_from_whoever_has_it(
-    tmp_path: Path,
+    party: Party,
 ) -> None:
-    async with members(tmp_path, 3) as (one, two, late):
+    async with party.members(3) as (one, two, late):
         introduce([one, two, late])
         one.log.put(3, payload(0))
         two.log.put(3, payload(1))
@@ -270,21 +279,24 @@ async def test_a_node_that_missed_the_round_fetches_the_commit_from_whoever_has_
         assert await late.swarm.collect(commit_of(blobs, round=3), [[], []]) == blobs
 
 
+@in_virtual_time
 async def test_payloads_found_after_a_restart_are_reported_and_not_pulled_again(
+    party: Party,
     tmp_path: Path,
 ) -> None:
     PayloadLog(tmp_path / "0", 100, 10**9).put(ROUND, payload(7))
-    async with members(tmp_path, 1) as (alone,):
+    async with party.members(1) as (alone,):
         introduce([alone])
         assert await alone.swarm.collect(commit_of([payload(7)]), [[]]) == [payload(7)]
         assert alone.swarm.statistics.payload_down_bytes == 0
 
 
-async def test_a_payload_damaged_on_disk_is_fetched_again(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_payload_damaged_on_disk_is_fetched_again(party: Party, tmp_path: Path) -> None:
     file = tmp_path / "1" / str(ROUND) / sha256(payload(0)).hex()
     file.parent.mkdir(parents=True)
     file.write_bytes(b"damaged")
-    async with members(tmp_path, 2) as (one, two):
+    async with party.members(2) as (one, two):
         one.log.put(ROUND, payload(0))
         assert two.log.digests(ROUND) == [sha256(payload(0))]
         introduce([one, two])
@@ -296,11 +308,12 @@ async def test_a_payload_damaged_on_disk_is_fetched_again(tmp_path: Path) -> Non
 # ---- against liars, stallers and the dead
 
 
+@in_virtual_time
 async def test_wrong_bytes_are_blamed_thrown_away_and_fetched_elsewhere(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    party: Party, caplog: pytest.LogCaptureFixture
 ) -> None:
     truth, forged = payload(0), payload(1)
-    async with members(tmp_path, 2) as (one, honest), listening(9, Liar(forged)) as liar:
+    async with party.members(2) as (one, honest), party.listening(9, Liar(forged)) as liar:
         introduce([one, honest], liar)
         honest.log.put(ROUND, truth)
         with caplog.at_level(logging.WARNING):
@@ -314,11 +327,12 @@ async def test_wrong_bytes_are_blamed_thrown_away_and_fetched_elsewhere(
 
 
 @pytest.mark.parametrize("total", [LIMITS.payload_bytes_max + 1, 1])
+@in_virtual_time
 async def test_a_payload_of_another_size_is_refused_before_memory_is_taken(
-    tmp_path: Path, total: int
+    party: Party, total: int
 ) -> None:
     truth, lying = payload(0), Liar(payload(1), total)
-    async with members(tmp_path, 2) as (one, honest), listening(9, lying) as liar:
+    async with party.members(2) as (one, honest), party.listening(9, lying) as liar:
         introduce([one, honest], liar)
         honest.log.put(ROUND, truth)
         assert await soon(one.swarm.collect(commit_of([truth]), [[liar.peer_id]])) == [truth]
@@ -326,11 +340,12 @@ async def test_a_payload_of_another_size_is_refused_before_memory_is_taken(
         await until(lambda: one.swarm.statistics.duplicate_bytes == lying.sent)
 
 
+@in_virtual_time
 async def test_a_stalled_transfer_goes_on_from_another_holder_where_it_stopped(
-    tmp_path: Path,
+    party: Party,
 ) -> None:
     truth, stalling = payload(0), Staller(payload(0))
-    async with members(tmp_path, 2) as (one, honest), listening(9, stalling) as staller:
+    async with party.members(2) as (one, honest), party.listening(9, stalling) as staller:
         introduce([one, honest], staller)
         collecting = asyncio.create_task(one.swarm.collect(commit_of([truth]), [[staller.peer_id]]))
         await until(lambda: one.swarm.statistics.payload_down_bytes)
@@ -341,10 +356,11 @@ async def test_a_stalled_transfer_goes_on_from_another_holder_where_it_stopped(
         assert one.swarm.statistics.duplicate_bytes == 0
 
 
-async def test_a_holder_that_dies_is_replaced_and_its_part_is_kept(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_holder_that_dies_is_replaced_and_its_part_is_kept(party: Party) -> None:
     truth, staller = payload(0), Staller(payload(0))
-    async with members(tmp_path, 2) as (one, honest):
-        async with listening(9, staller) as dying:
+    async with party.members(2) as (one, honest):
+        async with party.listening(9, staller) as dying:
             introduce([one, honest], dying)
             collecting = asyncio.create_task(
                 one.swarm.collect(commit_of([truth]), [[dying.peer_id]])
@@ -355,11 +371,12 @@ async def test_a_holder_that_dies_is_replaced_and_its_part_is_kept(tmp_path: Pat
         assert sent_by(honest) == len(truth) - staller.sent
 
 
+@in_virtual_time
 async def test_a_mixture_of_forged_and_true_parts_blames_no_honest_peer_and_is_fetched_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    party: Party, caplog: pytest.LogCaptureFixture
 ) -> None:
     truth, poisoning = payload(0), Staller(payload(1))
-    async with members(tmp_path, 2) as (one, honest), listening(9, poisoning) as poisoner:
+    async with party.members(2) as (one, honest), party.listening(9, poisoning) as poisoner:
         introduce([one, honest], poisoner)
         collecting = asyncio.create_task(
             one.swarm.collect(commit_of([truth]), [[poisoner.peer_id]])
@@ -373,13 +390,14 @@ async def test_a_mixture_of_forged_and_true_parts_blames_no_honest_peer_and_is_f
         )
 
 
+@in_virtual_time
 async def test_a_payload_whose_size_was_announced_falsely_is_exchanged_all_the_same(
-    tmp_path: Path,
+    party: Party,
 ) -> None:
     truth = payload(0)
     entry = Entry(peer(0), sha256(truth), len(truth) + 5, 1, 1)
     commit = Commit(RUN, ROUND, 0, (entry,), 0, 0, Digest(bytes(32)))
-    async with members(tmp_path, 2) as (one, holder):
+    async with party.members(2) as (one, holder):
         introduce([one, holder])
         holder.log.put(ROUND, truth)
         collecting = [
@@ -391,19 +409,19 @@ async def test_a_payload_whose_size_was_announced_falsely_is_exchanged_all_the_s
 # ---- waiting, failing, misuse
 
 
-async def test_a_wait_names_the_payload_and_its_author_and_can_be_cancelled(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_wait_names_the_payload_and_its_author_and_can_be_cancelled(party: Party) -> None:
     stalling = Staller(payload(0))
-    async with members(tmp_path, 1) as (alone,), listening(9, stalling) as staller:
+    async with party.members(1) as (alone,), party.listening(9, stalling) as staller:
         introduce([alone], staller)
         collecting = asyncio.create_task(
             alone.swarm.collect(commit_of([payload(0)]), [[staller.peer_id]])
         )
-        done, _ = await asyncio.wait({collecting}, timeout=0.2)
-        assert not done
-        words = alone.swarm.waiting_for
-        assert words.startswith(
+        words = (
             f"round {ROUND} waits for 1 of 1 payloads: {peer(0)[:8]}'s {len(payload(0))} bytes ("
         )
+        await until(lambda: alone.swarm.waiting_for.startswith(words))
+        assert not collecting.done()
         collecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await collecting
@@ -412,10 +430,11 @@ async def test_a_wait_names_the_payload_and_its_author_and_can_be_cancelled(tmp_
         await until(lambda: stalling.mesh.idle)  # it was told
 
 
+@in_virtual_time
 async def test_a_full_disk_ends_every_wait_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    party: Party, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with members(tmp_path, 2) as (one, two):
+    async with party.members(2) as (one, two):
         introduce([one, two])
         two.log.put(ROUND, payload(0))
 
@@ -430,8 +449,9 @@ async def test_a_full_disk_ends_every_wait_with_its_reason(
             await failed
 
 
-async def test_offers_of_another_run_or_out_of_bounds_are_refused(tmp_path: Path) -> None:
-    async with members(tmp_path, 2) as (one, two):
+@in_virtual_time
+async def test_offers_of_another_run_or_out_of_bounds_are_refused(party: Party) -> None:
+    async with party.members(2) as (one, two):
         introduce([one, two])
         sender, fine = (
             two.remote.peer_id,
@@ -518,8 +538,9 @@ async def test_a_flood_of_announcements_is_not_verified_without_end(
     assert lacking(swarm, b"zero") == [True]
 
 
-async def test_reads_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    async with members(tmp_path, 1) as (one,):
+@in_virtual_time
+async def test_reads_that_make_no_sense_are_refused(party: Party) -> None:
+    async with party.members(1) as (one,):
         digest = one.log.put(ROUND, b"payload")
         assert await one.swarm.read(digest, 3) == (7, b"load")
         assert await one.swarm.read(digest, 0, 3) == (7, b"pay")
@@ -528,12 +549,13 @@ async def test_reads_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             await one.swarm.read(digest, 7)
 
 
-async def test_a_collect_that_cannot_be_meant_is_our_bug(tmp_path: Path) -> None:
-    async with members(tmp_path, 1) as (one,):
+@in_virtual_time
+async def test_a_collect_that_cannot_be_meant_is_our_bug(party: Party) -> None:
+    async with party.members(1) as (one,):
         with pytest.raises(LocalProtocolError, match="holders of 1 entries, got 0"):
             await one.swarm.collect(commit_of([b"payload"]), [])
         waiting = asyncio.create_task(one.swarm.collect(commit_of([b"payload"]), [[]]))
-        await asyncio.wait({waiting}, timeout=0.05)
+        await until(lambda: one.swarm.waiting_for)
         with pytest.raises(LocalProtocolError, match="one collect of round 5"):
             await one.swarm.collect(commit_of([b"payload"]), [[]])
         waiting.cancel()
@@ -675,10 +697,11 @@ async def test_links_are_kept_to_relays_first_and_never_to_this_node(
     assert swarm.peers == [peer(1)], "a relay is no member"
 
 
+@in_virtual_time
 async def test_bytes_of_undecided_rounds_are_payload_and_all_others_catch_up(
-    tmp_path: Path,
+    party: Party,
 ) -> None:
-    async with members(tmp_path, 2) as (one, two):
+    async with party.members(2) as (one, two):
         introduce([one, two])
         fresh, old = await one.swarm.publish(ROUND, payload(0)), one.log.put(3, payload(1, 1000))
         assert await soon(two.swarm.collect(commit_of([payload(0)]), [[one.remote.peer_id]])) == [
@@ -713,11 +736,12 @@ class Distrust(Unchecked):
         return NOBODY
 
 
+@in_virtual_time
 async def test_junk_is_never_held_reported_or_offered_and_its_sender_is_blamed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    party: Party, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, junk = payload(0), payload(1)
-    async with members(tmp_path, 3, Distrust(good)) as (one, two, hostile):
+    async with party.members(3, Distrust(good)) as (one, two, hostile):
         introduce([one, two, hostile])
         with caplog.at_level(logging.WARNING):
             await hostile.swarm.publish(ROUND, junk)
@@ -730,10 +754,11 @@ async def test_junk_is_never_held_reported_or_offered_and_its_sender_is_blamed(
         assert sha256(junk) not in one.log.digests(ROUND) + two.log.digests(ROUND)
 
 
-async def test_junk_that_a_commit_names_is_fetched_all_the_same(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_junk_that_a_commit_names_is_fetched_all_the_same(party: Party) -> None:
     """It counts for nothing on every node, and none may be stuck without it."""
     junk = payload(1)
-    async with members(tmp_path, 2, Distrust()) as (one, hostile):
+    async with party.members(2, Distrust()) as (one, hostile):
         introduce([one, hostile])
         hostile.log.put(ROUND, junk)
         assert await soon(one.swarm.collect(commit_of([junk]), [[peer(1)]])) == [junk]

@@ -187,7 +187,7 @@ async def test_a_peer_that_started_anew_takes_the_place_of_its_old_link() -> Non
         await new.mesh.stop()
 
 
-async def test_a_silent_network_is_noticed_within_seconds_and_healed() -> None:
+async def test_a_silent_network_is_noticed_and_healed() -> None:
     transports, make = faulty_transports()
     async with meshes(2, make) as (one, two):
         await until(lambda: linked_to_all([one, two]))
@@ -195,14 +195,10 @@ async def test_a_silent_network_is_noticed_within_seconds_and_healed() -> None:
         for transport in transports:
             for pipe in transport.pipes:
                 pipe.flowing.clear()  # one way and the other: nothing is lost, nothing arrives
-        began, before = (
-            clock_ms(),
-            {id(link) for member in (one, two) for link in member.mesh.carried},
-        )
+        before = {id(link) for member in (one, two) for link in member.mesh.carried}
         await until(
             lambda: not before & {id(link) for member in (one, two) for link in member.mesh.carried}
         )
-        assert clock_ms() - began < 8_000, "five seconds, and three for a busy machine"
         assert await two.fetched(one.remote, digest) == BLOB
 
 
@@ -251,15 +247,6 @@ async def test_a_relayed_pipe_is_kept_when_the_link_that_it_was_to_replace_has_e
         transport.dialling.clear()
         await until(lambda: linked_to_all([one, two]))
         transport.dialling.set()
-
-
-async def test_a_mesh_that_stops_says_goodbye_at_once() -> None:
-    async with meshes(2) as (one, two):
-        await until(lambda: linked_to_all([one, two]))
-        began = clock_ms()
-        await one.mesh.stop()
-        await until(lambda: not two.linked)
-        assert clock_ms() - began < 3_000, "by a word, not by silence"
 
 
 async def test_a_limited_upload_takes_its_time_and_no_more_than_the_limit() -> None:
@@ -358,7 +345,7 @@ async def fetch_others_blob(
 
 @pytest.mark.parametrize("who_dials", ["they", "we"])
 @pytest.mark.parametrize("busy", [True, pytest.param(False, marks=pytest.mark.slow)])
-async def test_a_killed_peer_is_noticed_well_within_five_seconds_and_its_successor_is_linked(
+async def test_a_killed_peer_is_noticed_before_its_silence_and_its_successor_is_linked(
     who_dials: str, busy: bool
 ) -> None:
     async with meshes(1) as [one]:
@@ -373,10 +360,9 @@ async def test_a_killed_peer_is_noticed_well_within_five_seconds_and_its_success
             )
             if busy:
                 await coming.wait()
-            began = clock_ms()
             other.send(signal.SIGKILL)
             await until(lambda: not one.linked)
-            assert clock_ms() - began < 4_000
+            assert "was silent for" not in one.trouble(other.remote.peer_id)
             if fetching:
                 with contextlib.suppress(UnavailableError):  # or all of it had come
                     assert await fetching == OTHERS_BLOB
@@ -385,17 +371,15 @@ async def test_a_killed_peer_is_noticed_well_within_five_seconds_and_its_success
             assert await retried(lambda: fetch_others_blob(one, kept, lambda: None)) == OTHERS_BLOB
 
 
-async def test_a_stopped_peer_is_noticed_within_seconds_and_healed_when_it_goes_on() -> None:
+async def test_a_stopped_peer_is_noticed_by_its_silence_and_healed_when_it_goes_on() -> None:
     async with meshes(1) as [one], member_elsewhere(OTHER) as other:
         one.mesh.keep([other.remote])
         assert (
             await retried(lambda: fetch_others_blob(one, other.remote, lambda: None)) == OTHERS_BLOB
         )
-        began = clock_ms()
         other.send(signal.SIGSTOP)
         try:
             await until(lambda: not one.linked)
-            assert 3_000 < clock_ms() - began < 8_000, "five seconds, and three for a busy machine"
             assert "was silent for" in one.trouble(other.remote.peer_id)
         finally:
             other.send(signal.SIGCONT)
@@ -418,12 +402,10 @@ async def test_a_loss_of_one_way_is_noticed_by_both_and_healed(deaf: int) -> Non
         )
         for pipe in transports[deaf].pipes:
             pipe.flowing.clear()
-        began = clock_ms()
         fetching = asyncio.create_task(retried(lambda: two.fetched(one.remote, digest)))
         await until(
             lambda: not old & {id(link) for each in (one, two) for link in each.mesh.carried}
         )
-        assert clock_ms() - began < 8_000
         assert await fetching == BLOB
 
 
@@ -435,10 +417,8 @@ async def test_a_peer_that_comes_back_at_another_address_is_linked_as_soon_as_it
         await until(lambda: not one.linked)
         async with member_elsewhere(OTHER) as after:
             assert after.remote.addresses != before.remote.addresses
-            began = clock_ms()
             one.mesh.keep([after.remote])
             await until(lambda: one.linked)
-            assert clock_ms() - began < 4_000
             assert await fetch_others_blob(one, after.remote, lambda: None) == OTHERS_BLOB
 
 
@@ -496,6 +476,18 @@ def test_a_cable_pulled_for_half_a_minute_heals_within_the_backoff() -> None:
             )
             digest = one.hold(BLOB)
             assert await two.fetched(one.remote, digest) == BLOB
+
+    virtually(main())
+
+
+def test_a_mesh_that_stops_says_goodbye_at_once() -> None:
+    async def main() -> None:
+        async with World(2) as world:
+            one, two = world.members
+            world.keep_all()
+            await world.passes(lambda: linked_to_all(world.members), 5)
+            await one.mesh.stop()
+            await world.passes(lambda: not two.linked, 0.1)
 
     virtually(main())
 

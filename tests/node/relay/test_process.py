@@ -28,8 +28,8 @@ from protocol.errors import SettingsError, UnavailableError
 from protocol.ids import PeerId, sha256
 from tests.coordinator.client import ScriptedNode, quiet_spec, running
 from tests.node.links import net
-from tests.node.links.net import Member, grpc, key_of
-from tests.support.waiting import until
+from tests.node.links.net import RUN, Member, grpc, key_of, peer_of
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"r" * 32)
 
@@ -99,6 +99,7 @@ class Neighbour(Member):
 async def coordinator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[CoordinatorProcess]:
+    monkeypatch.setattr(self_check, "TEST_S", PATIENCE_SECONDS)
     async with running(tmp_path / "coordinator", quiet_spec()) as process:
         monkeypatch.setattr(net, "RUN", process.run_id)
         yield process
@@ -136,6 +137,18 @@ async def test_an_advertised_address_that_leads_nowhere_is_told_at_the_start(
             await relay.start()
     finally:
         await relay.stop()
+
+
+async def test_a_self_test_without_an_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(self_check, "TEST_S", 0)
+    monkeypatch.setattr(self_check, "_fetch", never)
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1: not done within 0 s; check"):
+        await self_check.check_reachable(
+            RUN, peer_of(0), ["127.0.0.1:1"], self_check.SelfCheckShelf(), 0
+        )
 
 
 async def test_of_two_addresses_one_that_works_is_enough_and_the_other_is_told(

@@ -65,7 +65,7 @@ async def test_a_connection_without_tls_is_not_served(tmp_path: Path) -> None:
         grpc.aio.insecure_channel(process.address) as channel,
     ):
         with pytest.raises(grpc.aio.AioRpcError):
-            await CoordinatorStub(channel).GetRun(wire.GetRunRequest(), timeout=5)
+            await CoordinatorStub(channel).GetRun(wire.GetRunRequest(), timeout=20)
 
 
 async def test_a_restarted_coordinator_with_another_certificate_is_found_again(
@@ -102,7 +102,7 @@ async def test_a_man_in_the_middle_who_shows_the_right_certificate_hears_nothing
 ) -> None:
     """He can pass bytes on, but whoever ends the TLS needs the coordinator's own P-256 key."""
     async with secure_coordinator(tmp_path) as process:
-        shown = await fetch_certificate(process.address, 5)
+        shown = await fetch_certificate(process.address, 20)
         assert shown
     server = grpc.aio.server()
     port = server.add_secure_port("127.0.0.1:0", server_credentials(THIEF))
@@ -111,7 +111,7 @@ async def test_a_man_in_the_middle_who_shows_the_right_certificate_hears_nothing
         f"127.0.0.1:{port}", shown.credentials, options=CHANNEL_OPTIONS
     ) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await CoordinatorStub(channel).GetRun(wire.GetRunRequest(), timeout=5)
+            await CoordinatorStub(channel).GetRun(wire.GetRunRequest(), timeout=20)
         assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
     await server.stop(None)
 
@@ -159,7 +159,7 @@ async def test_a_link_of_another_run_is_refused(tmp_path: Path) -> None:
 
 async def test_both_ways_of_asking_show_the_same_certificate(tmp_path: Path) -> None:
     async with secure_coordinator(tmp_path) as process:
-        shown = await fetch_certificate(process.address, 5)
+        shown = await fetch_certificate(process.address, 20)
         assert shown == await asyncio.to_thread(ask_certificate, process.address, 5)
         assert shown
         assert shown.key == public_bytes(COORDINATOR_KEY)
@@ -169,7 +169,7 @@ async def test_a_certificate_is_valid_whatever_the_clock_of_either_end_shows(
     tmp_path: Path,
 ) -> None:
     async with secure_coordinator(tmp_path) as process:
-        shown = await fetch_certificate(process.address, 5)
+        shown = await fetch_certificate(process.address, 20)
     assert shown
     found = x509.load_pem_x509_certificate(shown.pem)
     assert found.not_valid_before_utc.timestamp() == 0, "a small computer begins in 1970"

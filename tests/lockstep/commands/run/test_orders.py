@@ -6,6 +6,7 @@ import socket
 import sqlite3
 import stat
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -194,10 +195,8 @@ async def test_acts_that_are_cut_off_are_found_by_the_coordinator_at_work(
     await sent(tmp_path, acts.Resume())
 
     def cut() -> None:
-        file = sqlite3.connect(tmp_path / JOURNAL_NAME)
-        with file:
+        with closing(sqlite3.connect(tmp_path / JOURNAL_NAME)) as file, file:
             file.execute("DELETE FROM events WHERE sequence = (SELECT max(sequence) FROM events)")
-        file.close()
 
     await asyncio.to_thread(cut)
     with pytest.raises(StorageError, match="the coordinator at work knows 2 acts"):

@@ -18,27 +18,17 @@ from tests.support.data_server import serving
 LIMIT, COUNT = 100_000, 60_000
 
 
-def rate_of(source: HttpSource, threads: int) -> float:
-    """Bytes per second of a range for each thread."""
-    began_s = time.monotonic()
-    with ThreadPoolExecutor(threads) as pool:
-        blobs = list(pool.map(lambda _: source.read("shard", 0, COUNT), range(threads)))
-    assert [len(blob) for blob in blobs] == [COUNT] * threads
-    return threads * COUNT / (time.monotonic() - began_s)
-
-
 def test_ranges_of_a_web_server_come_no_faster_than_the_limit(tmp_path: Path) -> None:
     (tmp_path / "shard").write_bytes(bytes(COUNT))
     with serving(tmp_path) as server:
         source = source_of(server.url, Downlink(LIMIT, own_clock_ms))
         assert isinstance(source, HttpSource)
-        held = rate_of(source, 3)
-        free_source = source_of(server.url)
-        assert isinstance(free_source, HttpSource)
-        free = rate_of(free_source, 3)
-    content = 3 * COUNT
-    assert content <= LIMIT * (content / held + BURST_S)
-    assert free > 2 * held, "the limit is what held it back"
+        began_s = time.monotonic()
+        with ThreadPoolExecutor(3) as pool:
+            blobs = list(pool.map(lambda _: source.read("shard", 0, COUNT), range(3)))
+        took_s = time.monotonic() - began_s
+    assert [len(blob) for blob in blobs] == [COUNT] * 3
+    assert LIMIT * (took_s + BURST_S) >= 3 * COUNT
 
 
 def test_other_backends_wait_until_a_range_is_paid_and_own_files_do_not(
