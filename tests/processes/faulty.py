@@ -203,7 +203,7 @@ class FaultyCluster(Cluster):
         if not self.journal.exists():
             return []
         with contextlib.closing(
-            sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True)
+            sqlite3.connect(f"{self.journal.absolute().as_uri()}?mode=ro", uri=True)
         ) as database:
             return database.execute(sql, arguments).fetchall()
 

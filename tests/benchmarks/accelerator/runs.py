@@ -85,7 +85,9 @@ class DeviceCluster(Cluster):
     def query(self, sql: str) -> list[Any]:
         """Rows of the coordinator's journal."""
         journal = self.coordinator.directory / JOURNAL_NAME
-        with contextlib.closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as database:
+        with contextlib.closing(
+            sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)
+        ) as database:
             return database.execute(sql).fetchall()
 
     def samples(self) -> dict[int, int]:

@@ -146,7 +146,9 @@ class PublicRun:
 
     @contextlib.contextmanager
     def journal_rows(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(f"file:{self.journal}?mode=ro", uri=True)) as rows:
+        with contextlib.closing(
+            sqlite3.connect(f"{self.journal.absolute().as_uri()}?mode=ro", uri=True)
+        ) as rows:
             yield rows
 
     def journal_bytes(self) -> int:
