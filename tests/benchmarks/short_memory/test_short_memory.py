@@ -13,6 +13,7 @@ from protocol.errors import SettingsError
 from tests.benchmarks.headline.study import SEEDS, TASKS, Finished, Job
 from tests.benchmarks.headline.texts import prepare_text
 from tests.benchmarks.headline.train import TextFixture
+from tests.benchmarks.pages import short_memory as page
 from tests.benchmarks.parity.local_steps import LocalStepsAuthors
 from tests.benchmarks.parity.results import Point, Result, save
 from tests.benchmarks.short_memory.keep import Kept, keep, left, read_cells
@@ -194,3 +195,39 @@ def test_what_is_measured_is_what_training_left(
     assert abs(done.choosing - look.last) < 0.2, "one text, two cuts of it"
     assert bench.validation_of_mean(short) > done.choosing + 0.1, "it is near genesis"
     assert look.mean > look.last + 0.1
+
+
+# ---- the page
+
+
+def test_the_page_pairs_cells_of_one_text_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [
+        Kept(ended(job("manual", rule, seed), bits, corpus), bits - 0.01, look)
+        for rule, seed, bits, corpus, look in (
+            (TODAY, 0, 2.0, "c0", Look(1.9, 1.88, "today")),
+            (TODAY, 1, 2.1, "c0", None),
+            (SHORT, 0, 1.9, "c0", Look(1.8, 1.7, "today")),
+            (SHORT, 1, 1.8, "c0", None),
+            (SHORT, 0, 1.0, "c1", None),
+        )
+    ]
+    monkeypatch.setattr(page, "settings", lambda: page.by_setting(cells))
+    of_short = [line for line in page.validation_split().splitlines() if "| 0.5 | 2.5 |" in line]
+    assert "| manual c0 | 8 | 0.5 | 2.5 | 0.024 | 0: 1.900, 1: 1.800 | 1.850" in of_short[0]
+    assert "| -0.200 (-1.471 to +1.071) | nothing |" in of_short[0]
+    assert of_short[1].endswith("| 0: 1.000 | 1.000 |  |  |"), "nothing of that text beside it"
+    assert page.test_split().splitlines()[2:] == [
+        "| manual c0 | 8 | 0.5 | 2.5 | 0.024 | 0: 1.800 | 1.800 | -0.100 (one seed) | nothing |",
+        "| manual c0 | 8 | 1 | 1 | 0.024 | 0: 1.900 | 1.900 |  |  |",
+    ]
+    assert (
+        page.means().splitlines()[2].endswith("| -0.010 (-0.010 to -0.010) | -0.100 (one seed) |")
+    )
+
+
+def test_the_page_says_which_cells_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [Kept(ended(each)) for each in BLOCKS[0].jobs[:4]]
+    monkeypatch.setattr(page, "read_cells", lambda: {each.key: each for each in cells})
+    library, manual, *_ = page.expected().splitlines()[2:]
+    assert library.endswith("| 4 of 6 |")
+    assert manual.endswith("| 0 of 6 |")
