@@ -107,9 +107,9 @@ class AlgorithmSpec(Section):
     """Samples of one local step of a node, with the name "local_steps"."""
 
     fade: float = Field(default=1.0, ge=0, le=1)
-    """Share of what a node did not say yet that is left after one round, with the name
-    "local_steps"; 1: all of it, until it is said. A node that was alone in the last round keeps
-    all."""
+    """Share of a node's residual, which it moved and did not say yet, that is left after one round,
+    with the name "local_steps"; 1: all of it, until it is said. A node that was alone in the last
+    round keeps all."""
 
     gain: float = Field(default=1.0, ge=1, le=GAIN_MAX, multiple_of=1 / GAIN_PARTS)
     """Factor on the mean of everybody's movements, with the name "local_steps", in sixteenths:
