@@ -14,6 +14,12 @@ VOTE_SUM_MAX = 2**24 - 1
 """Largest |sum of weight * value| on one coefficient: float32 holds every integer up to here
 exactly."""
 
+GAIN_PARTS = 16
+"""Parts of one in which a gain of movements is told: every replica divides the same number."""
+
+GAIN_MAX = 64
+"""Largest gain of movements: the root of as many authors as a run has members at most."""
+
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 """Cap of one gRPC message in both directions: gRPC's own default, equal everywhere."""
 

@@ -2,9 +2,10 @@
 
     begin        the model stands at the committed parameters
     passes       each batch moves it by one step of the node's own optimizer
-    accumulate   its movement goes into the residual
+    accumulate   its movement goes into the residual, of which the rest fades
     extract      signs and scales of the residual are sent
-    apply        the mean of everybody's movements moves the committed parameters, exactly
+    apply        the mean of everybody's movements, times the run's gain, moves the committed
+                 parameters, exactly
 
 With overlap a round begins while the one in front of it is undecided. The model then goes on from
 where this node's own steps left it; when the commit comes, it is put to the new committed
@@ -95,7 +96,10 @@ class LocalStepsReplica(Replica):
 
     def forget_momentum(self) -> None:
         """Begin again without a residual and without the optimizer's state."""
-        self.engine = Residual(self.layout, self._spec.algorithm.top_k, self.trainee.device)
+        algorithm = self._spec.algorithm
+        self.engine = Residual(
+            self.layout, algorithm.top_k, self.trainee.device, fade=algorithm.fade
+        )
         self._optimizer = LocalOptimizer(self.trainee.model, self.trainee.parameters)
         self._passes = None
         self._rate = 0.0
@@ -107,7 +111,10 @@ class LocalStepsReplica(Replica):
 
     def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
         learning_rate, decay = rates
-        apply(self.layout, self.committed, self.movements(contributions, learning_rate), decay)
+        algorithm = self._spec.algorithm
+        movements = self.movements(contributions, learning_rate)
+        apply(self.layout, self.committed, movements, decay, gain=algorithm.gain)
+        self.engine.fade = 1.0 if len(contributions) == 1 else algorithm.fade
 
     def movements(
         self, contributions: Sequence[Contribution], learning_rate: float

@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from protocol.limits import GAIN_MAX, GAIN_PARTS
 from protocol.sections.section import Section
 
 TopologyName = Literal[
@@ -105,16 +106,28 @@ class AlgorithmSpec(Section):
     local_samples: int = Field(default=8, ge=1, le=1_000_000)
     """Samples of one local step of a node, with the name "local_steps"."""
 
+    fade: float = Field(default=1.0, ge=0, le=1)
+    """Share of a node's residual, which it moved and did not say yet, that is left after one round,
+    with the name "local_steps"; 1: all of it, until it is said. A node that was alone in the last
+    round keeps all."""
+
+    gain: float = Field(default=1.0, ge=1, le=GAIN_MAX, multiple_of=1 / GAIN_PARTS)
+    """Factor on the mean of everybody's movements, with the name "local_steps", in sixteenths:
+    movements that hardly agree have a mean shorter than each of them. An author alone is not
+    scaled."""
+
     mixing: MixingSpec = MixingSpec()
 
     def require_one_algorithm(self) -> None:
-        """`ValueError` for a field of gossip Adam beside another algorithm, or of another beside
-        gossip Adam.
+        """`ValueError` for a field of gossip Adam beside another algorithm, of another beside
+        gossip Adam, or of local steps beside DeMo.
         """
         if self.mixes:
             self._require_defaults(self, AlgorithmSpec.model_fields.keys() - {"name", "mixing"}, "")
         else:
             self._require_defaults(self.mixing, MixingSpec.model_fields.keys(), "mixing.")
+        if self.name == "demo":
+            self._require_defaults(self, ("fade", "gain"), "")
 
     def _require_defaults(self, section: Section, names: Collection[str], path: str) -> None:
         """A field that counts for nothing would mislead; a written file names all at their

@@ -30,7 +30,7 @@ from tests.support.tiny import tiny_spec
 ROUND = 3
 AUTHORS = (PEER, PeerId("ef" * 16), PeerId("ee" * 16))
 DEMO = AlgorithmSpec(name="demo", top_k=4)
-LOCAL_STEPS = AlgorithmSpec(top_k=4, local_samples=2)
+LOCAL_STEPS = AlgorithmSpec(top_k=4, local_samples=2, gain=2.5)
 
 WEIGHT_BYTES = 3
 """Bytes of a number of samples, at least 1."""
@@ -42,7 +42,8 @@ class OtherWay(LocalStepsReplica):
     def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
         learning_rate, decay = rates
         movements = self.movements(contributions, learning_rate)[::-1]
-        apply(self.layout, self.committed, movements, decay, strip_chunks=3, flat=True)
+        gain = self._spec.algorithm.gain
+        apply(self.layout, self.committed, movements, decay, gain=gain, strip_chunks=3, flat=True)
 
 
 @cache

@@ -110,6 +110,10 @@ def test_what_is_written_is_read() -> None:
             "[algorithm]\nmomentum_decay = 1.0",
             "algorithm.momentum_decay: expected less than 1, found 1.0",
         ),
+        ("[algorithm]\nfade = 1.5", "algorithm.fade: expected less than or equal to 1, found 1.5"),
+        ("[algorithm]\ngain = 0.5", "algorithm.gain: expected greater than or equal to 1"),
+        ("[algorithm]\ngain = 65", "algorithm.gain: expected less than or equal to 64"),
+        ("[algorithm]\ngain = 2.3", "algorithm.gain: expected a multiple of 0.0625, found 2.3"),
         (
             "[membership]\nmembers_max = 5000",
             f"membership.members_max: expected less than or equal to {MEMBERS_MAX}",
@@ -165,6 +169,10 @@ def test_all_mistakes_are_told_at_once() -> None:
         (
             "[algorithm]\nname = 'local_steps'\nvalue_bits = 2",
             "algorithm.value_bits must be 1 with local_steps, got 2",
+        ),
+        (
+            "[algorithm]\nname = 'demo'\ngain = 2.5\n[rounds]\noverlap = 0",
+            "algorithm.gain counts for nothing with the algorithm demo: expected it left out, or 1",
         ),
         (
             "[algorithm]\nname = 'local_steps'\n[rounds]\nbatch_samples_max = 16776960",
@@ -335,8 +343,8 @@ def test_json_and_name_are_pinned() -> None:
     """A change of these literals gives every run another name: nodes of two releases could not
     meet.
     """
-    assert run_json(RunSpec())[:42] == b'{"algorithm":{"local_samples":8,"mixing":{'
-    assert run_id(RunSpec(), KEY) == "2bd0df3c18f8d898f3b370f08cacf574"
+    assert run_json(RunSpec())[:42] == b'{"algorithm":{"fade":1.0,"gain":1.0,"local'
+    assert run_id(RunSpec(), KEY) == "5adc9cc987e32e161b53d2dc571266f7"
 
 
 def test_demo_takes_its_gradients_where_the_log_says_and_refuses_overlap() -> None:

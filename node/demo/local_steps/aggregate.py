@@ -5,24 +5,29 @@ to 7 (protocol/codec/scales.py). Everything up to Z is whole numbers:
 
     w_i   samples trained; where they exceed 512 together, scaled down to that, each at least 1
     W     = sum_i w_i, of all authors that count, those with nothing in a chunk included
+    x     the run's gain, a multiple of 1/16; 1 where a single author counts
     E     the largest e_i of a chunk
     S     = sum_i w_i * (m_i << r - (E - e_i)) * q_i         e_i < E - r: nothing
     S'    = S >> s, to nearest-even                          per chunk the least s with |S'| <= 2047
     Z     T^T S', shifted by t, times T: dct.py              2^(19 - s - t) times the orthonormal
                                                              inverse of S
     P     <- P * decay                                       rounded to float32
-    P     <- P - f32(Z * c)                                  c = f32(1 / W) * 2^(s + t + E - r - 21)
+    P     <- P - f32(Z * c)                                  c = f32(x / W) * 2^(s + t + E - r - 21)
 
 r is the largest number up to 12 with 7 * W * 2^r < 2^24, so that float32 counts every sum of S
-exactly, in any order. The division is one number: the host divides 1 by W in double precision and
-rounds that to float32; c is it with another exponent. Z * c is one float32 product, rounded to
-nearest-even as IEEE 754 says on every device, and the difference is a second one. Neither the
-device, its strips and threads, nor the order of the contributions changes a bit. T is the transform
-to within a percent, and S' keeps eleven bits, so that a step is what was moved to about that.
+exactly, in any order. The division is one number: the host divides x by W in double precision and
+rounds that to float32; c is it with another exponent. So the gain touches no sum. Z * c is one
+float32 product, rounded to nearest-even as IEEE 754 says on every device, and the difference is a
+second one. Neither the device, its strips and threads, nor the order of the contributions changes a
+bit. T is the transform to within a percent, and S' keeps eleven bits, so that a step is x times
+what was moved to about that.
 
 No author moves a chunk further than h steps could (`code_max`): a larger scale is cut to that. Nor
 much further than the others of the round: what is above 1.5 times their median is cut to that
-(`beside_median`), so that who boasts adds little more than others do.
+(`beside_median`), so that who boasts adds little more than others do. Both come before the gain.
+
+The mean of R sparse movements that hardly agree is shorter than any of them; the gain makes up for
+that. An author alone has no mean, and its movement counts as it is.
 """
 
 from bisect import bisect_right
@@ -45,7 +50,7 @@ from node.demo.plain import STRIP_CHUNKS_PER_THREAD
 from protocol.codec.payload import Coefficients
 from protocol.codec.scales import CODE_MAX, Codes, exponents, mantissas, scales_of
 from protocol.errors import LocalProtocolError
-from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
+from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, GAIN_MAX, GAIN_PARTS, VOTE_SUM_MAX
 
 RANGE_BITS = 12
 """r at most: scales below 2^-12 of a chunk's largest are less than S' can tell from nothing."""
@@ -101,19 +106,21 @@ def apply(
     movements: Sequence[Movement],
     decay: float,
     *,
+    gain: float = 1.0,
     strip_chunks: int | None = None,
     flat: bool | None = None,
 ) -> None:
     """Make one step: change `parameters`, float32 on one device, in place by a commit; None for one
     that does not move.
 
-    `decay` is the commit's float32 value. `strip_chunks` are worked on at a time, and `flat` is the
-    way of an accelerator; both have a default and change no bit. `LocalProtocolError`, before
-    anything changed, for anything that could make bits differ between nodes.
+    `decay` is the commit's float32 value, `gain` the run file's. `strip_chunks` are worked on at a
+    time, and `flat` is the way of an accelerator; both have a default and change no bit.
+    `LocalProtocolError`, before anything changed, for anything that could make bits differ between
+    nodes.
     """
     require_exact(parameters, {"decay": decay})
     views = layout.views(parameters)
-    total = MovementSum(layout, movements)
+    total = MovementSum(layout, movements, gain)
     device = next(iter(views.values())).device
     flat = is_accelerator(device) if flat is None else flat
     size = strip_chunks or (
@@ -154,23 +161,30 @@ def inverse_(sums: Tensor, units: Tensor, *, may_look: bool = True) -> Tensor:
 class MovementSum:
     """The movements of one commit, summed strip by strip: S and the unit that it counts in."""
 
-    def __init__(self, layout: ChunkLayout, movements: Sequence[Movement]) -> None:
-        """`LocalProtocolError` if they do not fit the layout."""
+    def __init__(
+        self, layout: ChunkLayout, movements: Sequence[Movement], gain: float = 1.0
+    ) -> None:
+        """`LocalProtocolError` if they do not fit the layout, or the gain is not exact."""
+        if not 1 <= gain <= GAIN_MAX or gain * GAIN_PARTS % 1:
+            raise LocalProtocolError(
+                f"expected a gain of 1 to {GAIN_MAX} in parts of 1/{GAIN_PARTS}, got {gain}"
+            )
         self._authors = [
             _checked(movement, layout.chunks) for movement in movements if movement.code_max >= 0
         ]
         self.weights = scaled_weights([author.samples for author in self._authors])
         """w_i of the authors that count."""
-        self._weight_sum = max(1, sum(self.weights))
-        self.range_bits = range_bits(self._weight_sum)
+        weight_sum = max(1, sum(self.weights))
+        self.range_bits = range_bits(weight_sum)
         """r"""
+        self._share = np.float32((gain if len(self.weights) > 1 else 1.0) / weight_sum)
         self._starts = [_starts(author.coefficients.counts) for author in self._authors]
         self._codes = self._counted_codes(layout.chunks)
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
         """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on.
 
-        Returns the unit of each chunk, float32 [n, 1, 1]: f32(1 / W) * 2^(E - r - 21).
+        Returns the unit of each chunk, float32 [n, 1, 1]: f32(x / W) * 2^(E - r - 21).
         """
         stop = first + len(strip)
         strip.zero_()
@@ -185,8 +199,7 @@ class MovementSum:
             sizes *= np.array(self.weights, np.int32)[:, None]
             places, changes = self._cut(first, stop, sizes.astype(np.float32))
             strip.view(-1).scatter_add_(0, places.to(strip.device), changes.to(strip.device))
-        share = np.float32(1 / self._weight_sum)
-        units = np.ldexp(share, largest - self.range_bits - UNIT_BITS).astype(np.float32)
+        units = np.ldexp(self._share, largest - self.range_bits - UNIT_BITS).astype(np.float32)
         return torch.from_numpy(units).to(strip.device)[:, None, None]
 
     def _counted_codes(self, chunks: int) -> Codes:

@@ -1,15 +1,15 @@
 """One node's side of local steps: what they moved into a residual, the residual into signs.
 
-    accumulate   E <- E + DCT2(P - P_i)       the round's steps began at P and ended at P_i
+    accumulate   E <- fade * E + DCT2(P - P_i)    the round's steps began at P and ended at P_i
     extract      q = the signs at the k largest |E| of each chunk, s = the scale nearest to their
                  mean magnitude; E <- E - s * q
     reclaim      s * q comes back; bit for bit if E did not change
     withdraw     what an older copy of E has sent meanwhile leaves E, as far as it is in there
 
-E is kept as the momentum of DeMo is, in coefficient space, but nothing in it decays: what was not
-said stays until it is. A chunk of which every entry is zero says nothing. The author's scales are
-cut to what its steps could have moved, as every replica would cut them (`aggregate.code_max`), so
-that what is cut stays in E.
+E is kept as the momentum of DeMo is, in coefficient space. What was not said fades by a factor of
+the run each round; with a fade of 1 it stays until it is said. A chunk of which every entry is zero
+says nothing. The author's scales are cut to what its steps could have moved, as every replica would
+cut them (`aggregate.code_max`), so that what is cut stays in E.
 """
 
 from collections.abc import Mapping
@@ -38,9 +38,12 @@ class Residual(Engine):
         top_k: int,
         device: torch.device | str,
         *,
+        fade: float = 1.0,
         backend: Backend | None = None,
     ) -> None:
         super().__init__(layout, DemoSettings(top_k=top_k), device, backend=backend)
+        self.fade = fade
+        """Share of the residual that the next accumulation leaves, 0 to 1."""
 
     def extract(
         self,
@@ -89,7 +92,7 @@ class Residual(Engine):
 
     @property
     def _decay(self) -> float:
-        return 1.0
+        return self.fade
 
     def _taken(self, extraction: Extraction) -> Tensor:
         assert extraction.scales is not None, "a residual's extractions have scales"

@@ -17,6 +17,7 @@ from tests.benchmarks.pages import (
     headline,
     local_steps,
     parity,
+    short_memory,
     strangers,
     tables,
     wan,
@@ -39,6 +40,12 @@ PAGES: dict[str, Blocks] = {
         "overlap": local_steps.overlap,
         "horizons": local_steps.horizons,
         "rates": local_steps.rates,
+    },
+    "short-memory.md": {
+        "expected": short_memory.expected,
+        "validation": short_memory.validation_split,
+        "test": short_memory.test_split,
+        "means": short_memory.means,
     },
     "attack.md": {
         "quarter": attack.quarter,

@@ -97,7 +97,7 @@ def differences(grounds: Iterable[Ground]) -> str:
             lines.append(
                 (
                     *(named(ground), f"{LABELS[ours]}, beside {LABELS[theirs]}", predicted),
-                    *(_signed(found), shown(found)),
+                    *(signed(found), shown(found)),
                 )
             )
     head = ("text", "pair", "predicted: the first is", "found (95 %)", "shown: the first is")
@@ -164,7 +164,8 @@ def shown(found: Difference) -> str:
     return "nothing"
 
 
-def _signed(found: Difference) -> str:
+def signed(found: Difference) -> str:
+    """The mean of a difference with its interval."""
     if found.interval is None:
         return f"{found.mean:+.3f} (one seed)"
     return f"{found.mean:+.3f} ({found.interval[0]:+.3f} to {found.interval[1]:+.3f})"

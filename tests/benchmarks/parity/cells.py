@@ -162,6 +162,12 @@ class Cell:
     local_steps: int = 1
     """H, the batches of a round of local steps."""
 
+    fade: float = 1.0
+    """Share of an author's residual that a round of local steps leaves."""
+
+    gain: float = 1.0
+    """Factor on the mean movement of local steps."""
+
     warmup_steps: int = 50
     shape: Literal["cosine", "constant"] = "cosine"
     final_fraction: float = 0.1
@@ -220,6 +226,10 @@ class Cell:
                 f"expected local_steps of at least 1, and of 1 with {self.method}, "
                 f"got {self.local_steps}"
             )
+        if self.method != "local_steps" and (self.fade, self.gain) != (1.0, 1.0):
+            raise SettingsError(
+                f"expected fade and gain of 1 with {self.method}, got {self.fade}, {self.gain}"
+            )
         if self.authors < 1:
             raise SettingsError(f"expected at least 1 author, got {self.authors}")
 
@@ -266,8 +276,13 @@ class Cell:
 
     @property
     def algorithm(self) -> AlgorithmSpec:
-        """The part of a run file that judges k."""
-        return AlgorithmSpec(name="demo", top_k=self.top_k)
+        """The part of a run file that judges k, fade and gain."""
+        return AlgorithmSpec(
+            name="local_steps" if self.method == "local_steps" else "demo",
+            top_k=self.top_k,
+            fade=self.fade,
+            gain=self.gain,
+        )
 
     @property
     def schedule(self) -> ScheduleSpec:

@@ -40,7 +40,10 @@ class LocalStepsAuthors:
         self._optimizers = [
             LocalOptimizer(trainee.model, trainee.parameters) for _ in range(cell.authors)
         ]
-        self._residuals = [Residual(fixture.layout, cell.top_k, "cpu") for _ in range(cell.authors)]
+        fade = cell.fade if cell.authors > 1 else 1.0
+        self._residuals = [
+            Residual(fixture.layout, cell.top_k, "cpu", fade=fade) for _ in range(cell.authors)
+        ]
         self.committed = {name: tensor.clone() for name, tensor in fixture.parameters.items()}
         self._step = 0
 
@@ -80,7 +83,8 @@ class LocalStepsAuthors:
         cap = code_max(rate, self._step - first, self._fixture.cell.top_k)
         movements = [Movement(1, cap, decode(each, self._shape)[1]) for each in containers]
         with torch.no_grad():
-            apply(self._fixture.layout, self.committed, movements, decay)
+            gain = self._fixture.cell.gain
+            apply(self._fixture.layout, self.committed, movements, decay, gain=gain)
 
     @property
     def _shape(self) -> PayloadShape:

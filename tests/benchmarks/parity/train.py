@@ -44,8 +44,10 @@ def train(task: Task, cell: Cell, corpus: Corpus) -> Result:
     return train_in(Fixture(task, cell, corpus))
 
 
-def train_in(fixture: Fixture) -> Result:
-    """Train the cell of a fixture, whose network ends at the committed parameters."""
+def train_in(fixture: Fixture, watch: Callable[[Trainer], None] = lambda trainer: None) -> Result:
+    """Train the cell of a fixture, whose network ends at the committed parameters. `watch` is
+    called after every step.
+    """
     started_s = time.monotonic()
     task, cell = fixture.task, fixture.cell
     trainer = TRAINERS[cell.method](fixture)
@@ -58,6 +60,7 @@ def train_in(fixture: Fixture) -> Result:
         except GradientError as error:
             failure = f"step {step}: {error}"
             break
+        watch(trainer)
         up, down = up + traffic.up_bytes, down + traffic.down_bytes
         if step % task.point_steps == 0 or step == cell.steps:
             trainer.stand_at_committed()

@@ -122,6 +122,44 @@ def test_an_older_state_withdraws_what_was_sent_since(corpus: Corpus, tmp_path: 
     assert again.apply(commit(0, entry), [payload]) == node.apply(commit(0, entry), [payload])
 
 
+def test_the_gain_of_the_run_is_a_factor_on_the_movement_of_several_authors(
+    corpus: Corpus,
+) -> None:
+    nodes = [replica() for _ in range(2)]
+    made = [
+        sent(node, 0, AUTHORS[number], work(node, corpus, number))
+        for number, node in enumerate(nodes)
+    ]
+    moved: dict[tuple[int, float], torch.Tensor] = {}
+    for authors in (1, 2):
+        for gain in (1.0, 2.5):
+            judge = replica(gain=gain)
+            before = torch.cat([t.flatten().clone() for t in judge.committed.values()])
+            counted = made[:authors]
+            judge.apply(commit(0, *(e for e, *_ in counted)), [p for _, p, _ in counted])
+            after = torch.cat([t.flatten() for t in judge.committed.values()])
+            moved[authors, gain] = after - before
+    torch.testing.assert_close(moved[2, 2.5], 2.5 * moved[2, 1.0], rtol=1e-3, atol=1e-6)
+    assert moved[2, 1.0].abs().sum() > 0
+    assert torch.equal(moved[1, 2.5], moved[1, 1.0]), "an author alone has no mean"
+
+
+def test_what_was_not_said_fades_unless_the_node_was_alone(corpus: Corpus) -> None:
+    node, other = replica(fade=0.25), replica()
+    ours, theirs = (
+        sent(each, 0, author, work(each, corpus, part))
+        for part, (each, author) in enumerate(zip((node, other), AUTHORS, strict=False))
+    )
+    for counted, left in (((ours, theirs), 0.25), ((ours,), 1.0)):
+        node.apply(commit(0, *(e for e, *_ in counted)), [p for _, p, _ in counted])
+        rest = node.engine.momentum.clone()
+        node.begin([], None, RATE_BITS)
+        node.accumulate()  # nothing moved
+        torch.testing.assert_close(node.engine.momentum, left * rest)
+    node.forget_momentum()
+    assert node.engine.fade == 0.25
+
+
 def test_a_scale_above_what_the_samples_allow_is_cut_by_every_replica(corpus: Corpus) -> None:
     node = replica()
     entry, payload, _ = sent(node, 0, AUTHORS[0], work(node, corpus, 0))

@@ -1,6 +1,7 @@
 """A step of movements: the bits written down here on any device, and near what was moved."""
 
 import itertools
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.demo.local_steps.aggregate import (
@@ -25,13 +26,16 @@ from node.demo.local_steps.aggregate import (
 from protocol.codec.payload import Coefficients
 from protocol.codec.scales import scales_of
 from protocol.errors import LocalProtocolError
-from protocol.limits import VOTE_SUM_MAX
+from protocol.limits import GAIN_MAX, GAIN_PARTS, VOTE_SUM_MAX
 from tests.node.demo import reference
 from tests.node.demo.test_equal_bits import LAYOUT, contribution, digest_of, parameters, scrambled
 
 DECAY = float(np.float32(0.9996))
-GOLDEN = "b3f1ccdbdd778ae29e4fe3ab38659498c1b008ec77d5bebe4f1ae44e5ff393cf"
-"""SHA-256 of the parameters after three steps, in float32, little-endian, by name."""
+GOLDEN = {
+    1.0: "b3f1ccdbdd778ae29e4fe3ab38659498c1b008ec77d5bebe4f1ae44e5ff393cf",
+    2.5: "99a3b92ea193af1a9fef9c354b76fd3d09f84270499ad399f9dc9f829c8e372d",
+}
+"""SHA-256 of the parameters after three steps, in float32, little-endian, by name; by gain."""
 
 
 def movement(seed: int, samples: int, top_k: int, *, spread: int = 12, cap: int = 255) -> Movement:
@@ -57,12 +61,13 @@ STEPS = (
 
 
 def step_by_hand(
-    found: dict[str, reference.Floats], movements: Sequence[Movement]
+    found: dict[str, reference.Floats], movements: Sequence[Movement], gain: float
 ) -> dict[str, reference.Floats]:
     """A step in 64-bit whole numbers, chunk by chunk."""
     counted = [each for each in movements if each.code_max >= 0]
     weights = scaled_weights([each.samples for each in counted])
-    bits, share = range_bits(sum(weights)), np.float32(1 / sum(weights))
+    total = max(1, sum(weights))
+    bits, share = range_bits(total), np.float32(Fraction(gain if len(weights) > 1 else 1) / total)
     chunks = reference.to_chunks(found)
     for chunk in range(LAYOUT.chunks):
         parts = [
@@ -84,6 +89,14 @@ def step_by_hand(
         chunks[chunk] = chunks[chunk] * np.float32(DECAY) - moved.astype(np.float32)
     tensors = reference.from_chunks(chunks, {name: each.shape for name, each in found.items()})
     return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+
+
+def by_hand(steps: Sequence[Sequence[Movement]], gain: float) -> dict[str, reference.Floats]:
+    """The parameters after steps."""
+    found = {name: tensor.numpy() for name, tensor in parameters().items()}
+    for movements in steps:
+        found = step_by_hand(found, movements, gain)
+    return found
 
 
 def bounds_of(said: Sequence[tuple[int, int]]) -> list[int]:
@@ -116,10 +129,12 @@ def part_of(movement: Movement, chunk: int) -> tuple[int, np.ndarray, np.ndarray
     return code, sent.indices[here], sent.values[here].astype(np.int64)
 
 
-def after(steps: Sequence[Sequence[Movement]], **how: int | bool) -> dict[str, torch.Tensor]:
+def after(
+    steps: Sequence[Sequence[Movement]], gain: float, **how: int | bool
+) -> dict[str, torch.Tensor]:
     found = parameters()
     for movements in steps:
-        apply(LAYOUT, found, movements, DECAY, **how)  # type: ignore[arg-type]
+        apply(LAYOUT, found, movements, DECAY, gain=gain, **how)  # type: ignore[arg-type]
     return found
 
 
@@ -127,26 +142,44 @@ def digest(found: dict[str, torch.Tensor]) -> str:
     return digest_of({name: tensor.numpy() for name, tensor in found.items()})
 
 
+@pytest.mark.parametrize("gain", GOLDEN)
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("strip_chunks", [1, 7, 1000])
-def test_three_steps_end_at_the_digest_written_down(flat: bool, strip_chunks: int) -> None:
-    assert digest(after(STEPS, flat=flat, strip_chunks=strip_chunks)) == GOLDEN
+def test_three_steps_end_at_the_digest_written_down(
+    gain: float, flat: bool, strip_chunks: int
+) -> None:
+    assert digest(after(STEPS, gain, flat=flat, strip_chunks=strip_chunks)) == GOLDEN[gain]
 
 
-def test_neither_threads_nor_the_order_of_authors_changes_a_bit() -> None:
+@pytest.mark.parametrize("gain", GOLDEN)
+def test_neither_threads_nor_the_order_of_authors_changes_a_bit(gain: float) -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        assert digest(after([step[::-1] for step in STEPS])) == GOLDEN
+        assert digest(after([step[::-1] for step in STEPS], gain)) == GOLDEN[gain]
     finally:
         torch.set_num_threads(before)
 
 
-def test_the_reference_ends_at_the_same_digest() -> None:
-    found = {name: tensor.numpy() for name, tensor in parameters().items()}
-    for movements in STEPS:
-        found = step_by_hand(found, movements)
-    assert digest_of(found) == GOLDEN
+@pytest.mark.parametrize("gain", GOLDEN)
+def test_the_reference_ends_at_the_same_digest(gain: float) -> None:
+    assert digest_of(by_hand(STEPS, gain)) == GOLDEN[gain]
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, VOTE_SUM_MAX)), max_size=7),
+    st.integers(GAIN_PARTS, GAIN_MAX * GAIN_PARTS),
+    st.integers(1, 9),
+)
+def test_any_authors_and_any_gain_step_alike_both_ways_and_by_hand(
+    said: list[tuple[int, int]], parts: int, strip_chunks: int
+) -> None:
+    step = [movement(seed, samples, 8, spread=60) for seed, samples in said]
+    gain = parts / GAIN_PARTS
+    expected = digest_of(by_hand([step], gain))
+    assert digest(after([step], gain, flat=False)) == expected
+    assert digest(after([step[::-1]], gain, flat=True, strip_chunks=strip_chunks)) == expected
 
 
 def test_a_step_is_the_weighted_mean_of_what_was_moved() -> None:
@@ -179,10 +212,10 @@ def alone(codes: int, *, samples: int = 8, cap: int = 255, sign: int = 1) -> Mov
     return Movement(samples, cap, Coefficients(ones, ones * 0, signs, scales))
 
 
-def moved_by(*movements: Movement) -> float:
+def moved_by(*movements: Movement, gain: float = 1.0) -> float:
     """What a step takes from every entry of a parameter that starts at zero."""
     found = {name: torch.zeros(shape) for name, shape in LAYOUT.shapes.items()}
-    apply(LAYOUT, found, movements, 1.0)
+    apply(LAYOUT, found, movements, 1.0, gain=gain)
     values = torch.cat([tensor.reshape(-1) for tensor in found.values()])
     assert values.unique().numel() == 1
     return -float(values[0])
@@ -215,6 +248,29 @@ def test_an_author_of_more_samples_may_have_moved_as_much_further() -> None:
     assert fast == pytest.approx((4 * 8 * 1 + 24 * 4) / 56 / 64, rel=0.15)
     most_weight = moved_by(*slow, alone(one + 8, samples=40))
     assert most_weight == pytest.approx((4 * 8 * 1 + 40 * 4) / 72 / 64, rel=0.02)
+
+
+def test_the_gain_is_a_factor_on_the_mean_of_several_and_touches_no_sum() -> None:
+    one = 56 * 4
+    several = [alone(one), alone(one), alone(one, sign=-1)]
+    assert moved_by(*several, gain=2.5) == pytest.approx(2.5 * moved_by(*several), rel=1e-6)
+    assert moved_by(several[0], gain=2.5) == moved_by(several[0])
+    muted = alone(one, cap=-1)
+    assert moved_by(several[0], muted, gain=2.5) == moved_by(several[0]), "who may not move"
+    sums = []
+    for gain in (1.0, GAIN_MAX):
+        strip = torch.empty(LAYOUT.chunks, 64, 64)
+        MovementSum(LAYOUT, several, gain).sum_strip(0, strip)
+        sums.append(strip)
+    assert torch.equal(*sums)
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.5, -2.5, 65.0, 1.03, 1 + 2.0**-50, math.nan, math.inf])
+def test_a_gain_that_is_not_in_sixteenths_or_beyond_its_bounds_is_our_own_fault(
+    gain: float,
+) -> None:
+    with pytest.raises(LocalProtocolError, match="expected a gain of 1 to 64 in parts of 1/16"):
+        moved_by(alone(56 * 4), gain=gain)
 
 
 def test_authors_with_nothing_in_a_chunk_are_not_its_median() -> None:

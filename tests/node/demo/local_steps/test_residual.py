@@ -69,6 +69,18 @@ def test_signs_of_the_largest_leave_with_their_mean_magnitude_and_the_rest_stays
         assert np.abs(said(sent)[chunk]).sum() > 0
 
 
+@pytest.mark.parametrize("fade", [0.0, 0.5, 1.0])
+def test_of_what_was_not_said_the_fade_is_left_after_a_round(fade: float) -> None:
+    residual, fresh = residual_after(1), residual_after(0)
+    residual.fade = fade
+    residual.extract()
+    rest = residual.momentum.clone()
+    for each in (residual, fresh):
+        each.accumulate(moved(7))
+    assert rest.abs().sum() > 0
+    torch.testing.assert_close(residual.momentum, fade * rest + fresh.momentum)
+
+
 def test_what_is_said_becomes_what_was_moved_in_the_end() -> None:
     """Error feedback: after many rounds without a movement little is left to say."""
     residual, found = residual_after(1), {name: torch.zeros(s) for name, s in SHAPES.items()}
