@@ -15,6 +15,7 @@ from protocol.errors import (
     RefusedError,
     RemoteProtocolError,
     SettingsError,
+    ShortageError,
     StorageError,
     UnavailableError,
     VersionError,
@@ -42,6 +43,7 @@ class ExitCode(IntEnum):
     PORT_IN_USE = 7
     DATA = 8
     REFUSED = 9
+    SHORTAGE = 10
     INTERRUPTED = 130
 
 
@@ -56,6 +58,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.PORT_IN_USE: "a port that was asked for belongs to another process",
     ExitCode.DATA: "training data is missing, damaged or different from its manifest",
     ExitCode.REFUSED: "the coordinator refused or removed this node, or its replica diverged",
+    ExitCode.SHORTAGE: "this machine lacks descriptors or memory for now",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM before the work was done",
 }
 
@@ -71,6 +74,7 @@ _CODES: dict[type[BaseException], ExitCode] = {
     DataError: ExitCode.DATA,
     RefusedError: ExitCode.REFUSED,
     DivergedError: ExitCode.REFUSED,
+    ShortageError: ExitCode.SHORTAGE,
     StoppedError: ExitCode.INTERRUPTED,
     KeyboardInterrupt: ExitCode.INTERRUPTED,
 }

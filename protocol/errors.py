@@ -2,9 +2,9 @@
 
 The type says who has to act: a peer that sent bad bytes (`RemoteProtocolError`), our own code that
 misused an interface (`LocalProtocolError`), a person who wrote a setting (`SettingsError`), or the
-world (`UnavailableError`, `StorageError`). Every message says what was expected, what was found and
-what to do. Foreign exceptions (grpc, sqlite3, OSError) are translated to these where they enter the
-project.
+world (`UnavailableError`, `StorageError`, `ShortageError`). Every message says what was expected,
+what was found and what to do. Foreign exceptions (grpc, sqlite3, OSError) are translated to these
+where they enter the project.
 """
 
 
@@ -40,6 +40,10 @@ class RefusedError(LockstepError):
 
 class StorageError(LockstepError):
     """A disk is full, read-only or damaged."""
+
+
+class ShortageError(LockstepError):
+    """This machine lacks descriptors or memory for now; work waits for them (`shortage`)."""
 
 
 class AddressInUseError(LockstepError):
