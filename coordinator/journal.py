@@ -12,13 +12,15 @@
 A batch of events and its decisions are written in one transaction (WAL, synchronous FULL) before
 any of its effects leaves the process. Commits are read over a second connection, which sees only
 finished transactions: a commit that is being written is never served. SQLite's own errors are
-translated to `StorageError` here.
+translated to `StorageError` here, and to `ShortageError` where they pass.
 """
 
+import errno
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -34,6 +36,7 @@ from protocol.codec.decoding import UNREADABLE
 from protocol.errors import SettingsError, StorageError
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
+from protocol.shortage import shortages
 from protocol.shuffle import Share
 
 JOURNAL_NAME = "journal.sqlite"
@@ -114,7 +117,7 @@ class RecordedEntry:
 
 class Journal:
     """The journal of one run. Every method raises `StorageError` for a disk that is full, read-only
-    or damaged.
+    or damaged, and `ShortageError` where descriptors or memory are short.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,6 +132,9 @@ class Journal:
             self._database.executescript(_TABLES)
             self._reader = opened.enter_context(closing(_connected(path)))
             self._reader.execute("PRAGMA query_only = ON")
+            for each in (self._database, self._reader):  # which opens their files here and now
+                each.execute("PRAGMA temp_store = MEMORY")
+                each.execute("SELECT count(*) FROM meta").fetchone()
             self._opened = opened.pop_all()
 
     def bind(self, run_id: RunId, run_json: bytes) -> None:
@@ -320,7 +326,9 @@ class Journal:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OSError, *UNREADABLE) as error:
+        except (sqlite3.Error, OSError, MemoryError, *UNREADABLE) as error:
+            with suppress(OSError), shortages(f"use the journal {self._path}"):
+                _raise_cause(error, self._path)
             remedy = "free space or repair the disk: no commit that a node was told is lost"
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
             if not isinstance(error, OSError) and code in _DAMAGED:
@@ -347,6 +355,18 @@ def _recorded(
         snapshot_sha256 or b"",
         msgspec.msgpack.decode(leases, type=_Leases) if leases else (),
     )
+
+
+def _raise_cause(error: BaseException, path: Path) -> None:
+    """Raise the error of the operating system behind one of SQLite, which does not tell it, if
+    there still is one.
+    """
+    if isinstance(error, OSError):
+        raise error
+    if isinstance(error, MemoryError):
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN:
+        os.close(os.open(path.parent, os.O_RDONLY))
 
 
 def _locked(path: Path) -> sqlite3.Connection:

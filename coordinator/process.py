@@ -30,7 +30,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service import silence
-from coordinator.service.door import Door, connections_max
+from coordinator.service.door import Door
 from coordinator.service.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
@@ -42,6 +42,7 @@ from protocol.codec.decoding import UNREADABLE
 from protocol.errors import StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId
+from protocol.limits import CONNECTIONS_MAX
 from protocol.runfile import RunSpec, run_id, run_json
 from protocol.traffic import Overhead, unknown_overhead
 
@@ -100,14 +101,15 @@ class CoordinatorProcess:
             self.history.times,
         )
 
-    async def start(self) -> None:
-        """Continue from the journal and listen. Raises `AddressInUseError`, `StorageError`,
-        `SettingsError`, `VersionError`.
+    async def start(self, connections_max: int = CONNECTIONS_MAX) -> None:
+        """Continue from the journal and listen; others may open `connections_max` connections.
+        Raises `AddressInUseError`, `ShortageError`, `StorageError`, `SettingsError`,
+        `VersionError`.
         """
         self.journal.bind(self.run_id, run_json(self.rounds.spec))
         await asyncio.to_thread(self._sequencer.recover)
         await asyncio.to_thread(self._restore_history)
-        connections = ("grpc.max_allowed_incoming_connections", connections_max())
+        connections = ("grpc.max_allowed_incoming_connections", connections_max)
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, connections))
         self.service.serve(self._server, self._traffic)
         host = self._settings.listen.rpartition(":")[0]

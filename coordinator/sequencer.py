@@ -7,6 +7,7 @@ a crash at any instruction loses only decisions that no node was told.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -29,6 +30,9 @@ from protocol.codec.chain import ChainEntry, SignedEntry, Void, sign_entry
 from protocol.codec.commits import SignedCommit, sign_commit
 from protocol.errors import LockstepError, RemoteProtocolError, StorageError
 from protocol.ids import sha256
+from protocol.shortage import Patience
+
+_log = logging.getLogger("lockstep.coordinator")
 
 BATCH_EVENTS_MAX = 512
 """Events in one journal transaction; bounds the time that a reply waits for the events before
@@ -79,6 +83,8 @@ class Sequencer:
     ) -> None:
         self.rounds = rounds
         self._journal, self._key, self._emit = journal, key, emit
+        self.patience = Patience(time.sleep, _say_short)
+        """The coordinator's, for disk work in threads."""
         self._queue: asyncio.Queue[tuple[Event, asyncio.Future[None]]] = asyncio.Queue(
             QUEUE_EVENTS_MAX
         )
@@ -214,7 +220,8 @@ class Sequencer:
         wanted = self._events_since_snapshot >= SNAPSHOT_EVENTS
         state = encode_state(self.rounds.state) if wanted else None
         trained = {effect.commit.round: effect.trained for effect in commits if effect.trained}
-        self._journal.append(batch.events, rows, digests, state, rows_of_entries, trained=trained)
+        parts = batch.events, rows, digests, state, rows_of_entries
+        self.patience.outlast(lambda: self._journal.append(*parts, trained=trained))
         if state is not None:
             self._events_since_snapshot = 0
         return Outcome(tuple(batch.effects), signed, before, entries)
@@ -263,6 +270,10 @@ class Sequencer:
         while len(waiting) < BATCH_EVENTS_MAX and not self._queue.empty():
             waiting.append(self._queue.get_nowait())
         return waiting
+
+
+def _say_short(reason: str) -> None:
+    _log.warning("waits for descriptors or memory", extra={"reason": reason})
 
 
 def _resolve(handled: Iterable[asyncio.Future[None]]) -> None:

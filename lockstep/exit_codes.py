@@ -16,6 +16,7 @@ from protocol.errors import (
     RefusedError,
     RemoteProtocolError,
     SettingsError,
+    ShortageError,
     StorageError,
     UnavailableError,
     VersionError,
@@ -44,6 +45,7 @@ class ExitCode(IntEnum):
     DATA = 8
     REFUSED = 9
     DEVICE = 10
+    SHORTAGE = 11
     INTERRUPTED = 130
     UNREAD = 141
     """128 + SIGPIPE, as shells say it."""
@@ -61,6 +63,7 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.DATA: "training data is missing, damaged or different from its manifest",
     ExitCode.REFUSED: "the coordinator refused or removed this node, or its replica diverged",
     ExitCode.DEVICE: "a graphics card, or its driver, failed three times in an hour",
+    ExitCode.SHORTAGE: "this machine lacks descriptors or memory for now",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM before the work was done",
     ExitCode.UNREAD: "the program that was to read the output has ended, as `head` does",
 }
@@ -78,6 +81,7 @@ _CODES: dict[type[BaseException], ExitCode] = {
     RefusedError: ExitCode.REFUSED,
     DivergedError: ExitCode.REFUSED,
     DeviceError: ExitCode.DEVICE,
+    ShortageError: ExitCode.SHORTAGE,
     StoppedError: ExitCode.INTERRUPTED,
     KeyboardInterrupt: ExitCode.INTERRUPTED,
 }

@@ -23,10 +23,13 @@ from protocol.run_info import RunInfo
 
 
 def own_transports(
-    settings: NodeSettings, key: Ed25519PrivateKey, client: CoordinatorClient
+    settings: NodeSettings,
+    key: Ed25519PrivateKey,
+    client: CoordinatorClient,
+    connections_max: int,
 ) -> list[Transport]:
-    """The transports of the node with this key, not started yet. `client` knows the coordinator's
-    address and the relays.
+    """The transports of the node with this key, not started yet, to which peers may open
+    `connections_max` connections. `client` knows the coordinator's address and the relays.
     """
     coordinator = client.address
     listen = settings.listen if settings.listen != "auto" else address_towards(coordinator)
@@ -44,6 +47,7 @@ def own_transports(
         secure=client.secure,
         guard=DialGuard(coordinator, private=settings.dial_private),
         p2pd_sha256=settings.p2pd_sha256,
+        connections_max=connections_max,
     )
 
 

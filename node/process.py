@@ -66,6 +66,7 @@ from protocol.border.join_link import parse_link
 from protocol.errors import DeviceError, LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
+from protocol.limits import CONNECTIONS_MAX
 from protocol.run_info import RunInfo
 from protocol.traffic import Overhead, unknown_overhead
 
@@ -128,17 +129,18 @@ class NodeProcess:
             raise LocalProtocolError("expected start() first, it was not called or failed")
         return self._started
 
-    async def start(self) -> None:
-        """Everything up to the point where rounds can come.
+    async def start(self, connections_max: int = CONNECTIONS_MAX) -> None:
+        """Everything up to the point where rounds can come; peers may open `connections_max`
+        connections.
 
         Raises `UnavailableError` when no coordinator has ever answered at the address,
-        `VersionError`, `SettingsError`, `DataError`, `StorageError`, `AddressInUseError`,
-        `DeviceError`.
+        `VersionError`, `SettingsError`, `DataError`, `ShortageError`, `StorageError`,
+        `AddressInUseError`, `DeviceError`.
         """
         with device_errors():
-            await self._start()
+            await self._start(connections_max)
 
-    async def _start(self) -> None:
+    async def _start(self, connections_max: int) -> None:
         settings, status = self._settings, self._status
         status.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.calls.fetch_run)
@@ -164,22 +166,27 @@ class NodeProcess:
         status.round = position.head_round if position else -1
         status.state_digest = replica.digest
         await self._reach(lambda _: self._client.calls.fetch_members())
-        self._started = await self._assemble(info, replica, corpus, position)
+        self._started = await self._assemble(
+            info, replica, corpus, position, connections_max=connections_max
+        )
         self._started.hello.hardware = describe(*devices)
 
     async def _assemble(
-        self, info: RunInfo, replica: Replica, corpus: Corpus, position: Position | None
+        self,
+        info: RunInfo,
+        replica: Replica,
+        corpus: Corpus,
+        position: Position | None,
+        *,
+        connections_max: int,
     ) -> Started:
         """Put a node together around its replica, and listen."""
         settings, client, fetch = self._settings, self._client, self._client.calls.fetch_commits
         decisions = DecisionLog(info.run_id, info.coordinator_key, fetch)
         if position:
             decisions.resume(position)
-        snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
-        if settings.restart_from:
-            state = await asyncio.to_thread(read_state, settings.restart_from, info)
-            await asyncio.to_thread(snapshots.keep, state.round, state.parameters)
-        transports = own_transports(settings, self._key, client)
+        snapshots = await self._open_snapshots(info)
+        transports = own_transports(settings, self._key, client, connections_max)
         identity = Identity(self._key, info.run_id, secrets.randbits(64))
         mesh = Mesh(identity, transports, self._uplink, own_clock_ms, downlink=self._downlink)
         check = PayloadCheck(info.run_id, replica.header_of)
@@ -224,6 +231,15 @@ class NodeProcess:
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
         trainer = Trainer(context)
         return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, requests)
+
+    async def _open_snapshots(self, info: RunInfo) -> Snapshots:
+        """The snapshots, with the one from which its owner lets the run go on, if there is one."""
+        settings = self._settings
+        snapshots = await asyncio.to_thread(Snapshots, settings.directory / "snapshots")
+        if settings.restart_from:
+            state = await asyncio.to_thread(read_state, settings.restart_from, info)
+            await asyncio.to_thread(snapshots.keep, state.round, state.parameters)
+        return snapshots
 
     async def run(self) -> str:
         """Train until the run is finished or the node is told to leave; returns the reason in

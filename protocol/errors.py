@@ -2,9 +2,9 @@
 
 The type says who has to act: a peer that sent bad bytes (`RemoteProtocolError`), our own code that
 misused an interface (`LocalProtocolError`), a person who wrote a setting (`SettingsError`), or the
-world (`UnavailableError`, `StorageError`). Every message says what was expected, what was found and
-what to do. Foreign exceptions (grpc, sqlite3, OSError) are translated to these where they enter the
-project.
+world (`UnavailableError`, `StorageError`, `ShortageError`). Every message says what was expected,
+what was found and what to do. Foreign exceptions (grpc, sqlite3, OSError) are translated to these
+where they enter the project.
 """
 
 
@@ -46,6 +46,10 @@ class DeviceError(LockstepError):
     """A device of this machine failed while it computed: a graphics card, its driver, its
     memory.
     """
+
+
+class ShortageError(LockstepError):
+    """This machine lacks descriptors or memory for now; work waits for them (`shortage`)."""
 
 
 class AddressInUseError(LockstepError):

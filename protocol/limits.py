@@ -30,6 +30,10 @@ uplink."""
 MEMBERS_MAX = 4096
 """Members of a run at most; their list is told in pages."""
 
+CONNECTIONS_MAX = 16_384
+"""Connections that others may open to one process: four for each member of the largest run. An idle
+one holds 10 kB."""
+
 ADDRESSES_MAX = 8
 """Addresses that one node may announce."""
 

@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 from coordinator.checkpoints.store import CheckpointStore
 from coordinator.history import Contributions
@@ -46,6 +47,9 @@ CONTRIBUTORS_MAX = 64
 """Contributors that a model card names."""
 
 TICKET_BYTES = 32
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 @dataclass(slots=True)
@@ -200,14 +204,24 @@ class CheckpointDesk:
         checkpoints = self._sequencer.rounds.state.checkpoints
         if not upload.begun:
             upload.begun = True
-            await asyncio.to_thread(self._store.keep, [each.name for each in checkpoints.made])
-            await asyncio.to_thread(self._store.begin, checkpoints.room_bytes)
+            await self._patiently(self._store.keep, [each.name for each in checkpoints.made])
+            await self._patiently(self._store.begin, checkpoints.room_bytes)
         if part.file:
-            await asyncio.to_thread(self._store.put, part.file, part.offset, part.data)
+            await self._patiently(self._store.put, part.file, part.offset, part.data)
             return
-        found = await asyncio.to_thread(self._store.complete, upload.round)
+        found = await self._patiently(self._store.complete, upload.round)
         self._end(upload)
         await self._sequencer.submit(CheckpointStored(upload.writer, upload.round, *found))
+
+    async def _patiently(
+        self,
+        work: Callable[_Arguments, _Result],
+        *arguments: _Arguments.args,
+        **named: _Arguments.kwargs,
+    ) -> _Result:
+        """The result of disk work in a thread, which waits where descriptors are short."""
+        patient = self._sequencer.patience.outlast
+        return await asyncio.to_thread(patient, lambda: work(*arguments, **named))
 
     # ---- watching
 

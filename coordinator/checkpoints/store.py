@@ -3,8 +3,8 @@
     checkpoints/incoming/     the files of the member that was asked, as they come
     checkpoints/ROUND-SHA256/ one that is complete and checked
 
-Blocks; every method raises `StorageError` for a disk that fails, and `RemoteProtocolError` for
-parts and files that a member must not send.
+Blocks; every method raises `StorageError` for a disk that fails, `ShortageError` where descriptors
+or memory are short, and `RemoteProtocolError` for parts and files that a member must not send.
 """
 
 import json
@@ -19,6 +19,7 @@ from coordinator.machine.checkpoints.state import directory_name
 from protocol.border.checkpoint_files import CARD_NAME, FILES_MAX, is_parameters, require_name
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.ids import Digest
+from protocol.shortage import shortages
 
 INCOMING = "incoming"
 
@@ -108,6 +109,7 @@ def _require_harmless(path: Path) -> None:
 @contextmanager
 def _storage_errors(path: Path) -> Iterator[None]:
     try:
-        yield
+        with shortages(f"use {path}"):
+            yield
     except OSError as error:
         raise StorageError(f"cannot use {path}: {error.strerror or error}") from error

@@ -62,14 +62,6 @@ decisions."""
 DISK_LOOK_S = 5.0
 """Pause between two looks at the disk."""
 
-CONNECTIONS_MAX = 16_384
-"""Connections at once: four for each member of the largest run. An idle one holds 10 kB."""
-
-RESERVE = 256
-"""Descriptors for everything else: journal, log, admin port, threads' sockets."""
-
-_WANTED = CONNECTIONS_MAX + RESERVE
-
 
 class Door:
     """The counts of one coordinator, whose journal is in `directory`. `clock_ms()` is a monotonic
@@ -178,22 +170,3 @@ def _count_down(counter: Counter[str], host: str) -> None:
     counter[host] -= 1
     if counter[host] <= 0:
         del counter[host]
-
-
-def connections_max() -> int:
-    """The number of connections that this process may hold; raises its limit of open files first,
-    as far as the system allows.
-    """
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return CONNECTIONS_MAX
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < _WANTED:
-        wanted = _WANTED if hard == resource.RLIM_INFINITY else min(_WANTED, hard)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return CONNECTIONS_MAX
-    return min(CONNECTIONS_MAX, soft - min(RESERVE, soft // 2))

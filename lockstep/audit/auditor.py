@@ -45,6 +45,7 @@ from protocol.codec.commits import Entry
 from protocol.codec.evidence import Evidence, sign_evidence
 from protocol.codec.payload_header import Blob, Header
 from protocol.errors import DivergedError, UnavailableError
+from protocol.limits import CONNECTIONS_MAX
 from protocol.run_info import RunInfo
 from protocol.traffic import Overhead, unknown_overhead
 
@@ -132,11 +133,11 @@ class AuditorProcess:
         self.registry = self._relay.registry
         self.registry.register(AuditCollector(self._audit))
 
-    async def start(self) -> None:
+    async def start(self, connections_max: int = CONNECTIONS_MAX) -> None:
         """Listen, build the model, and be ready to replay. Raises what `RelayProcess.start` raises,
         and `SettingsError` for a run that this machine cannot replay.
         """
-        await self._relay.start()
+        await self._relay.start(connections_max)
         parts = self._relay.started
         assert parts.archive is not None, "an auditor's relay has an archive"
         record = RelayRecord(parts.info, self._relay, parts.archive)

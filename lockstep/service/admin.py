@@ -9,6 +9,7 @@ A coordinator adds the routes of its page (`lockstep.page`). The port is bound t
 told otherwise, because it has no authentication; it answers questions and changes nothing.
 """
 
+import asyncio
 import platform
 from collections.abc import Sequence
 from typing import Protocol
@@ -20,6 +21,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from lockstep import __version__
 from protocol.addresses import listen_error, parse_address
+from protocol.limits import CONNECTIONS_MAX
+from protocol.shortage import shortages
 
 SHUTDOWN_S = 1.0
 """Time for open requests when the process stops; every answer here is immediate."""
@@ -41,11 +44,18 @@ class AdminServer:
     """Serves one `Service` on one address, with the routes of `page` if it has one."""
 
     def __init__(
-        self, service: Service, listen: str = "127.0.0.1:0", page: Sequence[web.RouteDef] = ()
+        self,
+        service: Service,
+        listen: str = "127.0.0.1:0",
+        page: Sequence[web.RouteDef] = (),
+        *,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
+        """`connections_max`: open at once; a further one is closed when it comes."""
         self._service = service
         self._build = build_registry()
-        self._listen = listen
+        self._listen, self._connections_max = listen, connections_max
+        self._port: asyncio.Server | None = None
         self.port = 0
         """Bound port; 0 before the start."""
         routes = [
@@ -66,18 +76,28 @@ class AdminServer:
         """
         host, _, port = parse_address(self._listen, default_port=0).rpartition(":")
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host.strip("[]"), int(port))
+        loop = asyncio.get_running_loop()
         try:
-            await site.start()
+            with shortages(f"listen on {self._listen} (--admin)"):
+                self._port = await loop.create_server(self._protocol, host.strip("[]"), int(port))
         except OSError as error:
             await self._runner.cleanup()
             raise listen_error(error, self._listen, "--admin") from error
-        host, self.port = self._runner.addresses[0][:2]
+        host, self.port = self._port.sockets[0].getsockname()[:2]
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     async def stop(self) -> None:
         """Closes the port, if it is open."""
+        if self._port:
+            self._port.close()
         await self._runner.cleanup()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        """What handles a new connection."""
+        serving = self._runner.server
+        assert serving, "the port opens after it"
+        full = len(serving.connections) >= self._connections_max
+        return _Closing() if full else serving()
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(
@@ -98,6 +118,13 @@ class AdminServer:
         return web.Response(
             body=msgspec.json.encode(self._service.status()), content_type="application/json"
         )
+
+
+class _Closing(asyncio.Protocol):
+    """Closes a connection that is one too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 def build_registry() -> CollectorRegistry:

@@ -22,6 +22,7 @@ from aiohttp import web
 
 from lockstep import __version__
 from lockstep.service.admin import AdminServer, Service
+from lockstep.service.descriptors import raise_limit
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.signals import until_stopped
 from node.system.files import replacing_file, sweep
@@ -40,8 +41,8 @@ STATUS_NAME = "status.json"
 class Process(Service, Protocol):
     """A coordinator, node or relay."""
 
-    async def start(self) -> None:
-        """Opens state and ports."""
+    async def start(self, connections_max: int) -> None:
+        """Opens state and ports, at which others may open `connections_max` connections."""
 
     async def stop(self) -> None:
         """Closes them."""
@@ -77,8 +78,9 @@ async def serve(
     `coordinator` returns the address of the coordinator once the process has started; `meter`
     watches the connections meanwhile; `page` adds routes to the admin port.
     """
+    room = raise_limit()
     sweep(options.directory)
-    admin = AdminServer(process, options.admin, page)
+    admin = AdminServer(process, options.admin, page, connections_max=room.admin)
     started = asyncio.Event()
 
     async def life() -> _Result:
@@ -87,7 +89,7 @@ async def serve(
             note = {"pid": os.getpid(), "admin": await admin.start(), "coordinator": ""}
             meter.admin_port = admin.port
             _write(options.directory / NOTE_NAME, note)
-            await process.start()
+            await process.start(room.peers)
             started.set()
             _write(options.directory / NOTE_NAME, note | {"coordinator": coordinator()})
             log.info("started", extra={"admin": note["admin"], "coordinator": coordinator()})

@@ -7,7 +7,7 @@ import msgspec
 
 from node.system.files import replacing_file
 from protocol.codec.decoding import UNREADABLE
-from protocol.errors import StorageError
+from protocol.errors import ShortageError, StorageError
 
 log = logging.getLogger("lockstep.join")
 
@@ -71,5 +71,5 @@ class DailyUsage:
         try:
             with replacing_file(self._path) as temporary:
                 temporary.write_bytes(msgspec.json.encode(self._now))
-        except StorageError as error:
+        except (ShortageError, StorageError) as error:
             log.warning("the bytes of this day are not kept", extra={"reason": str(error)})

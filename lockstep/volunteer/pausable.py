@@ -26,6 +26,7 @@ from lockstep.volunteer.machine import DailyUsage, on_battery
 from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.screen import traffic_bytes
 from protocol.errors import SettingsError
+from protocol.limits import CONNECTIONS_MAX
 
 log = logging.getLogger("lockstep.join")
 
@@ -42,8 +43,8 @@ class Node(Protocol):
 
     registry: CollectorRegistry
 
-    async def start(self) -> None:
-        """Opens everything."""
+    async def start(self, connections_max: int) -> None:
+        """Opens everything; peers may open `connections_max` connections."""
 
     async def run(self) -> str:
         """Works until the run is over or `leave` was called; returns the reason."""
@@ -92,12 +93,16 @@ class PausableNode:
         self.last_status: dict[str, Any] = {}
         """The status of the last node that ended."""
         self._stop_now = False
+        self._connections_max = CONNECTIONS_MAX
         self.registry = CollectorRegistry()
 
     # ---- life
 
-    async def start(self) -> None:
-        """Start the node, unless it must rest from the beginning."""
+    async def start(self, connections_max: int = CONNECTIONS_MAX) -> None:
+        """Start the node, unless it must rest from the beginning; peers may open `connections_max`
+        connections.
+        """
+        self._connections_max = connections_max
         self._count_bytes()
         await self._others.look()
         if not self.resting_reason():
@@ -140,7 +145,7 @@ class PausableNode:
     async def _begin(self) -> None:
         self._node = self._make(self._limits)
         self.registry = self._node.registry
-        await self._node.start()
+        await self._node.start(self._connections_max)
 
     async def _work(self) -> str:
         """Returns how the node ended; empty when it was only put to rest."""

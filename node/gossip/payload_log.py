@@ -12,7 +12,7 @@ peer that replays the log, or will do so after the snapshot that it fetches, is 
 beyond `rounds_max` stay while their bytes fit and such a peer needs them.
 
 All methods may be called from any thread. Every method that touches the disk raises `StorageError`
-when the disk fails.
+when the disk fails, and waits where descriptors or memory are short.
 """
 
 import math
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from cachetools import LRUCache, TTLCache
 
-from node.system.files import storage_errors
+from node.system.files import outlasting, storage_errors
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, sha256
 
@@ -80,6 +80,7 @@ class PayloadLog:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._scan()
 
+    @outlasting
     def put(self, round: int, blob: bytes | bytearray, expected: Digest | None = None) -> Digest:
         """Keep a payload and return its digest.
 
@@ -101,6 +102,7 @@ class PayloadLog:
                     self._remember(digest, bytes(blob))
         return digest
 
+    @outlasting
     def get(self, digest: Digest) -> bytes | None:
         """The payload, verified, or None when it is not here.
 
@@ -150,6 +152,7 @@ class PayloadLog:
         with self._index:
             return sorted(digest for digest, entry in self._entries.items() if entry.round == round)
 
+    @outlasting
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
         """At most `count` bytes from `offset` on, or None when the payload is not here (any more).
 
@@ -198,8 +201,7 @@ class PayloadLog:
             self.rounds_dropped += total > self._bytes_max
             total -= sum(entry.size for _, entry in entries if entry.round == oldest)
             self._delete(digest for digest, entry in entries if entry.round == oldest)
-            with self._disk, storage_errors(self._directory, doing="prune"):
-                _remove_empty(self._directory / str(oldest))
+            self._remove_empty(self._directory / str(oldest))
 
     def _needed_from(self) -> float:
         """The first round that a peer which is behind needs."""
@@ -231,6 +233,12 @@ class PayloadLog:
                 with self._disk, storage_errors(path, doing="delete"):
                     path.unlink(missing_ok=True)
 
+    @outlasting
+    def _remove_empty(self, directory: Path) -> None:
+        with self._disk, storage_errors(directory, doing="prune"):
+            if directory.is_dir() and not any(directory.iterdir()):
+                directory.rmdir()
+
     def _remember(self, digest: Digest, blob: bytes) -> None:
         if len(blob) <= self._cache.maxsize:
             self._cache[digest] = blob
@@ -254,8 +262,3 @@ def _digest_of(name: str) -> Digest | None:
     except ValueError:
         return None
     return digest if len(digest) == 32 and digest.hex() == name else None
-
-
-def _remove_empty(directory: Path) -> None:
-    if directory.is_dir() and not any(directory.iterdir()):
-        directory.rmdir()

@@ -22,7 +22,7 @@ from node.links.uplink import Uplink
 from node.links.upload_queue import Upload
 from node.system.rate_limit import rate_bucket
 from protocol.border.token_bucket import TokenBucket
-from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
+from protocol.errors import RemoteProtocolError, ShortageError, StorageError, UnavailableError
 from protocol.ids import short
 from protocol.wire_pb2 import Refusal
 
@@ -144,7 +144,7 @@ class Serving:
                 server.on_served(upload.peer, asked.digest)
         except RemoteProtocolError as error:
             self._protocol.refuse(asked.request, Refusal.BAD_REQUEST, str(error))
-        except (StorageError, NotHeldError) as error:
+        except (StorageError, ShortageError, NotHeldError) as error:
             self._protocol.refuse(asked.request, Refusal.BUSY, str(error))
         finally:
             self._wake()

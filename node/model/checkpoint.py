@@ -7,6 +7,8 @@ all, and an older one survives every failure. Nothing here reads pickles or code
 """
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 from node.data.tokenizer import Tokenizer, tokenizer_from_json
 from node.model.build import named_parameters_once
 from node.model.configuration import quiet_transformers
-from node.system.files import replacing_directory, storage_errors, whole_directory
+from node.system.files import outlasting, replacing_directory, storage_errors, whole_directory
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
 
 CHECKPOINT_VERSION = 1
@@ -44,6 +46,7 @@ class Checkpoint:
     """Run id, round and digest, as given when it was saved."""
 
 
+@outlasting
 def save_checkpoint(
     directory: Path,
     model: nn.Module,
@@ -154,11 +157,14 @@ def _about(path: Path) -> dict[str, Any]:
 @contextmanager
 def safetensors_errors(path: Path, bytes_needed: int) -> Iterator[None]:
     """Safetensors reports a full disk in its own type, and a serialization error is nothing else
-    here.
+    here but a shortage, of which it tells the number.
     """
     try:
         yield
     except SafetensorError as error:
+        if number := re.search(r"\(os error ([0-9]+)\)", str(error)):
+            with storage_errors(path, bytes_needed, doing="write"):
+                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
         raise StorageError(
             f"cannot write {path}, which needs {bytes_needed:,} bytes: {error}; free some space "
             "there"

@@ -53,6 +53,7 @@ from protocol.codec.payload_header import Blob, Header, read_header
 from protocol.errors import LocalProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, peer_id
+from protocol.limits import CONNECTIONS_MAX
 from protocol.run_info import RunInfo
 from protocol.traffic import Overhead, unknown_overhead
 
@@ -136,10 +137,11 @@ class RelayProcess:
 
     # ---- life
 
-    async def start(self) -> None:
-        """Listen, check that peers can reach this relay, and be ready for rounds.
+    async def start(self, connections_max: int = CONNECTIONS_MAX) -> None:
+        """Listen, check that peers can reach this relay, and be ready for rounds; peers may open
+        `connections_max` connections.
 
-        Raises `UnavailableError`, `VersionError`, `SettingsError`, `StorageError`,
+        Raises `UnavailableError`, `VersionError`, `SettingsError`, `ShortageError`, `StorageError`,
         `AddressInUseError`.
         """
         settings = self._settings
@@ -151,7 +153,7 @@ class RelayProcess:
             sys.maxsize if settings.archive else info.spec.retention.log_rounds,
             settings.log_bytes_max,
         )
-        mesh, shelf = self._make_mesh(info), SelfCheckShelf()
+        mesh, shelf = self._make_mesh(info, connections_max), SelfCheckShelf()
         judge = self._judge or (lambda round, payload: read_header(payload))
         check = PayloadCheck(info.run_id, judge)
         swarm = Swarm(
@@ -204,7 +206,7 @@ class RelayProcess:
             holding = wire.Holding(round=round, digests=digests, authors=authors)
             self._client.send(wire.NodeMessage(holding=holding))
 
-    def _make_mesh(self, info: RunInfo) -> Mesh:
+    def _make_mesh(self, info: RunInfo, connections_max: int) -> Mesh:
         settings = self._settings
         advertise = announced(settings.listen, settings.advertise, self._client.address)
         transports = make_transports(
@@ -217,6 +219,7 @@ class RelayProcess:
             secure=self._client.secure,
             guard=DialGuard(self._client.address),
             p2pd_sha256=settings.p2pd_sha256,
+            connections_max=connections_max,
         )
         identity = Identity(self._key, info.run_id, secrets.randbits(64))
         uplink = Uplink(settings.upload_limit or None, own_clock_ms)

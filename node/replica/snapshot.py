@@ -11,8 +11,8 @@ long as somebody fetches them. Bytes that are handed out were verified once sinc
 started.
 
 Reading and writing goes strip by strip: the extra memory does not grow with the model. Everything
-that touches the disk raises `StorageError` when the disk fails, and may be called from any thread,
-one snapshot at a time.
+that touches the disk raises `StorageError` when the disk fails, waits where descriptors or memory
+are short, and may be called from any thread, one snapshot at a time.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from node.replica.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header, strips
-from node.system.files import replacing_file, storage_errors, sweep
+from node.system.files import outlasting, replacing_file, storage_errors, sweep
 from protocol.errors import StorageError
 from protocol.ids import Digest
 from protocol.limits import PART_BYTES
@@ -60,6 +60,7 @@ _NAME = re.compile(r"([0-9]{1,18})-([0-9a-f]{64})")
 _PARTIAL_SUFFIXES = (".part", ".map")
 
 
+@outlasting
 def read_snapshot(path: Path, parameters: Mapping[str, Tensor]) -> None:
     """Take over the parameters in a file of canonical bytes, in place.
 
@@ -81,6 +82,7 @@ def read_snapshot(path: Path, parameters: Mapping[str, Tensor]) -> None:
                 strip.copy_(torch.from_numpy(values.astype(np.float32, copy=False)))
 
 
+@outlasting
 def file_sha256(path: Path) -> Digest:
     """SHA-256 of a file, piece by piece."""
     hasher = hashlib.sha256()
@@ -111,6 +113,7 @@ class Snapshots:
                 if match := _NAME.fullmatch(path.name):
                     self._paths[Digest(bytes.fromhex(match[2]))] = path
 
+    @outlasting
     def write(self, round: int, parameters: Mapping[str, Tensor]) -> Digest:
         """Keep a snapshot of the state after `round`; returns its SHA-256."""
         hasher = hashlib.sha256()
@@ -133,6 +136,7 @@ class Snapshots:
         newer = sorted(_round_of(path) for path in self._paths.values() if _round_of(path) > round)
         return self.write(newer[-1] if len(newer) >= SNAPSHOTS_KEPT else round, parameters)
 
+    @outlasting
     def put_aside(self, parameters: Mapping[str, Tensor]) -> Path:
         """Write parameters that are no snapshot of the run; the next ones take their place."""
         path = self._directory / _ASIDE_NAME
@@ -143,6 +147,7 @@ class Snapshots:
             file.writelines(canonical_bytes(parameters))
         return path
 
+    @outlasting
     def partial(self, digest: Digest, size: int) -> "Partial":
         """The snapshot of this SHA-256 as far as it has come; what has come of any other one is
         thrown away.
@@ -153,6 +158,7 @@ class Snapshots:
                     path.unlink()
         return Partial(self._directory, digest, size)
 
+    @outlasting
     def begun(self, digest: Digest) -> bool:
         """Has some of this snapshot come, and not all?"""
         path = self._directory / (digest.hex() + _PARTIAL_SUFFIXES[1])
@@ -190,6 +196,7 @@ class Snapshots:
         except FileNotFoundError:
             return None
 
+    @outlasting
     def read(self, digest: Digest, offset: int, count: int) -> bytes | None:
         """At most `count` bytes from `offset` on, or None when the snapshot is not here (any
         more).
@@ -199,14 +206,13 @@ class Snapshots:
             return None
         now = time.monotonic()
         self._read_seconds[digest] = (self._read_seconds.get(digest, (now, now))[0], now)
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                return file.read(count)
-        except FileNotFoundError:
-            return None  # a newer one took its place
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
+        with storage_errors(path, doing="read"):
+            try:
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    return file.read(count)
+            except FileNotFoundError:
+                return None  # a newer one took its place
 
     def held_round(self) -> int | None:
         """The round of the oldest snapshot that is being fetched: its reader needs the payloads
@@ -286,6 +292,7 @@ class Partial:
         """Bytes of the range that starts at `offset`."""
         return min(RANGE_BYTES, self.size - offset)
 
+    @outlasting
     def put(self, offset: int, blob: bytes | bytearray) -> None:
         """Keep the range that starts at `offset`."""
         number = offset // RANGE_BYTES

@@ -15,12 +15,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from node.model.checkpoint import safetensors_errors
-from node.system.files import replacing_file
+from node.system.files import outlasting, replacing_file, storage_errors
 from protocol.errors import StorageError
 
 _METADATA_KEY = "lockstep"
 
 
+@outlasting
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> None:
     """Replaces the file `path` by `tensors` of any dtype and JSON values `metadata`, forced to
     disk.
@@ -34,6 +35,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
         )
 
 
+@outlasting
 def load_tensors(
     path: Path, device: torch.device | str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -43,6 +45,8 @@ def load_tensors(
     """
     if not path.is_file():
         raise StorageError(f"expected saved parameters in {path}, found none")
+    with storage_errors(path, doing="read"):
+        path.open("rb").close()  # safetensors says of no failure why
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata = json.loads((file.metadata() or {})[_METADATA_KEY])

@@ -2,20 +2,27 @@
 
 A file or directory is written beside its place under a temporary name, forced to disk and renamed:
 neither a reader nor a crash nor a full disk leaves half of one, and the version before survives
-every failure. The operating system's errors leave here as `StorageError` with the path and advice.
+every failure. The operating system's errors leave here as `StorageError` with the path and advice,
+those that pass as `ShortageError`, which work for which `outlasting` stands waits out.
 """
 
 import contextlib
 import errno
+import functools
+import logging
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from protocol.errors import StorageError
+from protocol.shortage import Patience, shortages
+
+_log = logging.getLogger(__name__)
 
 MODE_FOR_ALL = 0o644
 """Mode of a file that other accounts of a shared machine may read."""
@@ -32,16 +39,36 @@ _LEFTOVER = re.compile(r".+\.part-[a-z0-9_]{8}")
 _REPLACED = ".replaced"
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_patience = Patience(
+    time.sleep,
+    lambda reason: _log.warning("waits for descriptors or memory", extra={"reason": reason}),
+)
+
+
+def outlasting(work: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Makes disk work for a thread, which leaves nothing half done, wait for as long as it fails
+    with `ShortageError`.
+    """
+
+    @functools.wraps(work)
+    def patient(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        return _patience.outlast(lambda: work(*arguments, **named))
+
+    return patient
+
 
 @contextlib.contextmanager
 def storage_errors(
     path: Path, bytes_needed: int | None = None, doing: str = "use"
 ) -> Iterator[None]:
     """Translates `OSError` into a `StorageError` that names `path` and, when known, the bytes it
-    needs: "cannot `doing` `path`: ...".
+    needs: "cannot `doing` `path`: ..."; into a `ShortageError` where it passes.
     """
     try:
-        yield
+        with shortages(f"{doing} {path}"):
+            yield
     except OSError as error:
         needed = "" if bytes_needed is None else f", which needs {bytes_needed:,} bytes"
         if error.errno in _FULL:

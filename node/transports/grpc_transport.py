@@ -12,8 +12,8 @@ so a node behind a router needs no open port. Where the run has TLS the dialler 
 acceptor's certificate first, over a connection of its own, and the pipe trusts this one alone; it
 then proves whose key vouches for it. Keepalive pings notice a machine that vanished silently, and
 keep the router's mapping alive; the listener allows them at twice the rate at which diallers send
-them. A connection carries one pipe, so the limit on pipes is one on connections; a connection
-without a pipe is closed.
+them. A connection carries one pipe. gRPC takes connections before it calls anybody here: it counts
+them by itself, closes those beyond `connections_max` and those that make no call in time.
 
 gRPC chooses windows and buffers itself, by a probe of each connection: behind a delay of 50 and of
 150 ms, 8 MB took one round trip and 10 ms. Fixed windows, longer frames and larger reads were no
@@ -41,7 +41,8 @@ from protocol.errors import (
     SettingsError,
     UnavailableError,
 )
-from protocol.limits import ADDRESSES_MAX, TEXT_BYTES_MAX
+from protocol.limits import ADDRESSES_MAX, CONNECTIONS_MAX, TEXT_BYTES_MAX
+from protocol.shortage import shortages
 
 _log = logging.getLogger(__name__)
 
@@ -87,8 +88,6 @@ _SERVER_OPTIONS = [
     *_OPTIONS,
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.max_concurrent_streams", 1),
-    # The other half are connections that are being refused.
-    ("grpc.max_allowed_incoming_connections", 2 * PIPES_MAX),
     ("grpc.max_connection_idle_ms", UNUSED_MS),
     ("grpc.server_handshake_timeout_ms", UNUSED_MS),
     ("grpc.so_reuseport", 0),  # else two nodes share a port and each misses half of its pipes
@@ -112,8 +111,12 @@ class GrpcTransport:
         advertise: tuple[str, ...] = (),
         key: Ed25519PrivateKey | None = None,
         guard: DialGuard | None = None,
+        *,
+        connections_max: int = CONNECTIONS_MAX,
     ) -> None:
-        """`guard` says which addresses may be dialled; None: all."""
+        """`guard` says which addresses may be dialled; None: all. Peers may open `connections_max`
+        connections, if that is fewer than two for each of `PIPES_MAX`.
+        """
         for address in (listen, *advertise):
             if not self.dials(address):
                 raise SettingsError(
@@ -126,6 +129,8 @@ class GrpcTransport:
         self.listen = listen
         """HOST:PORT of its settings."""
         self._advertise, self._key, self._guard = advertise, key, guard
+        # Half of them are connections that are being refused.
+        self._connections_max = min(2 * PIPES_MAX, connections_max)
         self._server: Any = None
         self._accept: Accept | None = None
         self._accepting: set[asyncio.Task[None]] = set()
@@ -139,7 +144,8 @@ class GrpcTransport:
                 f"expected a transport that is not started, got one listening on {self.listen}"
             )
         _check_free(self.listen)
-        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        connections = ("grpc.max_allowed_incoming_connections", self._connections_max)
+        server = grpc.aio.server(options=[*_SERVER_OPTIONS, connections])
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),)
@@ -290,11 +296,12 @@ def _check_free(listen: str) -> None:
     """Raise the reason why this node cannot listen at an address: gRPC says only that it failed."""
     host, port = split_address(listen)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
+        with shortages(f"listen on {listen}"):
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
     except OSError as error:
         raise listen_error(error, listen) from None

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -57,13 +58,14 @@ from protocol.codec.commits import (
     open_commit,
     sign_commit,
 )
-from protocol.errors import SettingsError, StorageError, VersionError
+from protocol.errors import SettingsError, ShortageError, StorageError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256
 from protocol.mixing.link_report import MeasuredLink
 from protocol.shuffle import Share
 from tests.coordinator.disk import leave_pages
 from tests.coordinator.machine.driver import RUN, A, B
+from tests.support.shortage import no_descriptors
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 
@@ -360,3 +362,33 @@ def test_two_coordinators_on_one_directory_are_refused_and_a_closed_one_lets_go(
         Journal(path)
     first.close()
     Journal(path).close()
+
+
+def test_a_journal_that_cannot_be_opened_for_lack_of_descriptors_is_not_broken(
+    tmp_path: Path,
+) -> None:
+    with no_descriptors(), pytest.raises(ShortageError, match="Too many open files"):
+        Journal(tmp_path / "journal")
+
+
+def test_an_open_journal_needs_no_further_descriptor(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    with no_descriptors():
+        journal.bind(RUN, b"{}")
+        journal.append([(1, Disconnected(A))] * 500, [], [], state=b"x" * 100_000)
+        assert journal.commits(-1, 10) == []
+        assert len(list(journal.events())) == 500
+    journal.close()
+
+
+def test_a_lack_of_memory_is_a_shortage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "journal")
+    with monkeypatch.context() as patched:
+        patched.setattr(msgspec, "convert", _no_memory)
+        with pytest.raises(ShortageError, match="memory"):
+            journal.snapshots()
+    journal.close()
+
+
+def _no_memory(*_: object) -> None:
+    raise MemoryError

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from coordinator.service.door import CONNECTIONS_MAX, RESERVE
 from lockstep.audit.auditor import LAST_COMMIT_S
+from lockstep.service.descriptors import RESERVE
 from lockstep.wan.profiles import read_profiles
 from node.relay.process import DRAIN_S, GOODBYE_S
 from node.transports.grpc_transport import PIPES_MAX
+from protocol.limits import CONNECTIONS_MAX
 from protocol.runfile import parse_run_file
 
 ROOT = Path(__file__).parents[2]

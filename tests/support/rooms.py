@@ -21,6 +21,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "node/relay/",
         "coordinator/machine/digests/",
     ),
+    "tests/processes/test_descriptors.py": (
+        "lockstep/service/descriptors.py",
+        "protocol/shortage.py",
+        "node/system/files.py",
+        "node/transports/",
+    ),
     "tests/processes/test_faults.py": (*ROUND, *LINKS, "node/system/files.py"),
     "tests/processes/test_gossip_adam.py": ("node/gossip_adam/", "node/replica/gossip_adam.py"),
     "tests/processes/test_guides.py": ("docs/guide/", "README.md", "lockstep/commands/"),

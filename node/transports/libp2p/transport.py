@@ -48,6 +48,9 @@ from protocol.limits import ADDRESSES_MAX
 ACCEPTED_MAX = 512
 """Pipes that peers hold open to this node; a further one is closed at once."""
 
+ACCEPT_PAUSE_S = 0.5
+"""Pause after a pipe that could not be taken: until then a lack of descriptors is hardly over."""
+
 PROVEN_STARTS_MAX = 24
 """Daemons tried until one proves itself as a relay: three of four do, on a busy machine less than
 half. A bad one is recognised in less than a second."""
@@ -89,6 +92,10 @@ class Libp2pSettings:
 
     p2pd_sha256: str = ""
     """SHA-256 of the daemon's program, in hexadecimal; empty: one of those that are known."""
+
+    accepted_max: int = ACCEPTED_MAX
+    """Pipes that peers may hold open at most, if they are fewer than `ACCEPTED_MAX`: each is a
+    descriptor."""
 
     def __post_init__(self) -> None:
         for address in self.advertise:
@@ -266,7 +273,7 @@ class Libp2pTransport:
         path = daemon.directory / "pipes.sock"
         if self._listener is None:
             self._listener = _listener(path)
-            asyncio.get_running_loop().add_reader(self._listener, self._take_stream)
+            self._listen_on()
         await daemon.client.handle(PROTOCOL, path)
         if self._proof is not None:
             await self._proof(f"{self._supervisor.local_address}/p2p/{daemon.peer}")
@@ -275,19 +282,26 @@ class Libp2pTransport:
 
     def _take_stream(self) -> None:
         assert self._listener
-        # OSError: the caller gave up, or this process has too many files open; libp2p tells its
-        # peer.
-        with contextlib.suppress(OSError):
+        try:
             stream, _ = self._listener.accept()
-            stream.setblocking(False)
-            if len(self._accepting) >= ACCEPTED_MAX:
-                stream.close()
-                return
-            task = asyncio.create_task(self._serve(stream))
-            self._accepting.add(task)
-            task.add_done_callback(self._accepting.discard)
-            # Also when the task was cancelled before it began.
-            task.add_done_callback(lambda _: stream.close())
+        except OSError:  # the caller gave up, or there is no descriptor: it waits meanwhile
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._listener)
+            loop.call_later(ACCEPT_PAUSE_S, self._listen_on)
+            return
+        stream.setblocking(False)
+        if len(self._accepting) >= min(ACCEPTED_MAX, self._settings.accepted_max):
+            stream.close()
+            return
+        task = asyncio.create_task(self._serve(stream))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
+        # Also when the task was cancelled before it began.
+        task.add_done_callback(lambda _: stream.close())
+
+    def _listen_on(self) -> None:
+        if self._listener:
+            asyncio.get_running_loop().add_reader(self._listener, self._take_stream)
 
     async def _serve(self, stream: socket.socket) -> None:
         assert self._accept

@@ -16,12 +16,10 @@ from coordinator.service.door import (
     JOINS_PER_HOST,
     JOINS_PER_KEY,
     MESSAGES_PER_KEY,
-    RESERVE,
     STREAMS_PER_HOST_MAX,
     UNPROVEN_MAX,
     UNPROVEN_PER_HOST_MAX,
     Door,
-    connections_max,
 )
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
@@ -154,11 +152,3 @@ async def test_a_reply_is_made_once_for_all_that_ask_together() -> None:
     await asyncio.sleep(0)
     impatient.cancel()
     assert await asyncio.gather(*(replies.get("status", make) for _ in range(64))) == [1] * 64
-
-
-def test_connections_leave_a_reserve_of_descriptors() -> None:
-    resource = pytest.importorskip("resource")
-    most = connections_max()
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert most > 0
-    assert soft == resource.RLIM_INFINITY or soft - most >= min(RESERVE, soft // 2)

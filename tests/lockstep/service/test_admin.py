@@ -1,6 +1,7 @@
 """The admin port, over real sockets on loopback."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -108,3 +109,22 @@ async def test_a_node_that_was_given_the_admin_port_costs_one_line_and_no_traceb
     assert all(each.exc_info is None for each in records)
     assert all("nodes use the other one" in each.getMessage() for each in records)
     assert records, "the operator is told"
+
+
+async def test_connections_beyond_the_room_are_closed_and_places_come_back(
+    service: FakeService,
+) -> None:
+    server = AdminServer(service, connections_max=2)
+    url = await server.start()
+    held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+        for each in [writer, *(opened for _, opened in held)]:
+            each.close()
+            await each.wait_closed()
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                assert (await get(f"{url}/healthz"))[0] == 200
+                break
+    await server.stop()

@@ -32,7 +32,7 @@ class FakeProcess:
         self.starting = asyncio.Event()
         self.asked = asyncio.Event()
 
-    async def start(self) -> None:
+    async def start(self, connections_max: int) -> None:
         self.calls.append("start")
         self.starting.set()
         await self.may_start.wait()

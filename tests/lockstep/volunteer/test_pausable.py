@@ -32,7 +32,7 @@ class FakeNode:
         self.rates: list[tuple[int, int]] = []
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    async def start(self) -> None:
+    async def start(self, connections_max: int) -> None:
         self._happened.append("start")
 
     async def run(self) -> str:

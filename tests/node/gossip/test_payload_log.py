@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from node.gossip import payload_log
 from node.gossip.payload_log import PayloadLog
+from node.system import files
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.ids import sha256
+from protocol.shortage import Patience
+from tests.support.shortage import no_descriptors
 
 
 def opened(directory: Path, rounds_max: int = 100, bytes_max: int = 10**9) -> PayloadLog:
@@ -226,3 +229,22 @@ def test_rounds_that_a_peer_needs_go_when_the_bytes_are_used_up(tmp_path: Path) 
     log = PayloadLog(tmp_path / "payloads", 5, 8 * size, lambda: 10)
     filled(log, range(10, 40))
     assert kept(log, range(40)) == list(range(32, 40))
+
+
+def test_payloads_are_kept_and_read_when_descriptors_are_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = opened(tmp_path).put(1, b"old")
+    log, waits = opened(tmp_path, rounds_max=1), list[float]()
+    for work in (
+        lambda: log.put(2, b"new"),
+        lambda: log.get(old),
+        lambda: log.settle(2, [sha256(b"new")]),
+    ):
+        with no_descriptors() as release:
+            patience = Patience(lambda pause, free=release: (waits.append(pause), free()), str)
+            monkeypatch.setattr(files, "_patience", patience)
+            work()
+    assert len(waits) == 3
+    assert opened(tmp_path).get(sha256(b"new")) == b"new"
+    assert not file_of(tmp_path, 1, b"old").parent.exists()

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from node.model.checkpoint import safetensors_errors
 from node.replica.state_file import load_tensors, save_tensors
-from protocol.errors import StorageError
+from node.system import files
+from protocol.errors import ShortageError, StorageError
+from protocol.shortage import Patience
 from tests.support.checkpoints import disk_full
+from tests.support.shortage import no_descriptors
 
 torch.set_num_threads(1)
 
@@ -71,3 +76,30 @@ def test_a_file_of_another_program_is_not_ours(tmp_path: Path) -> None:
     save_file({"a": torch.ones(1)}, tmp_path / "foreign")
     with pytest.raises(StorageError, match=r"foreign is damaged: expected saved parameters"):
         load_tensors(tmp_path / "foreign")
+
+
+def test_a_state_is_saved_and_read_when_descriptors_are_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, waits = tmp_path / "state", list[float]()
+    save_tensors(path, {"a": torch.zeros(2)}, {})
+
+    for work in (
+        lambda: save_tensors(path, {"a": torch.ones(2)}, {}),
+        lambda: load_tensors(path),
+    ):
+        with no_descriptors() as release:
+            patience = Patience(lambda pause, free=release: (waits.append(pause), free()), str)
+            monkeypatch.setattr(files, "_patience", patience)
+            work()
+    assert len(waits) == 2
+    assert load_tensors(path)[0]["a"].tolist() == [1, 1]
+
+
+def test_a_lack_that_safetensors_meets_is_no_broken_disk(tmp_path: Path) -> None:
+    with (
+        no_descriptors(),
+        pytest.raises(ShortageError, match="Too many open files"),
+        safetensors_errors(tmp_path / "state", 8),
+    ):
+        save_file({"a": torch.zeros(2)}, tmp_path / "state")

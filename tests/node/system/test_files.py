@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from node.system import files
 from node.system.files import (
     LEFTOVER_S,
     MODE_FOR_OWNER,
+    outlasting,
     replacing_directory,
     replacing_file,
     sweep,
     whole_directory,
 )
-from protocol.errors import StorageError
+from protocol.errors import ShortageError, StorageError
+from protocol.shortage import Patience
+from tests.support.shortage import no_descriptors
 
 
 def _full_disk(*_: object) -> None:
@@ -146,3 +150,22 @@ def test_leftovers_of_a_killed_process_are_swept(tmp_path: Path) -> None:
     sweep(tmp_path)
     assert sorted(_content(tmp_path)) == ["a.part-notes", "state", "state.part-bbbbbbbb"]
     sweep(tmp_path / "not made yet")
+
+
+def test_a_lack_of_descriptors_is_waited_out_and_no_broken_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    with no_descriptors() as release:
+        with pytest.raises(ShortageError, match="state: Too many open files"), replacing_file(path):
+            pytest.fail("nothing can be opened")
+        patience = Patience(lambda _: release(), lambda _: None)
+        monkeypatch.setattr(files, "_patience", patience)
+
+        @outlasting
+        def write(text: str) -> None:
+            with replacing_file(path) as temporary:
+                temporary.write_text(text)
+
+        write("new")
+    assert _content(tmp_path) == {"state": "new"}

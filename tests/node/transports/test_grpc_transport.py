@@ -1,6 +1,7 @@
 """Promises of the gRPC transport: those of every transport, and what is its own."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -193,6 +194,42 @@ async def test_a_listener_that_never_answers_is_given_up(monkeypatch: pytest.Mon
         async with listening(Door()) as (dialler, _):
             with pytest.raises(UnavailableError, match=r"did not answer within 0\.2 s"):
                 await dialler.dial(f"127.0.0.1:{silent.getsockname()[1]}")
+
+
+async def test_connections_are_bounded_before_any_call_and_places_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Strangers only open HTTP/2, and gRPC calls nobody here."""
+    unused = ("grpc.max_connection_idle_ms", 500)
+    monkeypatch.setattr(
+        grpc_transport, "_SERVER_OPTIONS", [*grpc_transport._SERVER_OPTIONS, unused]
+    )
+    transport = GrpcTransport("127.0.0.1:0", connections_max=4)
+    (address,) = await transport.start(echo)
+    idle = [await _opens_http2(address) for _ in range(12)]
+    async with asyncio.timeout(20):
+        ends = [asyncio.create_task(_ended(reader)) for reader, _ in idle]
+        await until(lambda: sum(end.done() for end in ends) == 8)
+        await asyncio.gather(*ends)  # the others too: they make no call
+        pipe = await transport.dial(address)
+        await pipe.write(b"x")
+        assert await pipe.read() == b"x"
+    await transport.stop()
+    for _, writer in idle:
+        writer.close()
+
+
+async def _opens_http2(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+    return reader, writer
+
+
+async def _ended(reader: asyncio.StreamReader) -> None:
+    with contextlib.suppress(ConnectionError):
+        while await reader.read(1024):
+            pass
 
 
 async def test_a_stop_ends_a_dial_under_way() -> None:

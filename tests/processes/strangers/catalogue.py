@@ -52,6 +52,12 @@ ATTACKS: dict[str, Attack] = {
         "F13", "8 keys announce a victim's address", "victim dialled", links.addresses
     ),
     "dumb-pipes": Attack("F14", "90 dumb connections at each node", "connected", door.dumb_pipes),
+    "idle-connections": Attack(
+        "S1",
+        "1100 connections at each port that only open HTTP/2",
+        "connected",
+        door.idle_connections,
+    ),
     "calls": Attack("F15", "64 callers without a pause", "answered", door.calls),
     "unread-sessions": Attack("F16", "sessions that nobody reads", "hellos", door.unread_sessions),
     "claimed-speed": Attack("F17", "a share in a millisecond", "announced", rounds.claimed_speed),

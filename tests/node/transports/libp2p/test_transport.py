@@ -1,13 +1,16 @@
 """Promises of the libp2p transport: those of every transport, and its own."""
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -15,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.transports.base import Accept
 from node.transports.libp2p import daemon, daemon_control, supervisor
 from node.transports.libp2p import dialler as dialler_module
+from node.transports.libp2p import transport as transport_module
 from node.transports.libp2p.multiaddr import libp2p_id
 from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 from protocol.errors import SettingsError, UnavailableError
@@ -85,6 +89,46 @@ async def test_ten_megabytes_both_ways() -> None:
         pipe = await dialler.dial(addresses[0])
         _, received = await asyncio.gather(send(pipe, data), receive(pipe, len(data)))
         assert received == data
+
+
+async def test_a_pipe_waits_for_a_descriptor_and_nothing_spins_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport_module, "ACCEPT_PAUSE_S", 0.5)
+    async with started() as (acceptor, addresses), started() as (dialler, _):
+        assert acceptor._listener
+        asyncio.get_running_loop().remove_reader(acceptor._listener)
+        short = ShortListener(acceptor._listener)
+        monkeypatch.setattr(acceptor, "_listener", short)
+        acceptor._listen_on()
+        dialling = asyncio.create_task(dialler.dial(addresses[0]))
+        await until(lambda: short.refused)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert short.refused == 1
+        short.lacks = False
+        pipe = await dialling
+        await pipe.write(b"x")
+        assert await pipe.read() == b"x"
+
+
+class ShortListener:
+    """A listening socket of a process that lacks descriptors."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener, self.lacks, self.refused = listener, True, 0
+
+    def fileno(self) -> int:
+        return self._listener.fileno()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.lacks:
+            self.refused += 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._listener.accept()
 
 
 async def test_another_peer_at_the_address_is_not_taken_for_the_one_that_was_dialled() -> None:

@@ -1,0 +1,64 @@
+"""The descriptors of a long-lived process: each connection and each open file takes one.
+
+    limit   |---- reserve ----|-- admin port --|------------ nodes and peers ------------|
+             own files, links   an eighth of     connections that they open
+             that it dials      the rest
+
+Strangers who open connections can take all of the last two parts, and nothing of the first.
+"""
+
+import contextlib
+from dataclasses import dataclass
+
+from protocol.limits import CONNECTIONS_MAX
+
+RESERVE = 256
+"""Descriptors for everything of the process's own: 40 without any peer, and twice 64 for the peers
+that a node dials, of which it may be fetching the certificates."""
+
+RESERVE_SHARE = 7 / 8
+"""Part of the limit that the reserve takes at most, where a process may open no more than it."""
+
+ADMIN_SHARE = 1 / 8
+"""Part of the rest that the admin port gets: a coordinator's page may be open to the public."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Connections that others may open to a process at once."""
+
+    peers: int
+    """At the ports for nodes and peers."""
+
+    admin: int
+    """At the admin port."""
+
+
+def raise_limit() -> Places:
+    """Raises this process's limit of open files as far as it is of use and the system allows;
+    returns the connections that fit beside the reserve.
+    """
+    wanted = RESERVE + CONNECTIONS_MAX
+    try:
+        import resource  # not on Windows, which has no such limit
+    except ImportError:
+        return places(wanted)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    aim = wanted if hard == infinite else min(wanted, hard)
+    while soft != infinite and soft < aim:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (aim, hard))
+            break
+        aim = (soft + aim) // 2  # macOS takes less than its hard limit
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return places(wanted if soft == infinite else min(wanted, soft))
+
+
+def places(limit: int) -> Places:
+    """The connections that fit into a limit of open files beside the reserve, at least one of each
+    kind.
+    """
+    rest = limit - min(RESERVE, int(limit * RESERVE_SHARE))
+    admin = max(1, int(rest * ADMIN_SHARE))
+    return Places(max(1, rest - admin), admin)
