@@ -12,13 +12,15 @@
 A batch of events and its decisions are written in one transaction (WAL, synchronous FULL) before
 any of its effects leaves the process. Commits are read over a second connection, which sees only
 finished transactions: a commit that is being written is never served. SQLite's own errors are
-translated to `StorageError` here.
+translated to `StorageError` here. The file has hosts, bans, tokens and the salt of witnesses: other
+accounts of the machine cannot read it.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -38,6 +40,9 @@ from protocol.shuffle import Share
 
 JOURNAL_NAME = "journal.sqlite"
 """Name of the journal in a coordinator's directory."""
+
+MODE_FOR_OWNER = 0o600
+"""Mode of the journal; SQLite gives it to the files that it writes beside it too."""
 
 SNAPSHOTS_KEPT = 4
 """Newest snapshots that stay: a restart reads one, the others are for `--check` to compare."""
@@ -122,6 +127,7 @@ class Journal:
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
+            _close_to_others(path)
             self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
@@ -348,6 +354,17 @@ def _recorded(
         snapshot_sha256 or b"",
         msgspec.msgpack.decode(leases, type=_Leases) if leases else (),
     )
+
+
+def _close_to_others(path: Path) -> None:
+    """Make the file for its owner alone before SQLite would make it, and take one of an earlier
+    release, with what lies beside it, from other accounts.
+    """
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, MODE_FOR_OWNER))
+    for part in (path, *(path.with_name(f"{path.name}-{each}") for each in ("wal", "shm"))):
+        with suppress(FileNotFoundError):
+            if part.stat().st_mode & 0o077:
+                part.chmod(MODE_FOR_OWNER)
 
 
 def _locked(path: Path) -> sqlite3.Connection:
