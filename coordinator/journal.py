@@ -12,7 +12,8 @@
 A batch of events and its decisions are written in one transaction (WAL, synchronous FULL) before
 any of its effects leaves the process. Commits are read over a second connection, which sees only
 finished transactions: a commit that is being written is never served. SQLite's own errors are
-translated to `StorageError` here, and to `ShortageError` where they pass.
+translated to `StorageError` here, and to `ShortageError` where they pass. The file has hosts, bans,
+tokens and the salt of witnesses: other accounts of the machine cannot read it.
 """
 
 import errno
@@ -41,6 +42,9 @@ from protocol.shuffle import Share
 
 JOURNAL_NAME = "journal.sqlite"
 """Name of the journal in a coordinator's directory."""
+
+MODE_FOR_OWNER = 0o600
+"""Mode of the journal; SQLite gives it to the files that it writes beside it too."""
 
 SNAPSHOTS_KEPT = 4
 """Newest snapshots that stay: a restart reads one, the others are for `--check` to compare."""
@@ -126,6 +130,7 @@ class Journal:
         with self._translated(), ExitStack() as opened:
             path.parent.mkdir(parents=True, exist_ok=True)
             opened.enter_context(closing(_locked(path)))
+            _close_to_others(path)
             self._database = opened.enter_context(closing(_connected(path)))
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
@@ -367,6 +372,17 @@ def _raise_cause(error: BaseException, path: Path) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
     if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN:
         os.close(os.open(path.parent, os.O_RDONLY))
+
+
+def _close_to_others(path: Path) -> None:
+    """Make the file for its owner alone before SQLite would make it, and take one of an earlier
+    release, with what lies beside it, from other accounts.
+    """
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, MODE_FOR_OWNER))
+    for part in (path, *(path.with_name(f"{path.name}-{each}") for each in ("wal", "shm"))):
+        with suppress(FileNotFoundError):
+            if part.stat().st_mode & 0o077:
+                part.chmod(MODE_FOR_OWNER)
 
 
 def _locked(path: Path) -> sqlite3.Connection:

@@ -1,14 +1,16 @@
 """Checks a journal: folds its whole history again from the first event.
 
 A sound journal has an undamaged file, no missing or damaged event, only commits that its events
-decide (signed by the run's key, each linked to the one before), only voids and restarts that its
-events make, and only snapshots that equal the state after their events.
+decide (signed by the run's key, each linked to the one before) with the loss, the samples and the
+majority's digest that its events lead to, only voids and restarts that its events make, and only
+snapshots that equal the state after their events. So every table of the journal is covered.
 """
 
+import math
 from dataclasses import dataclass
 
 from coordinator.journal import Journal, RecordedCommit, RecordedEntry
-from coordinator.machine.events import Chained, CommitRound, Effect
+from coordinator.machine.events import Chained, CommitRound, Effect, RecordDigest
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
 from coordinator.state_snapshot import decode_state, durable_part
@@ -37,7 +39,7 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
         raise StorageError(f"the journal's file is damaged: {damage}")
     recorded, entries = _recorded(journal), journal.entries(0, _LAST_ROUND)
     snapshots = dict(journal.snapshots())
-    count = 0
+    rows, digests, count = dict(recorded), dict[int, RecordDigest](), 0
     for sequence, at_ms, event in journal.numbered_events():
         if sequence != count + 1:
             raise StorageError(f"expected event {count + 1} in the journal, got event {sequence}")
@@ -49,6 +51,7 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
             ) from None
         _compare_commits(effects, recorded, coordinator_key, sequence)
         _compare_entries(effects, entries, coordinator_key, sequence)
+        digests |= {each.round: each for each in effects if isinstance(each, RecordDigest)}
         if sequence in snapshots:
             _compare_state(decode_state(snapshots[sequence]), rounds.state, sequence)
         count = sequence
@@ -61,6 +64,7 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
             f"an entry of the chain after round {entries[0].after_round} is on record, and no "
             "event makes it"
         )
+    _compare_digests(rows, digests)
     state = rounds.state
     return Checked(count, state.totals.committed, len(snapshots), state.head_round)
 
@@ -103,6 +107,28 @@ def _compare_commits(
                     f"event {sequence} decides round {effect.commit.round} with other samples than "
                     "those on record"
                 )
+            loss = None if math.isnan(effect.loss) else effect.loss  # SQLite has no NaN
+            if row.loss != loss:
+                raise StorageError(
+                    f"event {sequence} decides round {effect.commit.round} with the loss {loss}, "
+                    f"and {row.loss} is on record"
+                )
+
+
+def _compare_digests(rows: dict[int, RecordedCommit], digests: dict[int, RecordDigest]) -> None:
+    """Compare what is on record of the members' agreement with the last word of the events."""
+    for round, row in rows.items():
+        found = row.state_digest, row.reports, row.dissent, row.snapshot_sha256
+        last = digests.get(round)
+        expected = (
+            (last.state_digest, last.reports, last.dissent, last.snapshot_sha256)
+            if last
+            else (None, 0, 0, b"")
+        )
+        if found != expected:
+            raise StorageError(
+                f"the digest of round {round} on record is not the one that the events lead to"
+            )
 
 
 def _compare_entries(

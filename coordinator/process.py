@@ -211,7 +211,7 @@ class CoordinatorProcess:
         return {
             "address": self.address,
             **document,
-            "refusals": {"nodes": len(refusals), "last": refusals.last},
+            "refusals": {"nodes": len(refusals)},
             "traffic": document["traffic"] | self._traffic.document(),
             "relays": self.service.relays.document(),
             "audit": document["audit"]

@@ -10,6 +10,9 @@ DEFAULT_PORT = 50700
 
 PORT_MAX = 65535
 
+PUBLISHED_URL = r"""^((https?|hf|s3|gs)://[!"$->@-~]+)?$"""
+"""Addresses of published data and models, or none: printable ASCII without ? and #."""
+
 _HOST_PORT = re.compile(
     r"((?P<name>[A-Za-z0-9._-]+)|\[(?P<ipv6>[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[A-Za-z0-9._-]+)?)\])"
     r":(?P<port>[0-9]{1,5})"
@@ -101,3 +104,13 @@ def listen_error(
 def has_login(url: str) -> bool:
     """Whether a URL has a name or a password before its host, for everybody who reads it."""
     return "@" in url.partition("://")[2].partition("/")[0]
+
+
+def is_plain_path(text: str) -> bool:
+    r"""Whether a text names a place on the machine that reads it: no URL, no share of another
+    machine (\\HOST\SHARE, to which Windows shows its user's login), nothing unprintable.
+    """
+    head = re.split(r"[/\\]", text, maxsplit=1)[0]
+    is_drive = re.fullmatch("[A-Za-z]:", head) is not None
+    is_share = text[:2].replace("\\", "/") == "//"
+    return text.isprintable() and not is_share and (is_drive or ":" not in head)

@@ -7,6 +7,7 @@ docstrings and bounds.
 """
 
 import hashlib
+import re
 import tomllib
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from protocol.addresses import has_login
+from protocol.addresses import PUBLISHED_URL, has_login, is_plain_path
 from protocol.errors import SettingsError, VersionError
 from protocol.ids import RunId
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, RUN_FILE_BYTES_MAX, VOTE_SUM_MAX
@@ -45,9 +46,6 @@ __all__ = [
 ]
 
 RUN_FILE_VERSION = 1
-
-DATA_URL = r"""^((https?|hf|s3|gs)://[!"$->@-~]+)?$"""
-"""Addresses that a run file may name for data: printable ASCII without ? and #."""
 
 Millis = Annotated[int, Field(ge=1, le=24 * 3600 * 1000)]
 
@@ -92,7 +90,7 @@ class DataSpec(Section):
     between its versions. With any other name nodes fetch the data from `url`, or each points to its
     own prepared directory (`lockstep join --data DIR`)."""
 
-    url: str = Field(default="", max_length=1024, pattern=DATA_URL)
+    url: str = Field(default="", max_length=1024, pattern=PUBLISHED_URL)
     """URL at which `lockstep data publish` has put the data, of kind http, https, hf, s3 or gs:
     nodes fetch only the ranges of their samples; empty: nowhere. Needs `manifest_sha256`."""
 
@@ -279,6 +277,11 @@ class RunSpec(Section):
         if bool(self.genesis) != bool(self.genesis_sha256):
             raise ValueError("genesis and genesis_sha256 belong together: got only one of them")
         _require_public("genesis", self.genesis)
+        if not (is_plain_path(self.genesis) or re.fullmatch(PUBLISHED_URL, self.genesis)):
+            raise ValueError(
+                "genesis: expected the path of a directory of this machine, or a URL of kind http, "
+                f"https, hf, s3 or gs, got {self.genesis[:80]!a}"
+            )
         if rounds.quorum > members.members_max:
             raise ValueError(
                 f"rounds.quorum {rounds.quorum} exceeds membership.members_max "

@@ -22,7 +22,7 @@ from coordinator.machine.events import (
     Ready,
 )
 from protocol import wire_pb2 as wire
-from protocol.border.networks import is_near, leads_back
+from protocol.border.networks import is_for_everybody, is_near, leads_back
 from protocol.border.text import clean, one_line, require_plain
 from protocol.errors import RemoteProtocolError, VersionError
 from protocol.handshake import verify_hello
@@ -172,6 +172,11 @@ def _holding(peer: PeerId, message: wire.Holding) -> Holding:
 def _checkpoint_said(peer: PeerId, said: wire.CheckpointSaid) -> CheckpointSaid:
     """A member's word on a checkpoint; `RemoteProtocolError` when it is out of bounds."""
     require_plain(said.url, peer)
+    if said.url and not is_for_everybody(said.url):
+        raise RemoteProtocolError(
+            f"{peer}: expected the URL of a model that everybody can reach, of kind http, https, "
+            f"hf, s3 or gs and without a login, got {said.url[:80]!a}"
+        )
     if said.file_bytes >= 2**48:
         raise RemoteProtocolError(
             f"{peer}: expected a checkpoint below 2**48 bytes, got one of {said.file_bytes}"

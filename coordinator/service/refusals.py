@@ -1,49 +1,43 @@
 """Nodes that will not join because they cannot train the run file. Pure, and not journalled.
 
 A node tries the model before its first round. When that fails, its hello says why in place of
-joining, so the operator reads the reason here and not on every volunteer's screen.
+joining. The reason is a text of a stranger: it goes to the operator's log, and everybody else sees
+the number of such nodes alone.
 """
 
-from protocol.border.text import one_line
 from protocol.ids import PeerId
 
 NODES_KEPT = 64
 """Refusing nodes that are remembered; of more the oldest are forgotten. Keys cost nothing."""
 
 REASON_MAX = 400
-"""Characters of a reason that are kept."""
+"""Characters of a reason in the log."""
 
 
 class RunRefusals:
-    """The newest refusals of the run file, one for each node."""
+    """The newest nodes that refused the run file."""
 
     def __init__(self) -> None:
-        self._reasons: dict[PeerId, str] = {}
+        self._nodes: dict[PeerId, None] = {}
 
     def __len__(self) -> int:
-        return len(self._reasons)
+        return len(self._nodes)
 
-    def note(self, peer: PeerId, reason: str) -> str:
-        """Remember why a node cannot train; returns the reason as it is shown."""
+    def note(self, peer: PeerId) -> None:
+        """Remember a node that cannot train."""
         self.forget(peer)
-        if len(self._reasons) >= NODES_KEPT:
-            del self._reasons[next(iter(self._reasons))]
-        self._reasons[peer] = one_line(reason, REASON_MAX)
-        return self._reasons[peer]
+        if len(self._nodes) >= NODES_KEPT:
+            del self._nodes[next(iter(self._nodes))]
+        self._nodes[peer] = None
 
     def forget(self, peer: PeerId) -> None:
         """The node has joined after all."""
-        self._reasons.pop(peer, None)
-
-    @property
-    def last(self) -> str:
-        """The newest reason; empty when no node has refused."""
-        return next(reversed(self._reasons.values()), "")
+        self._nodes.pop(peer, None)
 
     @property
     def words(self) -> str:
-        """All of it in one sentence for the operator; empty when no node has refused."""
-        if not self._reasons:
+        """All of it in one sentence for everybody; empty when no node has refused."""
+        if not self._nodes:
             return ""
         nodes = "1 node" if len(self) == 1 else f"{len(self)} nodes"
-        return f"{nodes} refused this run file; the last said: {self.last}"
+        return f"{nodes} refused this run file; the coordinator's log says why"

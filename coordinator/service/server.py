@@ -27,13 +27,14 @@ from coordinator.service.calls import Calls, Context
 from coordinator.service.delivery import Delivery
 from coordinator.service.door import Door
 from coordinator.service.evidence import EvidenceDesk
-from coordinator.service.refusals import RunRefusals
+from coordinator.service.refusals import REASON_MAX, RunRefusals
 from coordinator.service.relays import Relays
 from coordinator.service.sessions import Message, NodeSession
 from coordinator.status_document import told_standing
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
 from protocol.border.networks import host_of
+from protocol.border.text import one_line
 from protocol.errors import RemoteProtocolError, VersionError
 from protocol.handshake import NONCE_BYTES
 from protocol.ids import PeerId
@@ -136,20 +137,11 @@ class CoordinatorService(Calls):
             return
         except (TimeoutError, StopAsyncIteration):
             return
-        if hello.hello.cannot_train:
-            reason = self.run_refusals.note(joined.peer, hello.hello.cannot_train)
-            log.warning("run file refused", extra=self._where(peer=joined.peer, reason=reason))
-            yield Message(refused=wire.Refused(reason="noted"))
-            return
-        if hello.hello.only_asks:
+        if hello.hello.only_asks or hello.hello.cannot_train:
             if refusal := self._door.refuses_call(host):
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
-            match self._admittance.answer(joined.peer, hello.hello.token, relay=hello.hello.relay):
-                case events.Refuse() as refuse:
-                    yield coordinator_messages.refused_message(refuse)
-                case events.FinishRun() as finish:
-                    head_round = self._sequencer.rounds.state.head_round
-                    yield coordinator_messages.finished_message(finish, head_round)
+            if answer := self._answered(joined.peer, hello.hello):
+                yield answer
             return
         known = joined.peer in self._sequencer.rounds.members.roster
         if refusal := self._door.refuses_join(joined.peer, host, known=known):
@@ -174,6 +166,23 @@ class CoordinatorService(Calls):
         async with aclosing(serve(joined, session, paced)) as messages:
             async for message in messages:
                 yield message
+
+    def _answered(self, peer: PeerId, hello: wire.Hello) -> Message | None:
+        """The answer to a node that does not join: it asks whether it may, or cannot train the run
+        file. Who would not be admitted is not heard.
+        """
+        match self._admittance.answer(peer, hello.token, relay=hello.relay):
+            case events.Refuse() as refuse:
+                return coordinator_messages.refused_message(refuse)
+            case events.FinishRun() as finish:
+                head_round = self._sequencer.rounds.state.head_round
+                return coordinator_messages.finished_message(finish, head_round)
+        if not hello.cannot_train:
+            return None
+        self.run_refusals.note(peer)
+        reason = one_line(hello.cannot_train, REASON_MAX)
+        log.warning("run file refused", extra=self._where(peer=peer, reason=reason))
+        return Message(refused=wire.Refused(reason="noted"))
 
     async def _paced(self, peer: PeerId, host: str, requests: Requests) -> Requests:
         """The messages of a session, no faster than the door lets its sender."""

@@ -11,7 +11,7 @@ from lockstep.exit_codes import UsageError
 from node.data.documents import Remarks
 from node.data.prepare import prepare_builtin, prepare_from
 from node.data.publish import publish as publish_corpus
-from protocol.runfile import DATA_URL
+from protocol.addresses import PUBLISHED_URL
 
 BUILTIN = "builtin"
 """Name of the source that every machine has (`node.data.builtin`)."""
@@ -57,7 +57,7 @@ def publish(directory: Path, url: str) -> None:
     """
     with progress("publishing", "files") as advance:
         manifest = publish_corpus(directory, url, advance)
-    read_at = url if re.fullmatch(DATA_URL, url) else "https://..."
+    read_at = url if re.fullmatch(PUBLISHED_URL, url) else "https://..."
     output.print(
         f"published to {url}; in the run file, with the address at which nodes can read it:\n\n"
         f'[data]\ncorpus = "NAME"\nurl = "{read_at}"\n'

@@ -25,17 +25,6 @@ from protocol.errors import SettingsError
 from protocol.planner.parameters import Size, size_of
 from protocol.runfile import ModelSpec
 
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-"""Headers of every answer: nothing of another host is loaded, nothing inline runs."""
-
 AUTHORS_MAX = 200
 """Authors in the list of credit."""
 
@@ -80,9 +69,7 @@ class Page:
 
     def _file(self, name: str) -> web.Response:
         kind = _TYPES[name.rpartition(".")[2]]
-        return web.Response(
-            body=self._files[name], content_type=kind, charset="utf-8", headers=HEADERS
-        )
+        return web.Response(body=self._files[name], content_type=kind, charset="utf-8")
 
     async def _run(self, _: web.Request) -> web.Response:
         spec, link = self._process.rounds.spec, self._reachable(self._process.link)
@@ -139,6 +126,4 @@ def _size(model: ModelSpec) -> Size | None:
 
 
 def _json(document: dict[str, Any]) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(document), content_type="application/json", headers=HEADERS
-    )
+    return web.Response(body=msgspec.json.encode(document), content_type="application/json")

@@ -6,26 +6,47 @@
     GET /status.json  the process's own status document
 
 A coordinator adds the routes of its page (`lockstep.page`). The port is bound to loopback unless
-told otherwise, because it has no authentication; it answers questions and changes nothing.
+told otherwise, because it has no authentication; it answers questions and changes nothing. A port
+on loopback answers to hosts of loopback alone: a page of the web whose name was made to mean
+127.0.0.1 would read it through the operator's browser. One that listens elsewhere is read by
+everybody who reaches it, under whatever name a proxy or a monitor calls it.
 """
 
 import asyncio
 import platform
 from collections.abc import Sequence
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from lockstep import __version__
 from protocol.addresses import listen_error, parse_address
+from protocol.border.networks import ip_of
 from protocol.limits import CONNECTIONS_MAX
 from protocol.shortage import shortages
 
 SHUTDOWN_S = 1.0
 """Time for open requests when the process stops; every answer here is immediate."""
+
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Headers of every answer: nothing of another host is loaded, nothing inline runs, and no page of
+another host gets or frames it."""
 
 
 class Service(Protocol):
@@ -65,7 +86,8 @@ class AdminServer:
             web.get("/status.json", self._status),
             *page,
         ]
-        application = web.Application()
+        application = web.Application(middlewares=[self._own_hosts])
+        application.on_response_prepare.append(_add_headers)
         application.add_routes(routes)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
 
@@ -99,6 +121,29 @@ class AdminServer:
         full = len(serving.connections) >= self._connections_max
         return _Closing() if full else serving()
 
+    @web.middleware
+    async def _own_hosts(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answers on loopback what was asked of loopback; see above."""
+        host = request.headers.get("Host", "")  # empty: HTTP/1.0, no browser
+        if host and self._on_loopback and not self._is_own(host):
+            text = (
+                f"expected a Host of this machine, such as 127.0.0.1 or localhost, got "
+                f"{host[:80]!a}: the admin port is on loopback, and a proxy in front of it sends "
+                "Host: 127.0.0.1\n"
+            )
+            return web.Response(status=421, text=text)
+        return await handler(request)
+
+    @property
+    def _on_loopback(self) -> bool:
+        return bool(self._port) and all(
+            _is_loopback(each.getsockname()[0]) for each in self._port.sockets
+        )
+
+    def _is_own(self, host: str) -> bool:
+        named, own = _name_of(host), _name_of(self._listen)
+        return named in ("localhost", own) or _is_loopback(named)
+
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(
             body=generate_latest(self._service.registry) + generate_latest(self._build),
@@ -125,6 +170,23 @@ class _Closing(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
+
+
+async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS)
+
+
+def _name_of(host: str) -> str:
+    """The host in HOST, HOST:PORT or [IPV6]:PORT; empty where it is none of these."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_loopback(host: str) -> bool:
+    ip = ip_of(host)
+    return ip is not None and ip.is_loopback
 
 
 def build_registry() -> CollectorRegistry:

@@ -19,7 +19,7 @@ from typing import IO
 
 import msgspec
 
-from node.system.files import replacing_file, storage_errors
+from node.system.files import DIRECTORY_FOR_OWNER, replacing_file, storage_errors
 from protocol.codec.decoding import UNREADABLE
 from protocol.errors import SettingsError, StorageError
 
@@ -58,14 +58,14 @@ class Owner(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def claimed(directory: Path, owner: Owner) -> Iterator[None]:
-    """Makes the directory the owner's while the block runs.
+    """Makes the directory the owner's while the block runs; a new one is closed to other accounts.
 
     Raises `SettingsError` when it is of another role or run, `StorageError` when another process
     works in it.
     """
     require_writable(directory)
     with storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(DIRECTORY_FOR_OWNER, parents=True, exist_ok=True)
     with _locked(directory, owner.role):
         found = owner_of(directory)
         if found and found.role != owner.role:

@@ -30,6 +30,9 @@ MODE_FOR_ALL = 0o644
 MODE_FOR_OWNER = 0o600
 """Mode of a file with a secret."""
 
+DIRECTORY_FOR_OWNER = 0o700
+"""Mode of a directory with secrets."""
+
 LEFTOVER_S = 600
 """Age from which on a temporary file counts as left by a killed process: a second process that
 somebody starts in the same directory must not take the first one's."""

@@ -22,9 +22,14 @@ def require_name(name: str) -> str:
     """The name of a checkpoint's file; `RemoteProtocolError` for any other, such as a program or a
     path.
     """
-    if not _NAMES.fullmatch(name):
+    if not is_checkpoint_file(name):
         raise RemoteProtocolError(f"expected a file of a checkpoint, got {name[:64]!a}")
     return name
+
+
+def is_checkpoint_file(name: str) -> bool:
+    """Whether a checkpoint has a file of this name."""
+    return _NAMES.fullmatch(name) is not None
 
 
 def is_parameters(name: str) -> bool:

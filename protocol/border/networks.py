@@ -3,7 +3,10 @@ lead into a network that only some can reach. Pure.
 """
 
 import ipaddress
-from urllib.parse import unquote
+import re
+from urllib.parse import unquote, urlsplit
+
+from protocol.addresses import PUBLISHED_URL, has_login
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -37,6 +40,25 @@ def host_of(peer: str) -> str:
     if ip.version == 4:
         return str(ip)
     return str(ipaddress.ip_network((ip, IPV6_HOST_BITS), strict=False))
+
+
+_PUBLIC_NAME = re.compile(r"(?!.*\.(localhost|local|internal|arpa)$).+\.[a-z][a-z0-9-]*")
+"""Names that are the same place for everybody; those of one network have no dot or a known end."""
+
+
+def is_for_everybody(url: str) -> bool:
+    """Whether a URL that a member states for a model may be shown to everybody: of a kind that
+    nodes open, without a login, and not at this machine or in a private network.
+    """
+    if not url or not re.fullmatch(PUBLISHED_URL, url) or "::" in url or has_login(url):
+        return False
+    if not url.startswith("http"):
+        return True  # a bucket or a repository
+    try:
+        host = (urlsplit(url).hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    return is_outside(host) or (ip_of(host) is None and _PUBLIC_NAME.fullmatch(host) is not None)
 
 
 def dialled_host(address: str) -> str:

@@ -1,6 +1,8 @@
 """The journal: everything or nothing, and only for the run that it belongs to."""
 
+import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -392,3 +394,37 @@ def test_a_lack_of_memory_is_a_shortage(tmp_path: Path, monkeypatch: pytest.Monk
 
 def _no_memory(*_: object) -> None:
     raise MemoryError
+
+
+@pytest.fixture
+def generous() -> Iterator[None]:
+    """An account whose new files everybody may read and write."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(path: Path) -> dict[str, int]:
+    """Modes of the files with the journal's contents."""
+    files = [Path(f"{path}{suffix}") for suffix in ("", "-wal", "-shm")]
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in files}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other rights than modes")
+def test_other_accounts_read_neither_a_new_journal_nor_one_of_an_earlier_release(
+    path: Path, generous: None
+) -> None:
+    path.parent.mkdir()
+    with sqlite3.connect(path) as earlier:
+        earlier.execute("PRAGMA journal_mode = WAL")
+        earlier.execute("CREATE TABLE hosts (host TEXT)")
+        assert modes(path) == dict.fromkeys(modes(path), 0o644)
+        journal = Journal(path)
+        assert modes(path) == dict.fromkeys(modes(path), 0o600)
+        journal.close()
+    earlier.close()
+    fresh = path.with_name("fresh.sqlite")
+    journal = Journal(fresh)
+    journal.append([(0, Lapsed(A))], [], [])
+    assert modes(fresh) == dict.fromkeys(modes(fresh), 0o600)
+    journal.close()

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.journal import Journal
 from coordinator.journal_check import Checked, check_journal
-from coordinator.machine.events import Joined, Left, NotHeld, Ready, RestartAsked
+from coordinator.machine.events import Applied, Joined, Left, NotHeld, Ready, RestartAsked
 from coordinator.machine.rounds import Rounds
 from protocol.errors import LockstepError, StorageError
 from protocol.handshake import public_bytes
@@ -30,12 +30,13 @@ ROUNDS = 4
 
 @pytest.fixture
 async def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A journal of four rounds with snapshots in between."""
+    """A journal of four rounds, one with its digest, and snapshots in between."""
     monkeypatch.setattr("coordinator.sequencer.SNAPSHOT_EVENTS", 7)
     async with desk_of(tmp_path) as desk:
         await submit(desk, *joining(A), *joining(B))
         for round in range(ROUNDS):
             await submit(desk, *a_round(round))
+        await submit(desk, *(Applied(peer, 0, 7, b"") for peer in (A, B)))
     return tmp_path
 
 
@@ -110,6 +111,14 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
             "INSERT INTO commits SELECT 77, body, signature, loss FROM commits LIMIT 1",
             "round 77 is on record, and no",
         ),
+        ("UPDATE commits SET loss = 1.5 WHERE round = 1", "with the loss .*, and 1.5 is on record"),
+        ("UPDATE commits SET loss = NULL WHERE round = 1", "the loss .*, and None is on record"),
+        (
+            "UPDATE digests SET state_digest = x'0000000000000001' WHERE round = 0",
+            "the digest of round 0 on record is not the one that the events lead to",
+        ),
+        ("UPDATE digests SET reports = 9 WHERE round = 0", "the digest of round 0 on record"),
+        ("DELETE FROM digests WHERE round = 0", "the digest of round 0 on record"),
         ("UPDATE snapshots SET state = x'c1'", "expected a snapshot of a run's state"),
     ],
 )

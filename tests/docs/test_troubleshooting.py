@@ -18,7 +18,9 @@ FIELDS = {"catching up", "trained", "reclaimed", "counted", "round without gradi
 
 COMPOSED = {
     "waiting for members: N of M are ready": ("waiting for ", " are ready"),
-    "N nodes refused this run file; the last said: ...": ("refused this run file; the last said",),
+    "N nodes refused this run file; the coordinator's log says why": (
+        "refused this run file; the coordinator's log says why",
+    ),
     "this key is at work at ...": ("this key is at work",),
 }
 """Parts of messages in which a value has words, too."""

@@ -167,7 +167,11 @@ async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replay
     ],
 )
 async def test_a_run_whose_model_cannot_be_trained_is_refused_before_a_node_joins(
-    tmp_path: Path, model_type: str, change: dict[str, int], problem: str
+    tmp_path: Path,
+    model_type: str,
+    change: dict[str, int],
+    problem: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     data, spec = tiny_corpus(tmp_path / "data"), tiny_spec()
     config = {name: size for name, size in spec.model.config.items() if "key_value" not in name}
@@ -180,9 +184,10 @@ async def test_a_run_whose_model_cannot_be_trained_is_refused_before_a_node_join
         await node.process.stop()
         status = coordinator.status()
         assert (status["steps"]["committed"], status["members"]) == (0, [])
-        assert status["refusals"]["nodes"] == 1
-        assert re.search(problem, status["reason"]), status["reason"]
-        assert "1 node refused this run file; the last said: model" in status["reason"]
+        assert status["refusals"] == {"nodes": 1}
+        assert "1 node refused this run file; the coordinator's log says why" in status["reason"]
+        (told,) = [each for each in caplog.records if each.message == "run file refused"]
+        assert re.search(problem, vars(told)["reason"])
 
 
 async def test_an_unreachable_coordinator_is_named_with_what_to_check() -> None:

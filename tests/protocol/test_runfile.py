@@ -149,6 +149,46 @@ def test_a_mistake_names_field_expected_and_found(text: str, words: str) -> None
     assert words in problem(text)
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        r"\\\\host\\share\\model",
+        "//host/share/model",
+        r"\\\\?\\C:\\model",
+        "file:///etc",
+        "file:/etc",
+        "ftp://a/b",
+        "javascript:alert",
+        "https://a/b?c=d",
+        "/models/\\u001b[2J",
+        "/models/\\u202efdp",
+    ],
+)
+def test_genesis_is_a_path_of_this_machine_or_a_url_of_the_kinds_that_nodes_open(
+    place: str,
+) -> None:
+    told = problem(f'genesis = "{place}"\ngenesis_sha256 = "{"0" * 64}"')
+    assert "genesis: expected the path of a directory of this machine, or a URL of kind" in told
+    assert told.isprintable()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/models/winter 2",
+        "models/winter",
+        "~/wintér",
+        r"C:\\models",
+        "C:/models",
+        "hf://a/b",
+        "s3://a",
+    ],
+)
+def test_genesis_may_be_a_path_or_a_url(place: str) -> None:
+    text = f'genesis = "{place}"\ngenesis_sha256 = "{"0" * 64}"'
+    assert parse_run_file(text).genesis == place.replace(r"\\", "\\")
+
+
 def test_all_mistakes_are_told_at_once() -> None:
     told = problem("seed = -1\n[rounds]\nquorum = 0\novrlap = 1")
     for field in ("seed", "rounds.quorum", "rounds.ovrlap"):

@@ -142,7 +142,11 @@ def place(state: RunState) -> str:
         places.append(f"checkpoints/{made.name} in the coordinator's directory")
     newest = max((each.round for each in found.published if each.agreed), default=-1)
     if newest >= (made.round if made else -1):
-        places += [each.url for each in found.published if each.agreed and each.round == newest]
+        places += [
+            f"{each.url} (says {each.peer[:8]})"
+            for each in found.published
+            if each.agreed and each.round == newest
+        ]
     round = max(newest, made.round if made else -1)
     return f"the model after round {round}: {', '.join(places)}" if places else ""
 

@@ -31,6 +31,7 @@ from node.settings import NodeSettings
 from node.system.files import storage_errors
 from protocol import wire_pb2 as wire
 from protocol.border.checkpoint_files import CARD_NAME
+from protocol.border.networks import is_for_everybody
 from protocol.border.text import clean
 from protocol.errors import LockstepError, UnavailableError
 from protocol.ids import Digest
@@ -257,14 +258,14 @@ class Publisher:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     async def _publish(self, said: wire.CheckpointSaid, url: str) -> None:
-        """Put the files at the volunteer's address, and tell it where others can read it."""
+        """Put the files at the volunteer's address, and tell it where everybody can read it."""
         try:
             await asyncio.to_thread(publish_directory, self._outlet.directory, url)
         except LockstepError as error:  # the coordinator gets its files all the same
             log.warning("checkpoint not published", extra={"url": url, "reason": str(error)})
             return
         log.info("checkpoint published", extra={"round": said.round, "url": url})
-        if local_path(url) is None:
+        if is_for_everybody(url):
             told = wire.CheckpointSaid(
                 round=said.round, state_digest=said.state_digest, sha256=said.sha256, url=url
             )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from coordinator.machine.checkpoints.events import CheckpointSaid
 from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (
     Announced,
@@ -238,3 +239,22 @@ def test_links_out_of_bounds_end_the_session(
 ) -> None:
     with pytest.raises(RemoteProtocolError, match=expected):
         node_messages.event_of(A, measured(*links))
+
+
+def placed(url: str) -> wire.NodeMessage:
+    return wire.NodeMessage(checkpoint=wire.CheckpointSaid(round=3, sha256=b"s" * 32, url=url))
+
+
+@pytest.mark.parametrize("url", ["", "hf://me/model", "https://example.org/model"])
+def test_the_place_of_a_model_is_taken_where_everybody_reaches_it(url: str) -> None:
+    event = node_messages.event_of(A, placed(url))
+    assert isinstance(event, CheckpointSaid)
+    assert event.url == url
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc", "http://192.168.1.1/a", "https://me:secret@example.org/a"]
+)
+def test_another_place_of_a_model_ends_the_session(url: str) -> None:
+    with pytest.raises(RemoteProtocolError, match="the URL of a model that everybody can reach"):
+        node_messages.event_of(A, placed(url))

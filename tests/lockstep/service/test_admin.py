@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from lockstep.service.admin import AdminServer
+from lockstep.service.admin import HEADERS, AdminServer
 from lockstep.service.logs import without_traceback
 from protocol.errors import AddressInUseError, SettingsError
 
@@ -71,6 +71,55 @@ async def test_the_status_is_valid_json_even_when_a_loss_is_not_a_number(url: st
 async def test_the_port_is_bound_to_loopback_unless_told_otherwise(url: str) -> None:
     assert url.startswith("http://127.0.0.1:")
     assert not url.endswith(":0")
+
+
+async def status_at(url: str, host: str) -> tuple[int, str]:
+    """Status and text of the answer to a request that names a host."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{url}/status.json", headers={"Host": host}) as reply,
+    ):
+        return reply.status, await reply.text()
+
+
+@pytest.mark.parametrize(
+    "host", ["attacker.example:{}", "127.0.0.1.attacker.example", "[x", "10.0.0.1"]
+)
+async def test_a_port_on_loopback_answers_no_name_that_a_web_page_can_have(
+    url: str, host: str
+) -> None:
+    host = host.format(url.rpartition(":")[2])
+    status, text = await status_at(url, host)
+    assert status == 421
+    assert text.count("\n") == 1
+    assert f"got {host!r}" in text
+    assert "round" not in text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST:8080", "[::1]:1", "127.0.1.1:80"])
+async def test_a_port_on_loopback_answers_hosts_of_loopback_at_any_port_of_a_tunnel(
+    url: str, host: str
+) -> None:
+    assert (await status_at(url, host))[0] == 200
+
+
+@pytest.mark.parametrize("host", ["node-cable:50701", "training.example.org", "192.0.2.7:50701"])
+async def test_a_port_for_others_answers_to_the_names_of_monitors_and_proxies(
+    service: FakeService, host: str
+) -> None:
+    server = AdminServer(service, "0.0.0.0:0")
+    await server.start()
+    try:
+        assert (await status_at(f"http://127.0.0.1:{server.port}", host))[0] == 200
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("path", ["metrics", "healthz", "readyz", "status.json", "nothing"])
+async def test_every_answer_has_the_headers_that_keep_other_pages_out(url: str, path: str) -> None:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/{path}") as reply:
+        assert HEADERS.items() <= dict(reply.headers).items()
+        assert "Access-Control-Allow-Origin" not in reply.headers
 
 
 async def test_a_taken_port_is_named(service: FakeService) -> None:

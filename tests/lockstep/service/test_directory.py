@@ -19,6 +19,15 @@ from protocol.errors import SettingsError, StorageError
 NODE = Owner("node", "a" * 32, "first")
 
 
+def test_a_new_directory_is_its_owner_s_alone_and_an_earlier_one_stays_as_it_is(
+    tmp_path: Path,
+) -> None:
+    (earlier := tmp_path / "earlier").mkdir(0o750)
+    for directory, mode in ((tmp_path / "new", 0o700), (earlier, 0o750)):
+        with claimed(directory, NODE):
+            assert directory.stat().st_mode & 0o777 == mode
+
+
 def test_a_second_process_is_refused_with_the_id_of_the_first(tmp_path: Path) -> None:
     with (
         claimed(tmp_path, NODE),

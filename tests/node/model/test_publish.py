@@ -23,15 +23,45 @@ def test_a_directory_is_replaced_as_a_whole_and_loads(
 ) -> None:
     target = tmp_path / "public" / "model"
     target.mkdir(parents=True)
-    (target / "old").write_text("x")
+    publish_directory(checkpoint, f"{scheme}{target}")
+    (target / "model-00002-of-00002.safetensors").write_text("x")
     publish_directory(checkpoint, f"{scheme}{target}")
     assert load_checkpoint(target).metadata == ABOUT
-    assert not (target / "old").exists()
+    assert not (target / "model-00002-of-00002.safetensors").exists()
+
+
+@pytest.mark.parametrize("names", [["thesis.tex"], ["config.json"], ["lockstep.json", ".git"]])
+def test_a_directory_with_anything_of_its_owner_s_is_refused_and_left_as_it_is(
+    tmp_path: Path, checkpoint: Path, names: list[str]
+) -> None:
+    (target := tmp_path / "documents").mkdir()
+    for name in names:
+        (target / name).write_text("mine")
+    with pytest.raises(SettingsError, match=r"documents has .*: name another directory"):
+        publish_directory(checkpoint, str(target))
+    assert {path.name: path.read_text() for path in target.iterdir()} == dict.fromkeys(
+        names, "mine"
+    )
+
+
+def test_a_file_is_no_place_for_a_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
+    (target := tmp_path / "letter").write_text("mine")
+    with pytest.raises(SettingsError, match="letter is a file"):
+        publish_directory(checkpoint, str(target))
+    assert target.read_text() == "mine"
+
+
+def test_a_url_keeps_the_shards_of_a_model_that_is_not_ours(checkpoint: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe_file("/bucket/theirs/model-00002-of-00002.safetensors", b"theirs")
+    publish_directory(checkpoint, "memory://bucket/theirs")
+    assert memory.cat_file("/bucket/theirs/model-00002-of-00002.safetensors") == b"theirs"
 
 
 def test_a_url_gets_every_file_and_loses_the_shards_of_an_older_model(checkpoint: Path) -> None:
     memory = fsspec.filesystem("memory")
     memory.pipe_file("/bucket/model/model-00002-of-00002.safetensors", b"old")
+    memory.pipe_file("/bucket/model/lockstep.json", b"old")
     memory.pipe_file("/bucket/model/notes.txt", b"the owner's")
     publish_directory(checkpoint, "memory://bucket/model")
     names = {path.rpartition("/")[2] for path in memory.ls("/bucket/model", detail=False)}

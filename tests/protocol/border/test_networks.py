@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.border.networks import host_of, is_near, leads_back
+from protocol.border.networks import host_of, is_for_everybody, is_near, leads_back
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,50 @@ def test_an_address_that_leads_back_to_the_dialling_machine_is_known(
 )
 def test_a_visitor_from_near_by_is_known(host: str, near: bool) -> None:
     assert is_near(host) is near
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hf://me/model",
+        "s3://bucket/winter/model",
+        "gs://bucket/model",
+        "https://example.org/models/winter",
+        "https://EXAMPLE.org.:8443/a",
+        "http://9.9.9.9/model",
+    ],
+)
+def test_a_place_of_a_model_that_everybody_can_read_is_known(url: str) -> None:
+    assert is_for_everybody(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "/home/me/model",
+        "file:///etc",
+        "javascript:alert(1)",
+        "ftp://example.org/a",
+        "https://me:secret@example.org/a",
+        "https://example.org/a::file:///c",
+        "https://example.org/a?token=b",
+        "https://example.org/a b",
+        "https://example.org/\u202efdp",
+        "http://127.0.0.1:8080/a",
+        "http://[::1]/a",
+        "http://[::1/a",
+        "http://192.168.1.1/admin",
+        "http://169.254.169.254/latest",
+        "http://0x7f.1/a",
+        "http://2130706433/a",
+        "http://localhost/a",
+        "http://LOCALHOST./a",
+        "http://router/a",
+        "http://printer.local/a",
+        "http://metadata.google.internal/a",
+        "https:///a",
+    ],
+)
+def test_no_other_place_of_a_model_is_shown_to_everybody(url: str) -> None:
+    assert not is_for_everybody(url)

@@ -211,7 +211,8 @@ def test_without_room_members_publish_themselves_and_only_the_agreed_state_is_sh
     assert (asked(driver).writer, asked(driver).second) == (None, None)
     said(driver, A, url="hf://me/model")
     said(driver, B, url="hf://liar/model", state_digest=5)
-    assert publishing.place(driver.machine.state) == "the model after round 1: hf://me/model"
+    shown = publishing.place(driver.machine.state)
+    assert shown == f"the model after round 1: hf://me/model (says {A[:8]})"
 
 
 def test_a_publication_is_shown_when_the_members_agree_later() -> None:

@@ -107,14 +107,29 @@ async def test_the_state_of_an_earlier_round_is_waited_with_and_one_past_it_decl
 
 
 async def test_an_address_of_the_volunteers_gets_the_files_and_others_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put: list[tuple[bool, str]] = []
+    monkeypatch.setattr(
+        module,
+        "publish_directory",
+        lambda directory, url: put.append(((directory / "README.md").is_file(), url)),
+    )
+    stage = Stage(tmp_path, "gs://mine")
+    await stage.asked(7)
+    (said,) = stage.said
+    assert (said.url, said.state_digest) == ("gs://mine", state_digest(PARAMETERS))
+    assert put == [(True, "gs://mine")]
+    assert not stage.parts
+
+
+async def test_an_address_that_not_everybody_reaches_gets_the_files_and_nobody_is_told(
     tmp_path: Path,
 ) -> None:
     stage = Stage(tmp_path, "memory://mine")
     await stage.asked(7)
-    (said,) = stage.said
-    assert (said.url, said.state_digest) == ("memory://mine", state_digest(PARAMETERS))
+    assert not stage.said
     assert fsspec.filesystem("memory").exists("/mine/README.md")
-    assert not stage.parts
 
 
 async def test_a_directory_of_the_volunteers_gets_the_files_and_nobody_is_told(
