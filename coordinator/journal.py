@@ -16,12 +16,9 @@ translated to `StorageError` here, and to `ShortageError` where they pass. The f
 tokens and the salt of witnesses: other accounts of the machine cannot read it.
 """
 
-import errno
-import os
-import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -30,6 +27,7 @@ from typing import Any, TypeAlias, get_args
 import msgspec
 
 from coordinator.bound_run import FORMAT, difference, require_format, spec_in
+from coordinator.journal_file import close_to_others, connected, locked, translated
 from coordinator.machine.events import Event, Heartbeat, RecordDigest
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
@@ -37,14 +35,10 @@ from protocol.codec.decoding import UNREADABLE
 from protocol.errors import SettingsError, StorageError
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
-from protocol.shortage import shortages
 from protocol.shuffle import Share
 
 JOURNAL_NAME = "journal.sqlite"
 """Name of the journal in a coordinator's directory."""
-
-MODE_FOR_OWNER = 0o600
-"""Mode of the journal; SQLite gives it to the files that it writes beside it too."""
 
 SNAPSHOTS_KEPT = 4
 """Newest snapshots that stay: a restart reads one, the others are for `--check` to compare."""
@@ -64,9 +58,6 @@ CREATE TABLE IF NOT EXISTS leases (round INTEGER PRIMARY KEY, body BLOB NOT NULL
 CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, after_round INTEGER NOT NULL,
     round INTEGER NOT NULL, body BLOB NOT NULL, signature BLOB NOT NULL);
 """
-
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-"""Primary codes of SQLite for a damaged file; an error without a code is about its values."""
 
 _Leases: TypeAlias = tuple[tuple[Share, ...], ...]
 
@@ -129,13 +120,13 @@ class Journal:
         self._reading, self._writing = threading.Lock(), threading.Lock()
         with self._translated(), ExitStack() as opened:
             path.parent.mkdir(parents=True, exist_ok=True)
-            opened.enter_context(closing(_locked(path)))
-            _close_to_others(path)
-            self._database = opened.enter_context(closing(_connected(path)))
+            opened.enter_context(closing(locked(path)))
+            close_to_others(path)
+            self._database = opened.enter_context(closing(connected(path)))
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.executescript(_TABLES)
-            self._reader = opened.enter_context(closing(_connected(path)))
+            self._reader = opened.enter_context(closing(connected(path)))
             self._reader.execute("PRAGMA query_only = ON")
             for each in (self._database, self._reader):  # which opens their files here and now
                 each.execute("PRAGMA temp_store = MEMORY")
@@ -327,18 +318,8 @@ class Journal:
                 self._database.execute("ROLLBACK")
             raise
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError, MemoryError, *UNREADABLE) as error:
-            with suppress(OSError), shortages(f"use the journal {self._path}"):
-                _raise_cause(error, self._path)
-            remedy = "free space or repair the disk: no commit that a node was told is lost"
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
-            if not isinstance(error, OSError) and code in _DAMAGED:
-                remedy = "the file is damaged: put the directory back from its newest copy"
-            raise StorageError(f"cannot use the journal {self._path}: {error}; {remedy}") from error
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated(self._path)
 
 
 def _recorded(
@@ -360,50 +341,3 @@ def _recorded(
         snapshot_sha256 or b"",
         msgspec.msgpack.decode(leases, type=_Leases) if leases else (),
     )
-
-
-def _raise_cause(error: BaseException, path: Path) -> None:
-    """Raise the error of the operating system behind one of SQLite, which does not tell it, if
-    there still is one.
-    """
-    if isinstance(error, OSError):
-        raise error
-    if isinstance(error, MemoryError):
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN:
-        os.close(os.open(path.parent, os.O_RDONLY))
-
-
-def _close_to_others(path: Path) -> None:
-    """Make the file for its owner alone before SQLite would make it, and take one of an earlier
-    release, with what lies beside it, from other accounts.
-    """
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, MODE_FOR_OWNER))
-    for part in (path, *(path.with_name(f"{path.name}-{each}") for each in ("wal", "shm"))):
-        with suppress(FileNotFoundError):
-            if part.stat().st_mode & 0o077:
-                part.chmod(MODE_FOR_OWNER)
-
-
-def _locked(path: Path) -> sqlite3.Connection:
-    """An open transaction on a file beside the journal, so that two coordinators never decide
-    rounds in one directory. The lock ends with this process, even if the process is killed.
-    """
-    lock = _connected(path.with_name(path.name + "-lock"), wait_s=0)
-    try:
-        lock.execute("BEGIN EXCLUSIVE")
-    except sqlite3.Error as error:
-        lock.close()
-        if "locked" not in str(error):
-            raise
-        raise StorageError(
-            f"another coordinator runs in {path.parent}; stop it first, or use another --directory"
-        ) from None
-    return lock
-
-
-def _connected(path: Path, wait_s: float = 5.0) -> sqlite3.Connection:
-    """A connection for any thread, without implicit transactions. `wait_s`: longest wait for
-    another connection's transaction, in seconds.
-    """
-    return sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)

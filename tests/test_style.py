@@ -10,8 +10,8 @@ from tests.support.sources import PACKAGES, ROOT, SOURCES, trees
 
 FUNCTION_LINES_MAX = 60
 MODULE_LINES_MAX = 400
-POSITIONAL_MAX = 5
-FOLDER_MODULES_MAX = 15
+POSITIONAL_MAX = 7
+FOLDER_MODULES_MAX = 20
 ATTRIBUTES_MAX = 15
 
 RUN_AS_CODE_MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}

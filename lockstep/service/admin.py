@@ -136,9 +136,8 @@ class AdminServer:
 
     @property
     def _on_loopback(self) -> bool:
-        return bool(self._port) and all(
-            _is_loopback(each.getsockname()[0]) for each in self._port.sockets
-        )
+        sockets = self._port.sockets if self._port else ()
+        return all(_is_loopback(each.getsockname()[0]) for each in sockets)
 
     def _is_own(self, host: str) -> bool:
         named, own = _name_of(host), _name_of(self._listen)
