@@ -237,7 +237,7 @@ def test_a_server_with_other_data_or_none_is_refused(
     with pytest.raises(DataError, match="expected the data with manifest 0000"):
         open_published(server.url, "0" * 64, tmp_path / "kept", 10**6)
     (server.directory / "manifest.json").unlink()
-    with pytest.raises(DataError, match=r"expected the data of the run, got status 404"):
+    with pytest.raises(DataError, match=r"expected a file of the run, got status 404"):
         opened(corpus, server.url, tmp_path / "kept")
     with pytest.raises(AwayError, match="does not answer"):
         opened(corpus, "http://127.0.0.1:9/data", tmp_path / "kept")
