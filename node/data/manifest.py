@@ -135,24 +135,36 @@ class Manifest:
                     f"{origin}: expected version 1 or {MANIFEST_VERSION}, got {version}"
                 )
             read = msgspec.json.decode(blob, type=_Fields)
-            splits, documents = read.splits, read.documents
-            shards = {"train": splits["train"], "validation": splits["validation"]}
-            digests = [shard.ranges_sha256 for split in shards.values() for shard in split]
-            if version != 1 and not all((read.range_tokens, *digests)):
-                raise msgspec.ValidationError("Expected digests of ranges, got a shard without")
         except UNREADABLE as error:
             raise DataError(
                 f"{origin}: expected the fields of a manifest: {error}; prepare the data again"
             ) from None
-        return cls(
+        manifest = cls(
             read.source,
             {**read.tokenizer},
             read.vocabulary_size,
             read.dtype,
-            {"train": documents["train"], "validation": documents["validation"]},
-            shards,
-            read.range_tokens if version != 1 else 0,
+            {"train": read.documents["train"], "validation": read.documents["validation"]},
+            {"train": read.splits["train"], "validation": read.splits["validation"]},
+            read.range_tokens,
         )
+        return manifest._of_version(version, origin)
+
+    def _of_version(self, version: int, origin: str) -> Self:
+        """With digests of ranges, or without them by version 1."""
+        if version == 1:
+            splits = {
+                name: tuple(replace(shard, ranges_sha256="") for shard in split)
+                for name, split in self.splits.items()
+            }
+            return replace(self, splits=splits, range_tokens=0)
+        shards = (shard for split in self.splits.values() for shard in split)
+        if not self.range_tokens or not all(shard.ranges_sha256 for shard in shards):
+            raise DataError(
+                f"{origin}: expected the fields of a manifest, digests of all ranges among them, "
+                "got none; prepare the data again"
+            )
+        return self
 
 
 _Shards = Annotated[tuple[Shard, ...], Meta(min_length=1)]
