@@ -52,6 +52,10 @@ COMMITS_PER_REPLY = 64
 RUN_FILE_BYTES_MAX = 256 * 1024
 """A run file is read by people; anything longer is not one."""
 
+TOKENIZER_BYTES_MAX = 32 * 1024**2
+"""Length of a tokenizer.json: the largest published ones, of a quarter of a million tokens, have 20
+MB without spaces. Its parser takes 32 bytes for each byte of nonsense."""
+
 PAYLOAD_HEADER_BYTES_MAX = 256
 """The msgpack header of a payload: eight small fields."""
 

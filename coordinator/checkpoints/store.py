@@ -16,15 +16,19 @@ from pathlib import Path
 
 from coordinator.checkpoints.parameters import digests_of, directory_bytes
 from coordinator.machine.checkpoints.state import directory_name
-from protocol.border.checkpoint_files import CARD_NAME, FILES_MAX, is_parameters, require_name
+from protocol.border.checkpoint_files import (
+    CARD_NAME,
+    FILES_MAX,
+    is_configuration,
+    is_parameters,
+    require_name,
+    require_size,
+)
 from protocol.errors import RemoteProtocolError, StorageError
 from protocol.ids import Digest
 from protocol.shortage import shortages
 
 INCOMING = "incoming"
-
-JSON_BYTES_MAX = 256 * 1024**2
-"""Longest JSON file of a checkpoint: a tokenizer's."""
 
 RUNS_CODE = "auto_map"
 """Field of a configuration that names a program to load."""
@@ -56,6 +60,7 @@ class CheckpointStore:
                 raise RemoteProtocolError(
                     f"{name}: expected the part at {size}, got one at {offset}"
                 )
+            require_size(name, size + len(data))
             if directory_bytes(self._incoming) + len(data) > self._room_bytes:
                 raise RemoteProtocolError(
                     f"expected at most {self._room_bytes:,} bytes in all, got more"
@@ -73,7 +78,7 @@ class CheckpointStore:
             if missing := {"config.json", "tokenizer.json", CARD_NAME} - names:
                 raise RemoteProtocolError(f"expected {sorted(missing)} too, got {sorted(names)}")
             for path in paths:
-                if path.suffix == ".json":
+                if is_configuration(path.name):
                     _require_harmless(path)
             state_digest, sha256 = digests_of(path for path in paths if is_parameters(path.name))
             file_bytes = directory_bytes(self._incoming)
@@ -96,8 +101,9 @@ class CheckpointStore:
 
 
 def _require_harmless(path: Path) -> None:
-    if path.stat().st_size > JSON_BYTES_MAX:
-        raise RemoteProtocolError(f"{path.name}: expected at most {JSON_BYTES_MAX:,} bytes")
+    """`RemoteProtocolError` for a configuration that loads programs. Other files of JSON name none,
+    and are not parsed: a parser of megabytes holds up everything that the coordinator does.
+    """
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

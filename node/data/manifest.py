@@ -10,15 +10,19 @@ comes from a server is judged without the rest of its shard (`node.data.remote`)
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, NotRequired, Self, TypedDict
 
+import msgspec
+from msgspec import Meta
+
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import DataError, VersionError
 from protocol.ids import Digest, sha256
+from protocol.limits import TOKENIZER_BYTES_MAX
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 2
@@ -26,8 +30,9 @@ MANIFEST_VERSION = 2
 MANIFEST_VERSIONS = (1, MANIFEST_VERSION)
 """Versions that are read; the first names no digests of ranges."""
 
-MANIFEST_BYTES_MAX = 256 * 1024**2
-"""A vocabulary of 2**22 tokens and a hundred thousand shards still fit."""
+MANIFEST_BYTES_MAX = 64 * 1024**2
+"""Longest manifest: the largest published tokenizers, of some 20 MB, and a hundred thousand shards.
+A node reads one of a stranger's server."""
 
 SPLITS = ("train", "validation")
 
@@ -44,23 +49,21 @@ RANGE_TOKENS_MAX = 2**20
 
 DIGEST_BYTES = 32
 
-_DTYPES = ("<u2", "<u4")
-
 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """One file of tokens."""
 
-    file: str
-    """Name inside the corpus directory."""
+    file: Annotated[str, Meta(pattern=r"^[a-z]{1,16}-[0-9]{1,9}\.bin\Z")]
+    """Name inside the corpus directory, and never outside: a manifest may come from a stranger."""
 
-    tokens: int
+    tokens: Annotated[int, Meta(ge=1, le=SHARD_TOKENS_LIMIT)]
     """Tokens in it, at least one."""
 
-    sha256: str
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     """SHA-256 of its bytes, hexadecimal."""
 
-    ranges_sha256: str = ""
+    ranges_sha256: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
     """SHA-256 of the file with the digests of its ranges; empty in a manifest of version 1."""
 
     @property
@@ -119,49 +122,86 @@ class Manifest:
     @classmethod
     def from_json(cls, blob: bytes, origin: str) -> Self:
         """The manifest in `blob`; `DataError` (or `VersionError`) naming `origin`, expected and
-        got.
+        got. Fields that no manifest has take no memory.
         """
-        try:
-            value = json.loads(blob)
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise DataError(f"{origin}: expected JSON: {error}; prepare the data again") from error
-        if not isinstance(value, dict):
-            raise DataError(f"{origin}: expected an object, got {type(value).__name__}")
-        if (version := value.get("version")) not in MANIFEST_VERSIONS:
-            raise VersionError(
-                f"{origin}: expected version 1 or {MANIFEST_VERSION}, got {version!r}"
+        if len(blob) > MANIFEST_BYTES_MAX:
+            raise DataError(
+                f"{origin}: expected at most {MANIFEST_BYTES_MAX:,} bytes, got {len(blob):,}"
             )
-        range_tokens = value.get("range_tokens", 0) if version != 1 else 0
-        match value:
-            case {
-                "source": str(source),
-                "tokenizer": dict(tokenizer),
-                "vocabulary_size": int(vocabulary_size),
-                "dtype": str(dtype),
-                "documents": dict(documents),
-                "splits": dict(splits),
-            } if (
-                dtype in _DTYPES
-                and vocabulary_size > 0
-                and sorted(splits) == sorted(SPLITS)
-                and (version == 1 or _is_number(range_tokens, 1, RANGE_TOKENS_MAX))
-            ):
-                shards = {
-                    name: tuple(_shard(entry, version, origin) for entry in splits[name] or ())
-                    for name in SPLITS
-                }
-                if not all(shards.values()):
-                    raise DataError(
-                        f"{origin}: expected at least one shard in each split; prepare the data "
-                        "again"
-                    )
-                return cls(
-                    source, tokenizer, vocabulary_size, dtype, documents, shards, range_tokens
+        try:
+            version = msgspec.json.decode(blob, type=_Version).version
+            if version not in MANIFEST_VERSIONS:
+                raise VersionError(
+                    f"{origin}: expected version 1 or {MANIFEST_VERSION}, got {version}"
                 )
-        raise DataError(
-            f"{origin}: expected the fields of a manifest, got {str(value)[:160]}; prepare the "
-            "data again"
+            read = msgspec.json.decode(blob, type=_Fields)
+        except UNREADABLE as error:
+            raise DataError(
+                f"{origin}: expected the fields of a manifest: {error}; prepare the data again"
+            ) from None
+        manifest = cls(
+            read.source,
+            {**read.tokenizer},
+            read.vocabulary_size,
+            read.dtype,
+            {"train": read.documents["train"], "validation": read.documents["validation"]},
+            {"train": read.splits["train"], "validation": read.splits["validation"]},
+            read.range_tokens,
         )
+        return manifest._of_version(version, origin)
+
+    def _of_version(self, version: int, origin: str) -> Self:
+        """With digests of ranges, or without them by version 1."""
+        if version == 1:
+            splits = {
+                name: tuple(replace(shard, ranges_sha256="") for shard in split)
+                for name, split in self.splits.items()
+            }
+            return replace(self, splits=splits, range_tokens=0)
+        shards = (shard for split in self.splits.values() for shard in split)
+        if not self.range_tokens or not all(shard.ranges_sha256 for shard in shards):
+            raise DataError(
+                f"{origin}: expected the fields of a manifest, digests of all ranges among them, "
+                "got none; prepare the data again"
+            )
+        return self
+
+
+_Shards = Annotated[tuple[Shard, ...], Meta(min_length=1)]
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class TokenizerFields(TypedDict):
+    """What `to_json` of a tokenizer gives."""
+
+    kind: str
+    document_end: NotRequired[str]
+    file: NotRequired[Annotated[str, Meta(max_length=TOKENIZER_BYTES_MAX)]]
+
+
+class _Documents(TypedDict):
+    train: int
+    validation: int
+
+
+class _Splits(TypedDict):
+    train: _Shards
+    validation: _Shards
+
+
+class _Fields(msgspec.Struct):
+    """A manifest as it is read: without an open dictionary, which a stranger could fill."""
+
+    source: str
+    tokenizer: TokenizerFields
+    vocabulary_size: Annotated[int, Meta(ge=1)]
+    dtype: Literal["<u2", "<u4"]
+    documents: _Documents
+    splits: _Splits
+    range_tokens: Annotated[int, Meta(ge=1, le=RANGE_TOKENS_MAX)] = 0
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -172,41 +212,14 @@ def read_manifest(directory: Path) -> Manifest:
             f"{directory}: expected a prepared corpus with a {MANIFEST_NAME}, found none; "
             "prepare it with `lockstep data prepare`"
         )
-    with readable(path):
-        size = path.stat().st_size
-        if size > MANIFEST_BYTES_MAX:
-            raise DataError(f"{path}: expected at most {MANIFEST_BYTES_MAX:,} bytes, got {size:,}")
-        return Manifest.from_json(path.read_bytes(), str(path))
+    with readable(path), path.open("rb") as file:
+        return Manifest.from_json(file.read(MANIFEST_BYTES_MAX + 1), str(path))
 
 
 def range_digests(shard: memoryview, range_bytes: int) -> bytes:
     """SHA-256 of each range of a shard's bytes, one after the other."""
     starts = range(0, len(shard), range_bytes)
     return b"".join(hashlib.sha256(shard[start : start + range_bytes]).digest() for start in starts)
-
-
-def _is_number(value: Any, least: int, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _shard(entry: Any, version: int, origin: str) -> Shard:
-    """A shard from JSON. Its name stays inside the directory: a manifest may come from a
-    stranger.
-    """
-    match entry:
-        case {"file": str(file), "tokens": int(tokens), "sha256": str(digest)} if _is_number(
-            tokens, 1, SHARD_TOKENS_LIMIT
-        ) and re.fullmatch(r"[a-z]{1,16}-[0-9]{1,9}\.bin", file):
-            ranges = entry.get("ranges_sha256", "") if version != 1 else "0" * 64
-            if all(_is_sha256(each) for each in (digest, ranges)):
-                return Shard(file, tokens, digest, ranges if version != 1 else "")
-    raise DataError(
-        f"{origin}: expected a shard's file name, tokens and sha256, got {str(entry)[:160]}"
-    )
-
-
-def _is_sha256(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from node.data.reading import Document, Report
 from node.data.tokenizer import ByteTokenizer, Learning, Tokenizer, tokenizer_for
 from node.system.files import replacing_file, storage_errors
 from protocol.errors import DataError, SettingsError
+from protocol.limits import TOKENIZER_BYTES_MAX
 
 SHARD_TOKENS_MAX = 2**24
 """Tokens of one shard unless asked otherwise: 32 MiB, held in memory while it fills."""
@@ -96,7 +97,8 @@ def prepare_from(
     """`prepare` as a person asks for it: `specs` as `documents` takes them, tokenizer as
     `tokenizer_for`, which tells `learning` how far it is. `report` is told what was passed over.
     """
-    source = f"{' '.join(specs)}; tokenizer {tokenizer_choice}"
+    named = " ".join(specs).encode(errors="replace").decode()  # a path may be no UTF-8
+    source = f"{named}; tokenizer {tokenizer_choice}"
 
     def write() -> Manifest:
         tokenizer = tokenizer_for(
@@ -168,6 +170,10 @@ class _Writer:
     ) -> None:
         if shard_tokens_max < 1:
             raise SettingsError(f"shard_tokens_max: expected at least 1, got {shard_tokens_max}")
+        if (size := len(tokenizer.to_json().get("file", ""))) > TOKENIZER_BYTES_MAX:
+            raise SettingsError(
+                f"tokenizer: expected at most {TOKENIZER_BYTES_MAX:,} characters, got {size:,}"
+            )
         self._out_dir = out_dir
         self._tokenizer = tokenizer
         self._shard_tokens_max = shard_tokens_max

@@ -15,21 +15,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from node.data.manifest import TokenizerFields
 from node.data.tokenizer import Tokenizer, tokenizer_from_json
 from node.model.build import named_parameters_once
 from node.model.configuration import quiet_transformers
 from node.system.files import outlasting, replacing_directory, storage_errors, whole_directory
+from protocol.border.checkpoint_files import ABOUT_BYTES_MAX
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import DataError, LocalProtocolError, StorageError, VersionError
 
 CHECKPOINT_VERSION = 1
 ABOUT_NAME = "lockstep.json"
 
-ABOUT_BYTES_MAX = 256 * 1024**2
-"""Cap of `lockstep.json`, which holds a tokenizer: as for manifests."""
+METADATA_BYTES_MAX = 64 * 1024
+"""Bytes of what `lockstep.json` says beside the tokenizer: some facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def load_checkpoint(directory: Path, device: torch.device | str = "cpu") -> Chec
     damaged.
     """
     directory = whole_directory(directory)
-    about, origin = _about(directory / ABOUT_NAME), str(directory / ABOUT_NAME)
+    tokenizer, metadata = _about(directory / ABOUT_NAME)
     transformers = quiet_transformers()
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -102,9 +106,8 @@ def load_checkpoint(directory: Path, device: torch.device | str = "cpu") -> Chec
         raise StorageError(
             f"cannot load the checkpoint {directory}: {' '.join(str(error).split())[:300]}"
         ) from error
-    return Checkpoint(
-        model.to(device).eval(), tokenizer_from_json(about["tokenizer"], origin), about["metadata"]
-    )
+    origin = str(directory / ABOUT_NAME)
+    return Checkpoint(model.to(device).eval(), tokenizer_from_json({**tokenizer}, origin), metadata)
 
 
 def _length(model: nn.Module) -> dict[str, int]:
@@ -132,26 +135,34 @@ def _full_state(model: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str,
     return state
 
 
-def _about(path: Path) -> dict[str, Any]:
-    """The fields of `lockstep.json`, checked."""
+class _Version(msgspec.Struct):
+    version: int
+
+
+class _About(msgspec.Struct):
+    """What `lockstep.json` says: whoever wrote it may be a stranger."""
+
+    tokenizer: TokenizerFields
+    metadata: msgspec.Raw
+
+
+def _about(path: Path) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """The tokenizer and the metadata in `lockstep.json`, checked."""
     if not path.is_file():
         raise DataError(f"{path.parent}: expected a checkpoint with {ABOUT_NAME}, found none")
-    with storage_errors(path):
-        size = path.stat().st_size
-        if size > ABOUT_BYTES_MAX:
-            raise StorageError(f"{path}: expected at most {ABOUT_BYTES_MAX:,} bytes, got {size:,}")
-        blob = path.read_bytes()
+    with storage_errors(path), path.open("rb") as file:
+        blob = file.read(ABOUT_BYTES_MAX + 1)
+    if len(blob) > ABOUT_BYTES_MAX:
+        raise StorageError(f"{path}: expected at most {ABOUT_BYTES_MAX:,} bytes, got more")
     try:
-        about = json.loads(blob)
-    except ValueError as error:
-        raise StorageError(f"{path} is damaged: expected JSON: {error}") from error
-    match about:
-        case {"version": 1, "tokenizer": dict(), "metadata": dict()}:
-            checked: dict[str, Any] = about
-            return checked
-        case {"version": version} if version != CHECKPOINT_VERSION:
-            raise VersionError(f"{path}: expected version {CHECKPOINT_VERSION}, got {version!r}")
-    raise StorageError(f"{path} is damaged: expected version, tokenizer and metadata")
+        if (version := msgspec.json.decode(blob, type=_Version).version) != CHECKPOINT_VERSION:
+            raise VersionError(f"{path}: expected version {CHECKPOINT_VERSION}, got {version}")
+        about = msgspec.json.decode(blob, type=_About)
+        if len(bytes(about.metadata)) > METADATA_BYTES_MAX:
+            raise msgspec.ValidationError(f"Expected {METADATA_BYTES_MAX:,} bytes of metadata")
+        return about.tokenizer, msgspec.json.decode(about.metadata, type=dict[str, Any])
+    except UNREADABLE as error:
+        raise StorageError(f"{path} is damaged: {error}") from None
 
 
 @contextmanager

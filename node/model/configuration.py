@@ -109,19 +109,19 @@ def read_published(path: Path) -> PublishedModel:
     weights are refused, as in a run file.
     """
     try:
-        blob = path.read_bytes()
-        values = json.loads(blob.decode("utf-8-sig"))
+        with path.open("rb") as file:
+            blob = file.read(RUN_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror or error}") from None
+    if len(blob) > RUN_FILE_BYTES_MAX:
+        raise SettingsError(f"{path}: expected at most {RUN_FILE_BYTES_MAX:,} bytes, got more")
+    try:
+        values = json.loads(blob.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path}: expected the JSON of a config.json: {error}") from None
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise SettingsError(
             f"{path}: expected a published config.json, an object with the field model_type"
-        )
-    if len(blob) > RUN_FILE_BYTES_MAX:
-        raise SettingsError(
-            f"{path}: expected at most {RUN_FILE_BYTES_MAX:,} bytes, got {len(blob):,}"
         )
     model_type: str = values["model_type"]
     notes = list(config_notes({**values}))

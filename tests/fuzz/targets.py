@@ -7,10 +7,12 @@ promise that was broken (`AssertionError`).
 
 import hashlib
 import struct
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -20,7 +22,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from google.protobuf.message import DecodeError
 
+from coordinator.checkpoints.parameters import digests_of
 from coordinator.service.node_messages import event_of, joined
+from node.data.manifest import SPLITS, Manifest, Shard
 from node.links import frames
 from protocol import wire_pb2 as wire
 from protocol.border.certificates import certificate, vouching_key
@@ -39,12 +43,12 @@ from protocol.codec.commits import (
 from protocol.codec.messagepack import packed
 from protocol.codec.parameters import decode_parameters, encode_parameters
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
-from protocol.errors import RemoteProtocolError, SettingsError, VersionError
+from protocol.errors import DataError, RemoteProtocolError, SettingsError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import RunSpec, parse_run_json, run_json
 
-EXPECTED = (RemoteProtocolError, SettingsError, VersionError)
+EXPECTED = (DataError, RemoteProtocolError, SettingsError, VersionError)
 
 RUN = RunId("ab" * 16)
 PEER = PeerId("cd" * 16)
@@ -302,6 +306,37 @@ def _certificate() -> bytes:
     return x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER)
 
 
+# ---- files of strangers
+
+
+def judge_manifest(blob: bytes) -> None:
+    """What is read of a manifest is written and read again as it was."""
+    manifest = Manifest.from_json(blob, "manifest")
+    assert Manifest.from_json(manifest.to_json(), "manifest") == manifest
+
+
+def _manifest() -> bytes:
+    splits = {name: (Shard(f"{name}-00000.bin", 9, "ab" * 32, "cd" * 32),) for name in SPLITS}
+    about = {"kind": "subwords", "document_end": "</s>", "file": '{"version": "1.0"}'}
+    return Manifest("a test", about, 300, "<u2", {"train": 9, "validation": 1}, splits, 8).to_json()
+
+
+def judge_checkpoint(blob: bytes) -> None:
+    """The digests of a file with parameters are computed, or it is refused."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "model.safetensors"
+        path.write_bytes(blob)
+        digests_of([path])
+
+
+def _checkpoint() -> bytes:
+    header = (
+        b'{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},'
+        b'"b":{"dtype":"F32","shape":[],"data_offsets":[8,12]}}'
+    )
+    return struct.pack("<Q", len(header)) + header + bytes(12)
+
+
 def targets() -> dict[str, Target]:
     """All readers by name."""
     found = {
@@ -323,5 +358,7 @@ def targets() -> dict[str, Target]:
         "hello": Target(judge_hello, _hellos()),
         "join link": Target(judge_link, LINKS),
         "run file": Target(judge_run_file, (spec,), 10),
+        "manifest": Target(judge_manifest, (_manifest(),), 50),
+        "checkpoint": Target(judge_checkpoint, (_checkpoint(),), 10),
         "certificate": Target(vouching_key, (_certificate(),), 20),
     }

@@ -1,8 +1,5 @@
 """A run that begins from a published checkpoint: fetched once, and only if it is the right one."""
 
-import functools
-import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +8,27 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from node.data.remote import source
 from node.model.build import named_parameters_once
-from node.own_genesis import genesis_of
+from node.own_genesis import SINGLE, genesis_of
 from node.replica.digest import canonical_sha256
 from node.replica.factory import replica_for
 from protocol.errors import DataError, SettingsError
 from protocol.ids import RunId
 from protocol.runfile import RunSpec, parse_run_json, run_json
 from tests.support.checkpoints import saved_checkpoint
+from tests.support.data_server import (
+    DRIPS,
+    DataServer,
+    Misbehaviour,
+    compressed,
+    cut_once,
+    dripping,
+    endless,
+    redirecting,
+    serving,
+    too_long,
+)
 from tests.support.tiny import tiny_spec
 
 RUN = RunId("12" * 16)
@@ -45,13 +55,9 @@ def published(tmp_path: Path) -> tuple[Path, RunSpec]:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
-    handler.log_message = lambda *_: None  # type: ignore[attr-defined]
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
-        threading.Thread(target=served.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{served.server_port}"
-        served.shutdown()
+def server(published: tuple[Path, RunSpec]) -> Iterator[DataServer]:
+    with serving(published[0]) as served:
+        yield served
 
 
 def at(spec: RunSpec, source: str) -> RunSpec:
@@ -71,42 +77,78 @@ def test_the_replica_begins_and_is_reset_to_the_published_parameters(
     assert canonical_sha256(replica.committed).hex() == spec.genesis_sha256
 
 
+@pytest.mark.parametrize("ranges", [True, False])
 def test_it_is_fetched_from_a_web_server_once_and_then_kept(
-    tmp_path: Path, published: tuple[Path, RunSpec], server: str
+    tmp_path: Path, published: tuple[Path, RunSpec], server: DataServer, ranges: bool
 ) -> None:
-    source, spec = published
-    path = genesis_of(at(spec, f"{server}/public"), tmp_path / "kept")
+    server.knows_ranges = ranges
+    spec = at(published[1], server.url)
+    path = genesis_of(spec, tmp_path / "kept")
     assert path
-    (source / "model.safetensors").unlink()
-    assert genesis_of(at(spec, f"{server}/public"), tmp_path / "kept") == path
+    (published[0] / "model.safetensors").unlink()
+    assert genesis_of(spec, tmp_path / "kept") == path
     path.write_bytes(b"damaged")
-    with pytest.raises(DataError, match="cannot fetch it"):
-        genesis_of(at(spec, f"{server}/public"), tmp_path / "kept")
+    with pytest.raises(DataError, match=r"index\.json: expected a file of the run, got status 404"):
+        genesis_of(spec, tmp_path / "kept")
 
 
-def changed(source: Path, **changes: Tensor) -> None:
-    tensors = load_file(source / "model.safetensors")
-    save_file(tensors | changes, source / "model.safetensors")
+def test_a_connection_that_breaks_is_taken_up(
+    tmp_path: Path, published: tuple[Path, RunSpec], server: DataServer
+) -> None:
+    server.misbehaves = cut_once
+    assert genesis_of(at(published[1], server.url), tmp_path / "kept")
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("misbehaviour", "expected"),
+    [
+        (endless, r"model\.safetensors: expected at most [\d,]+ bytes, got more"),
+        (too_long, r"model\.safetensors: expected at most [\d,]+ bytes, got more"),
+        (compressed, "got them as gzip"),
+        (dripping, "expected 4,096 bytes a second, got less"),
+        (redirecting, "it redirects without an end"),
+    ],
+)
+def test_a_server_cannot_take_the_memory_nor_the_time_of_a_node(
+    tmp_path: Path,
+    published: tuple[Path, RunSpec],
+    server: DataServer,
+    misbehaviour: Misbehaviour,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source, "ANSWER_S", 0.5)
+    server.misbehaves = misbehaviour
+    with pytest.raises(DataError, match=f"^genesis http.*{expected}"):
+        genesis_of(at(published[1], server.url), tmp_path / "kept")
+    assert server.sent_bytes < (DRIPS if misbehaviour is dripping else 32 * 1024**2)
+    assert not list((tmp_path / "kept").iterdir())
+
+
+def changed(place: Path, **changes: Tensor) -> None:
+    tensors = load_file(place / "model.safetensors")
+    save_file(tensors | changes, place / "model.safetensors")
 
 
 def test_shards_half_precision_and_other_names_of_tied_weights_are_understood(
     tmp_path: Path, published: tuple[Path, RunSpec]
 ) -> None:
-    source, spec = published
-    tensors = load_file(source / "model.safetensors")
+    place, spec = published
+    tensors = load_file(place / "model.safetensors")
     assert "lm_head.weight" not in tensors, "the layout of transformers"
     halves = {name: tensor.bfloat16() for name, tensor in tensors.items()}
     names = sorted(halves)
-    (source / "model.safetensors").unlink()
+    (place / "model.safetensors").unlink()
     for number, part in enumerate((names[:2], names[2:]), 1):
-        path = source / f"model-0000{number}-of-00002.safetensors"
+        path = place / f"model-0000{number}-of-00002.safetensors"
         save_file({name: halves[name] for name in part}, path)
     index = {
         name: f"model-0000{1 if name in names[:2] else 2}-of-00002.safetensors" for name in names
     }
     import json
 
-    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
     with pytest.raises(DataError, match="expected parameters with SHA-256") as refused:
         genesis_of(spec, tmp_path / "kept")
     got = str(refused.value).partition(", got ")[2][:64]
@@ -117,13 +159,13 @@ def test_shards_half_precision_and_other_names_of_tied_weights_are_understood(
 def test_damaged_parameters_are_refused_and_nothing_is_kept(
     tmp_path: Path, published: tuple[Path, RunSpec]
 ) -> None:
-    source, spec = published
-    name, tensor = next(iter(load_file(source / "model.safetensors").items()))
-    changed(source, **{name: tensor + 1})
+    place, spec = published
+    name, tensor = next(iter(load_file(place / "model.safetensors").items()))
+    changed(place, **{name: tensor + 1})
     with pytest.raises(DataError, match="it is damaged, or another checkpoint"):
         genesis_of(spec, tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
-    (source / "model.safetensors").write_bytes(b"nonsense of some length")
+    (place / "model.safetensors").write_bytes(b"nonsense of some length")
     with pytest.raises(DataError, match="damaged"):
         genesis_of(spec, tmp_path / "kept")
 
@@ -149,12 +191,36 @@ def test_no_other_kind_of_address_is_opened_on_the_word_of_a_run_file(
 
 
 def test_more_bytes_than_the_model_can_have_are_not_fetched(
-    tmp_path: Path, published: tuple[Path, RunSpec], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, published: tuple[Path, RunSpec]
 ) -> None:
-    monkeypatch.setattr("node.own_genesis.INDEX_BYTES_MAX", 0)
-    source, spec = published
-    changed(source, filler=torch.zeros(10**6))
-    with pytest.raises(DataError, match="larger than the run's model can be"):
+    place, spec = published
+    changed(place, filler=torch.zeros(10**6))
+    with pytest.raises(
+        DataError, match=r"model\.safetensors: expected at most [\d,]+ bytes, got more"
+    ):
+        genesis_of(spec, tmp_path / "kept")
+
+
+def test_an_index_is_no_longer_than_the_model_has_parameters(
+    tmp_path: Path, published: tuple[Path, RunSpec]
+) -> None:
+    place, spec = published
+    (place / "model.safetensors").unlink()
+    index = place / "model.safetensors.index.json"
+    index.write_bytes(b"[" + b"[]," * 10**6 + b"[]]")
+    with pytest.raises(DataError, match=r"index\.json: expected at most [\d,]+ bytes, got more"):
+        genesis_of(spec, tmp_path / "kept")
+    index.write_bytes(b"[" + b"[]," * 10**3 + b"[]]")
+    with pytest.raises(DataError, match=r"index\.json: expected the files of all tensors"):
+        genesis_of(spec, tmp_path / "kept")
+
+
+def test_a_header_is_no_longer_than_the_model_has_parameters(
+    tmp_path: Path, published: tuple[Path, RunSpec]
+) -> None:
+    place, spec = published
+    save_file({f"{number:030}": torch.zeros(1) for number in range(2000)}, place / SINGLE)
+    with pytest.raises(DataError, match="expected a header of at most"):
         genesis_of(spec, tmp_path / "kept")
 
 

@@ -87,7 +87,7 @@ def test_a_bucket_that_does_not_let_in_is_said_and_its_password_is_not(
     server.refuse_strangers()
     with pytest.raises(StorageError, match="cannot publish to s3://bucket/text") as written:
         publish(directory, "s3://bucket/text")
-    with pytest.raises(DataError, match="expected the data of the run") as read:
+    with pytest.raises(DataError, match="expected a file of the run") as read:
         open_published("s3://bucket/text", "", tmp_path / "kept", 10**6)
     assert SECRET not in f"{written.value} {read.value}"
 
@@ -96,7 +96,7 @@ def test_a_bucket_that_does_not_let_in_is_said_and_its_password_is_not(
 def test_nothing_at_an_address_is_not_waited_for(tmp_path: Path) -> None:
     publish(tiny_corpus(tmp_path / "data"), "s3://bucket/text")
     for url in ("s3://bucket/other", "s3://elsewhere/text"):
-        with pytest.raises(DataError, match="expected the data of the run"):
+        with pytest.raises(DataError, match="expected a file of the run"):
             open_published(url, "", tmp_path / "kept", 10**6)
 
 

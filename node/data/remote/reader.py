@@ -34,6 +34,7 @@ from node.data.remote.source import Source, source_of
 from node.system.downlink import Downlink
 from node.system.files import replacing_file
 from protocol.errors import DataError, UnavailableError
+from protocol.ids import sha256
 
 log = logging.getLogger("lockstep.node")
 
@@ -69,8 +70,7 @@ def open_published(
     manifest = _kept(directory / MANIFEST_NAME, manifest_sha256)
     if manifest is None:
         blob = source.whole(MANIFEST_NAME, MANIFEST_BYTES_MAX)
-        manifest = Manifest.from_json(blob, f"{url}/{MANIFEST_NAME}")
-        _judge(manifest, manifest_sha256, url)
+        manifest = _judged(blob, manifest_sha256, url)
         source.read(manifest.splits["train"][0].file, 1, 2)  # does it know ranges?
         with replacing_file(directory / MANIFEST_NAME, len(blob)) as temporary:
             temporary.write_bytes(blob)
@@ -80,17 +80,25 @@ def open_published(
 
 def _kept(path: Path, manifest_sha256: str) -> Manifest | None:
     """The manifest of an earlier start, if it is the one: the server may be away."""
+    if not manifest_sha256:
+        return None
     try:
-        manifest = Manifest.from_json(path.read_bytes(), str(path))
-        _judge(manifest, manifest_sha256, str(path))
+        with path.open("rb") as file:
+            return _judged(file.read(MANIFEST_BYTES_MAX + 1), manifest_sha256, str(path))
     except (OSError, DataError):
         return None
-    return manifest if manifest_sha256 else None
 
 
-def _judge(manifest: Manifest, manifest_sha256: str, url: str) -> None:
-    if manifest_sha256 and (found := manifest.digest.hex()) != manifest_sha256:
-        raise DataError(f"{url}: expected the data with manifest {manifest_sha256}, got {found}")
+def _judged(blob: bytes, manifest_sha256: str, url: str) -> Manifest:
+    """The manifest in the bytes of a published one, which are those that its digest is of: they are
+    parsed only if they have it.
+    """
+    if manifest_sha256 and (found := sha256(blob).hex()) != manifest_sha256:
+        raise DataError(
+            f"{url}: expected the data with manifest {manifest_sha256}, got {found}: others than "
+            "the run's, or not put there by `lockstep data publish`"
+        )
+    manifest = Manifest.from_json(blob, f"{url}/{MANIFEST_NAME}")
     if not manifest.range_tokens:
         raise DataError(
             f"{url}: expected digests of ranges, got a manifest of version 1; prepare the data "
@@ -102,6 +110,7 @@ def _judge(manifest: Manifest, manifest_sha256: str, url: str) -> None:
                 f"{url}/{shard.digests_file}: expected at most {LISTS_BYTES_MAX:,} bytes of "
                 f"digests, got {shard.tokens:,} tokens in ranges of {manifest.range_tokens}"
             )
+    return manifest
 
 
 def _ranges(shard: Shard, range_tokens: int) -> int:

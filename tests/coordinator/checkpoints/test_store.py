@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from coordinator.checkpoints import parameters
 from coordinator.checkpoints.parameters import digests_of
 from coordinator.checkpoints.store import CheckpointStore
 from node.model.build import named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
+from protocol.border.checkpoint_files import (
+    CARD_BYTES_MAX,
+    CONFIGURATION_BYTES_MAX,
+    INDEX_BYTES_MAX,
+)
 from protocol.errors import RemoteProtocolError
+from protocol.limits import TOKENIZER_BYTES_MAX
 from tests.support.checkpoints import saved_checkpoint
 
 ROOM = 10_000_000
@@ -38,9 +45,9 @@ def test_the_coordinator_computes_the_digests_of_the_nodes_without_torch(
 ) -> None:
     """Of tied weights too, which a file has under another name than the run."""
     model = saved_checkpoint(tmp_path / "saved", model_type)
-    parameters = named_parameters_once(model)
+    held = named_parameters_once(model)
     found = digests_of([tmp_path / "saved" / "model.safetensors"])
-    assert found == (state_digest(parameters), canonical_sha256(parameters))
+    assert found == (state_digest(held), canonical_sha256(held))
 
 
 def test_rows_and_strips_of_any_length_give_the_same_digests(tmp_path: Path) -> None:
@@ -117,6 +124,43 @@ def test_a_configuration_that_loads_programs_is_refused(tmp_path: Path, checkpoi
         store.complete(7)
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("config.json", CONFIGURATION_BYTES_MAX),
+        ("tokenizer_config.json", CONFIGURATION_BYTES_MAX),
+        ("tokenizer.json", TOKENIZER_BYTES_MAX),
+        ("README.md", CARD_BYTES_MAX),
+        ("model.safetensors.index.json", INDEX_BYTES_MAX),
+    ],
+)
+def test_a_file_that_is_longer_than_its_kind_is_refused_as_it_comes(
+    tmp_path: Path, name: str, most: int
+) -> None:
+    store = CheckpointStore(tmp_path)
+    store.begin(2 * TOKENIZER_BYTES_MAX)
+    store.put(name, 0, bytes(most))
+    with pytest.raises(RemoteProtocolError, match=rf"{name}: expected at most {most:,} bytes"):
+        store.put(name, most, b"x")
+    assert (tmp_path / "incoming" / name).stat().st_size == most
+
+
+def test_no_file_of_megabytes_is_parsed(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parser holds the interpreter's lock: no thread helps."""
+    parsed: list[int] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text: parsed.append(len(text)) or loads(text))
+    for name in ("tokenizer.json", "lockstep.json"):
+        (checkpoint / name).write_bytes(b"[" + b"[]," * 1_000_000 + b"[]]")
+    store = CheckpointStore(tmp_path / "checkpoints")
+    sent(store, checkpoint, part_bytes=10**6)
+    store.complete(7)
+    assert parsed
+    assert max(parsed) <= CONFIGURATION_BYTES_MAX
+
+
 @pytest.mark.parametrize("missing", ["README.md", "config.json", "tokenizer.json"])
 def test_a_checkpoint_that_lacks_a_file_is_refused(
     tmp_path: Path, checkpoint: Path, missing: str
@@ -151,6 +195,8 @@ def tensor(first: int, last: int, **changes: object) -> dict[str, object]:
         safetensors({"a": tensor(0, 8, shape=[True, 2])}, b"12345678"),
         safetensors({"a": tensor(-8, 0)}, b"12345678"),
         safetensors({"a": tensor(0, 8, shape=[2] + [1] * 50)}, b"12345678"),
+        safetensors({"a": tensor(0, 8), "b": {"shape": [0]}}, b"12345678"),
+        safetensors({"a": tensor(0, 8, data_offsets=[0, 8, 8])}, b"12345678"),
     ],
 )
 def test_a_file_that_is_no_sound_safetensors_file_is_refused(tmp_path: Path, blob: bytes) -> None:
@@ -158,3 +204,19 @@ def test_a_file_that_is_no_sound_safetensors_file_is_refused(tmp_path: Path, blo
     path.write_bytes(blob)
     with pytest.raises(RemoteProtocolError, match=r"model\.safetensors"):
         digests_of([path])
+
+
+def test_the_headers_of_all_files_have_one_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blobs = [safetensors({f"tensor {number}": tensor(0, 4)}, b"1234") for number in range(3)]
+    paths = [tmp_path / f"model-0000{number}-of-00003.safetensors" for number in range(3)]
+    for path, blob in zip(paths, blobs, strict=True):
+        path.write_bytes(blob)
+    monkeypatch.setattr(parameters, "HEADERS_BYTES_MAX", sum(len(blob) - 12 for blob in blobs))
+    digests_of(paths)
+    monkeypatch.setattr(parameters, "HEADERS_BYTES_MAX", parameters.HEADERS_BYTES_MAX - 1)
+    with pytest.raises(
+        RemoteProtocolError, match=r"00002-of-00003\.safetensors: expected headers of"
+    ):
+        digests_of(paths)

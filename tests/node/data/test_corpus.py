@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -185,13 +186,37 @@ def test_ranges_of_a_wrong_length_are_bad_data(directory: Path, value: object) -
 def test_a_manifest_cannot_reach_outside_its_directory(directory: Path, file: str) -> None:
     shard = {"file": file, "tokens": 5, "sha256": "0" * 64}
     _rewrite_manifest(directory, splits={"train": [shard], "validation": [shard]})
-    with pytest.raises(DataError, match="expected a shard's file name"):
+    with pytest.raises(DataError, match=r"fields of a manifest.*splits.train\[0\].file"):
         Corpus.open(directory)
 
 
 def test_an_empty_split_is_bad_data(directory: Path) -> None:
     _rewrite_manifest(directory, splits={"train": [], "validation": []})
-    with pytest.raises(DataError, match="at least one shard"):
+    with pytest.raises(DataError, match=r"length >= 1 - at `\$.splits"):
+        Corpus.open(directory)
+
+
+def test_what_is_no_part_of_a_manifest_takes_no_memory(directory: Path) -> None:
+    value = json.loads((directory / "manifest.json").read_text())
+    nonsense = "[" + "[]," * 500_000 + "[]]"
+    for place in (value, value["tokenizer"], value["documents"], value["splits"]):
+        place["more"] = "NONSENSE"
+    blob = json.dumps(value).replace('"NONSENSE"', nonsense).encode()
+    tracemalloc.start()
+    try:
+        found = Manifest.from_json(blob, "here")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == read_manifest(directory)
+    assert peak < len(blob) // 10
+
+
+@pytest.mark.parametrize("ending", ["\n", "x"])
+def test_a_name_of_a_shard_ends_with_its_kind(directory: Path, ending: str) -> None:
+    shard = {"file": f"train-00000.bin{ending}", "tokens": 5, "sha256": "0" * 64}
+    _rewrite_manifest(directory, splits={"train": [shard], "validation": [shard]})
+    with pytest.raises(DataError, match="fields of a manifest"):
         Corpus.open(directory)
 
 

@@ -204,6 +204,28 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
     assert np.fromfile(tmp_path / "train-00000.bin", "<u4").max() == 2**16
 
 
+def test_a_folder_whose_name_is_no_utf8_can_be_prepared_and_read_again(tmp_path: Path) -> None:
+    folder = tmp_path / "te\udcffxt"
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system has no such names")
+    for name, text in _documents(30):
+        (folder / f"{name}.txt").write_text(text)
+    manifest = prepare_from([str(folder)], tmp_path / "out")
+    assert read_manifest(tmp_path / "out") == manifest
+
+
+def test_a_tokenizer_that_no_manifest_can_hold_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text("some text\n" * 100)
+    monkeypatch.setattr("node.data.prepare.TOKENIZER_BYTES_MAX", 1000)
+    with pytest.raises(SettingsError, match=r"tokenizer: expected at most 1,000 characters, got"):
+        prepare_from([str(tmp_path / "text.txt")], tmp_path / "out", "bpe:280")
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
 def test_a_person_prepares_a_folder_with_a_tokenizer_of_choice(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()

@@ -145,7 +145,14 @@ def test_a_damaged_checkpoint_is_a_storage_error(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "checkpoint")
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"version": 1, "tokenizer": 5, "metadata": {}}'])
+BULKY = (
+    '{"version": 1, "tokenizer": {"kind": "bytes"}, "metadata": {"a": [' + "[]," * 30_000 + "[]]}}"
+)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"version": 1, "tokenizer": 5, "metadata": {}}', BULKY]
+)
 def test_a_damaged_description_is_a_storage_error(tmp_path: Path, text: str) -> None:
     saved_checkpoint(tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "lockstep.json").write_text(text)

@@ -129,6 +129,14 @@ def test_what_no_run_file_may_say_is_refused(tmp_path: Path, values: Any, proble
         read_published(_published(tmp_path, values))
 
 
+def test_a_file_that_is_longer_than_a_run_file_is_not_parsed(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"[" + b"[]," * 100_000)
+    with pytest.raises(
+        SettingsError, match=r"config\.json: expected at most 262,144 bytes, got more"
+    ):
+        read_published(tmp_path / "config.json")
+
+
 def test_a_file_that_is_no_json_or_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"cannot read .*config\.json"):
         read_published(tmp_path / "config.json")

@@ -10,7 +10,7 @@ import pytest
 
 from node.data import prepare as preparing
 from node.data.corpus import Corpus
-from node.data.manifest import read_manifest
+from node.data.manifest import Manifest, read_manifest
 from node.data.prepare import prepare
 from node.data.publish import publish
 from node.data.remote import fetcher
@@ -237,10 +237,24 @@ def test_a_server_with_other_data_or_none_is_refused(
     with pytest.raises(DataError, match="expected the data with manifest 0000"):
         open_published(server.url, "0" * 64, tmp_path / "kept", 10**6)
     (server.directory / "manifest.json").unlink()
-    with pytest.raises(DataError, match=r"expected the data of the run, got status 404"):
+    with pytest.raises(DataError, match=r"expected a file of the run, got status 404"):
         opened(corpus, server.url, tmp_path / "kept")
     with pytest.raises(AwayError, match="does not answer"):
         opened(corpus, "http://127.0.0.1:9/data", tmp_path / "kept")
+
+
+def test_a_manifest_is_parsed_only_if_its_bytes_have_the_digest(
+    corpus: Corpus, server: DataServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(corpus, server.url, tmp_path / "kept").close()
+    monkeypatch.setattr(Manifest, "from_json", None)
+    path = server.directory / "manifest.json"
+    path.write_bytes(path.read_bytes() + b" ")
+    for place in ("kept", "new"):
+        (tmp_path / place).mkdir(exist_ok=True)
+        (tmp_path / place / "manifest.json").write_bytes(path.read_bytes())
+        with pytest.raises(DataError, match="expected the data with manifest"):
+            opened(corpus, server.url, tmp_path / place)
 
 
 def test_a_small_cache_is_enough_and_keeps_its_bound(
