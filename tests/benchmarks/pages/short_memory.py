@@ -1,5 +1,6 @@
 """The computed parts of docs/results/short-memory.md."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
 from statistics import fmean
@@ -59,13 +60,14 @@ def by_setting(cells: Iterable[Kept]) -> dict[Setting, dict[int, Kept]]:
 
 def expected() -> str:
     """What stood in the code before the first cell of each block was trained, and how many of its
-    cells are there.
+    cells are there, of one text.
     """
-    there = {key.job for key in read_cells()}
-    lines = [
-        (each.name, each.expected, f"{sum(job in there for job in each.jobs)} of {len(each.jobs)}")
-        for each in BLOCKS
-    ]
+    there = read_cells()
+    lines = []
+    for block in BLOCKS:
+        counts = Counter(key.corpus for key in there if key.job in block.jobs)
+        count = max(counts.values(), default=0)
+        lines.append((block.name, block.expected, f"{count} of {len(block.jobs)}"))
     return table(("block", "expected", "cells"), [*lines, ("mean", MEAN_EXPECTED, "")], left=2)
 
 

@@ -227,7 +227,8 @@ def test_the_page_pairs_cells_of_one_text_by_seed(monkeypatch: pytest.MonkeyPatc
 
 def test_the_page_says_which_cells_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [Kept(ended(each)) for each in BLOCKS[0].jobs[:4]]
+    cells += [Kept(ended(each, corpus="c1")) for each in BLOCKS[0].jobs[3:]]
     monkeypatch.setattr(page, "read_cells", lambda: {each.key: each for each in cells})
-    library, manual, *_ = page.expected().splitlines()[2:]
+    library, _, manual, *_ = page.expected().splitlines()[2:]
     assert library.endswith("| 4 of 6 |")
     assert manual.endswith("| 0 of 6 |")
