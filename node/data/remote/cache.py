@@ -14,7 +14,7 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from node.system.files import storage_errors
+from node.system.files import outlasting, storage_errors
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -58,6 +58,7 @@ class RangeCache:
         with self._lock:
             return sha256.hex() in self._files
 
+    @outlasting
     def get(self, sha256: bytes) -> bytes | None:
         """The range of this digest; None when it is not here or damaged."""
         name = sha256.hex()
@@ -78,6 +79,7 @@ class RangeCache:
             path.unlink(missing_ok=True)
         return None
 
+    @outlasting
     def put(self, sha256: bytes, blob: bytes) -> None:
         """Keep a range, unless it alone is more than the cache may hold."""
         name = sha256.hex()
