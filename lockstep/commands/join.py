@@ -41,6 +41,7 @@ from lockstep.volunteer.screen import traffic_bytes
 from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
+from node.system.malloc import keep_freed_memory
 from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document
 from protocol.errors import DataError, LockstepError
@@ -91,6 +92,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     What can be judged is judged before torch is imported: arguments, then whether the coordinator
     answers, then whether the directory is free, then whether the run takes this node.
     """
+    keep_freed_memory()
     wait_asleep(wishes.nice)
     size = wishes.micro_batch or settings.micro_batch
     settings = replace(settings, micro_batch=size, **wishes.limits.rates)
