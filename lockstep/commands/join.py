@@ -34,7 +34,7 @@ from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.limits import Limits, limits_text
 from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.measured import FirstLook
-from lockstep.volunteer.needs import SEEN, judged
+from lockstep.volunteer.needs import SEEN, judged, require_within
 from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.pausable import PausableNode
 from lockstep.volunteer.screen import traffic_bytes
@@ -76,7 +76,7 @@ class Wishes:
     nice: int
     """Niceness of the process; 0 competes with other programs as an equal."""
     memory_bytes: int = 0
-    """Memory that the run may take for its model; 0: the machine's."""
+    """Memory that the node may take, Python and torch included; 0: the machine's."""
     disk_bytes: int = 0
     """Disk that the run may take; 0: what is free."""
     yes: bool = False
@@ -191,6 +191,7 @@ def _measured(
         be_nice(wishes.nice)
         seen = measured.look(settings, info, wishes.memory_bytes, finds=finds)
     if seen.rehearsal:
+        require_within(info.spec, seen.rehearsal, wishes.memory_bytes)
         settings = replace(settings, micro_batch=seen.rehearsal.micro_batch)
     return settings, seen
 
