@@ -144,8 +144,8 @@ MemoryLimit = Annotated[
         metavar="BYTES",
         envvar="LOCKSTEP_MEMORY",
         min=0,
-        help="Memory that the run may take for its model; a run that needs more is refused. "
-        "0: the machine's.",
+        help="Memory that the node may take, Python and torch (0.5 GB) included; a run that "
+        "needs more is refused. 0: the machine's.",
     ),
 ]
 DiskLimit = Annotated[

@@ -57,7 +57,6 @@ from node.system.device import (
 from node.system.downlink import Downlink
 from node.system.duty_cycle import DutyKeeper
 from node.system.hardware import unused
-from node.system.malloc import keep_freed_memory
 from node.traffic import Statistics
 from node.trainer import Trainer
 from node.transports.base import Transport
@@ -145,7 +144,6 @@ class NodeProcess:
         status.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.calls.fetch_run)
         await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
-        keep_freed_memory()
         use_threads(settings.threads)
         devices = choose_devices(settings.device)
         limit_memory(devices, settings.gpu_memory)

@@ -1,11 +1,11 @@
 """The cost of a round on this machine, measured before it joins: the samples in a pass, its time.
 
-A replica is built as a node builds it, makes passes over random tokens, takes their gradients into
-the momentum and extracts a payload, and is thrown away. Nothing is written and nothing is sent.
-How many samples a pass has is decided by `node.model.pass_size`.
+A replica is built as a node builds it, makes two rounds of one pass over random tokens, up to the
+payload, and is thrown away. After the first round it holds all that it ever does, an optimizer's
+state too: what is left of the memory is for passes. The second one is measured. Nothing is written
+and nothing is sent. How many samples a pass has is decided by `node.model.pass_size`.
 """
 
-import gc
 import math
 import time
 from contextlib import suppress
@@ -25,11 +25,13 @@ from node.system.device import (
     choose_devices,
     device_errors,
     free_memory_bytes,
+    give_back_memory,
     limit_memory,
     use_threads,
 )
 from protocol.ids import PeerId
 from protocol.run_info import RunInfo
+from protocol.schedule import scalars
 
 MEMORY_SHARE = 0.8
 """Part of the free memory that passes may take: payloads and commits need some as well."""
@@ -55,14 +57,19 @@ class Rehearsal:
     """Seconds of all the work of a round with one pass."""
     reason: str
     """Why no larger pass was tried, in words; empty where its size was given."""
+    pass_bytes: int = 0
+    """Most memory of the first device that the round took beside what a replica holds; 0: it could
+    not be told."""
+    device: str = "cpu"
+    """Type of the devices."""
 
 
 def rehearse(
     settings: NodeSettings, info: RunInfo, memory_bytes: int = 0, *, finds: bool
 ) -> Rehearsal:
     """The time of a round here, with passes of the size that is quickest if it `finds` that, else
-    with that of the settings. `memory_bytes` is the memory that the run may take, 0: all that is
-    free. Blocks for some seconds.
+    with that of the settings. `memory_bytes` is the memory that this process may take, 0: all that
+    is free. Blocks for some seconds.
 
     Raises `SettingsError` when the run cannot be trained here, `DeviceError` when a device fails.
     """
@@ -73,9 +80,7 @@ def rehearse(
         with device_errors():
             return _rehearsed(settings, info, devices, memory_bytes if finds else None)
     finally:
-        gc.collect()
-        if devices[0].type == "cuda":
-            torch.cuda.empty_cache()
+        give_back_memory()
 
 
 def _rehearsed(
@@ -86,28 +91,36 @@ def _rehearsed(
 ) -> Rehearsal:
     """`memory_bytes` None: the size of a pass is that of the settings."""
     device, *others = devices
-    before_bytes = _resident_bytes("VmRSS")
-    replica = _replica(info, device)
+    first = settings.micro_batch if memory_bytes is None else 1
+    replica = replica_for(info.spec, info.run_id, device, first, PeerId("0" * 32))
     replica.trainee.spread(others)
-    samples, reason = settings.micro_batch, ""
+    _round(replica, info, 0)
+    give_back_memory()
+    reason = ""
     if memory_bytes is not None:
         compute_s = info.spec.rounds.compute_ms / 1000 * settings.duty_cycle / 100
         room = Room(
-            info.spec.rounds.batch_samples_max // len(devices),
+            _pass_samples_max(info, len(devices)),
             compute_s / PASS_PARTS,
-            _room_bytes(device, memory_bytes, _resident_bytes("VmRSS") - before_bytes),
+            _room_bytes(device, memory_bytes),
         )
-        samples, reason = _found(replica.trainee, info, room)
-    replica.trainee.micro_batch_max = samples
-    pass_s, round_s = _round(replica, info)
+        replica.trainee.micro_batch_max, reason = _found(replica.trainee, info, room)
+        give_back_memory()
+    before_bytes = _begin_peak(device)
+    samples, pass_s, round_s = _round(replica, info, 1)
+    pass_bytes = max(0, _peak_bytes(device) - before_bytes)
     micro_batch = replica.trainee.micro_batch_max  # less where memory has run out
-    return Rehearsal(micro_batch, micro_batch * len(devices), pass_s, round_s, reason)
+    return Rehearsal(micro_batch, samples, pass_s, round_s, reason, pass_bytes, device.type)
 
 
-def _replica(info: RunInfo, device: torch.device) -> Replica:
-    if info.spec.algorithm.mixes:
-        return replica_for(info.spec, info.run_id, device, 1, PeerId("0" * 32))
-    return Replica(info.spec, info.run_id, device, 1)
+def _pass_samples_max(info: RunInfo, devices: int) -> int:
+    """Most samples of a pass on each device: a local step is made of a batch, and passes end with
+    it.
+    """
+    algorithm, most = info.spec.algorithm, info.spec.rounds.batch_samples_max
+    if algorithm.moves:
+        most = min(most, algorithm.local_samples)
+    return max(1, most // devices)
 
 
 def _found(trainee: TrainingModel, info: RunInfo, room: Room) -> tuple[int, str]:
@@ -170,23 +183,22 @@ def _timed(trainee: TrainingModel, tokens: Any) -> float | None:
     return None
 
 
-def _round(replica: Replica, info: RunInfo) -> tuple[float, float]:
-    """(Seconds of a pass, seconds of a round with one pass), at the second round: the first
-    compiles.
+def _round(replica: Replica, info: RunInfo, round: int) -> tuple[int, float, float]:
+    """(Samples of a pass, its seconds, seconds of a round with one pass). With local steps the pass
+    is the first one of a batch, as in a node: it makes the step too only where it is all of it.
     """
-    trainee, pass_s, round_s = replica.trainee, 0.0, 0.0
-    tokens = _tokens(trainee, info, trainee.micro_batch_max * (1 + len(trainee.twins)))
-    for round in (0, 1):
-        began_s = time.monotonic()
-        passes = trainee.passes([tokens])
-        while passes.next():
-            pass
-        passes.finish()
-        pass_s = time.monotonic() - began_s
-        replica.accumulate()
-        replica.extract(round)
-        round_s = time.monotonic() - began_s
-    return pass_s, round_s
+    trainee, algorithm = replica.trainee, info.spec.algorithm
+    samples = trainee.micro_batch_max * (1 + len(trainee.twins))
+    tokens = _tokens(trainee, info, algorithm.local_samples if algorithm.moves else samples)
+    began_s = time.monotonic()
+    passes = replica.begin([tokens], None, scalars(info.spec.schedule, round))
+    pass_began_s = time.monotonic()
+    passes.next()
+    pass_s, samples = time.monotonic() - pass_began_s, passes.samples
+    passes.finish()
+    replica.accumulate()
+    replica.extract(round)
+    return samples, pass_s, time.monotonic() - began_s
 
 
 def _tokens(trainee: TrainingModel, info: RunInfo, samples: int) -> Any:
@@ -199,14 +211,13 @@ def _tokens(trainee: TrainingModel, info: RunInfo, samples: int) -> Any:
 # ---- memory
 
 
-def _room_bytes(device: torch.device, allowed_bytes: int, held_bytes: int) -> int | None:
-    """Memory that passes may take beside the replica, which holds `held_bytes` of this process;
-    None where that cannot be told. What is allowed counts where the CPU trains: the memory of a GPU
-    has a limit of its own.
+def _room_bytes(device: torch.device, allowed_bytes: int) -> int | None:
+    """Memory that passes may take beside this process with its replica; None where that cannot be
+    told. What is allowed counts where the CPU trains: the memory of a GPU has a limit of its own.
     """
     free_bytes = free_memory_bytes(device)
     if allowed_bytes and device.type == "cpu":
-        left_bytes = max(0, allowed_bytes - held_bytes)
+        left_bytes = max(0, allowed_bytes - _resident_bytes("VmRSS"))
         free_bytes = left_bytes if free_bytes is None else min(free_bytes, left_bytes)
     return None if free_bytes is None else int(MEMORY_SHARE * free_bytes)
 

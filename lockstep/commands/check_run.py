@@ -10,7 +10,7 @@ from pathlib import Path
 from lockstep.console import bytes_text, messages, output
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import read_run_file
-from lockstep.volunteer.needs import sized
+from lockstep.volunteer.needs import memory_text, sized
 from protocol.codec.parameters import payload_bytes_max
 from protocol.errors import SettingsError
 from protocol.ids import PeerId
@@ -137,10 +137,10 @@ def _tell_arithmetic(spec: RunSpec, untried: str) -> None:
 def size_in_words(footprint: Footprint) -> str:
     """The size of a network for people."""
     return (
-        f"{footprint.parameters / 1e6:.3g} M parameters, at least "
-        f"{bytes_text(footprint.memory_bytes)} of memory to train, a payload of about "
+        f"{footprint.parameters / 1e6:.3g} M parameters, a payload of about "
         f"{bytes_text(round(footprint.payload_bytes))} a round, "
-        f"{bytes_text(footprint.state_bytes)} of state on a node's disk"
+        f"{bytes_text(footprint.state_bytes)} of state on a node's disk, "
+        f"{memory_text(footprint.needs)}"
     )
 
 

@@ -30,7 +30,7 @@ from lockstep.service.home import Home
 from lockstep.service.keys import KEY_NAME, read_key
 from lockstep.volunteer.bell import counted_words, limit_trouble
 from lockstep.volunteer.measured import bell_of, members_after, pass_words
-from lockstep.volunteer.needs import exchange_text
+from lockstep.volunteer.needs import exchange_text, peak_text
 from node.control.addresses import address_towards
 from node.settings import NodeSettings
 from protocol.addresses import split_address
@@ -284,6 +284,7 @@ def examine_rounds(
     whether the limits on the link leave room for it.
     """
     yield Finding("pass", "ok", pass_words(measured))
+    yield Finding("memory", "ok", peak_text(spec, size, measured))
     verdict = bell_of(measured, spec, settings.duty_cycle)
     yield Finding("bell", "ok" if verdict.holds else "bad", verdict.words, verdict.remedy)
     yield Finding("counted", "ok", counted_words(spec, status, size))

@@ -12,8 +12,9 @@ from lockstep.console import error_line, own_command
 from lockstep.exit_codes import UsageError
 from lockstep.presets import ORIGIN, at_its_width, run_of
 from lockstep.run_file import require_replaceable
-from lockstep.volunteer.needs import exchange_text
+from lockstep.volunteer.needs import exchange_text, memory_text
 from protocol.errors import SettingsError
+from protocol.planner.needs import needs_of
 from protocol.planner.parameters import has_layout, size_of
 from protocol.runfile import RunSpec, parse_run_json
 
@@ -69,21 +70,25 @@ def _number(text: str) -> int | str:
 
 def remarks(spec: RunSpec) -> list[str]:
     """What the operator should know of a run file that was just written."""
-    sent = [f"sent by a node: {exchange}"] if (exchange := _exchange(spec)) else []
+    uses = _uses(spec)
     if spec.algorithm.mixes:
         return [
             mixing_facts(spec),
-            *sent,
+            *uses,
             "note: in a gossip-adam run nodes differ by design: no audit, and no --restart-from",
         ]
-    return sent + ([warning] if (warning := audit_warning(spec)) else [])
+    return uses + ([warning] if (warning := audit_warning(spec)) else [])
 
 
-def _exchange(spec: RunSpec) -> str:
-    """What a node sends in a round; empty for a model whose size needs torch."""
+def _uses(spec: RunSpec) -> list[str]:
+    """What a node sends in a round and holds; nothing for a model whose size needs torch."""
     if not has_layout(spec.model):
-        return ""
-    return exchange_text(spec, size_of(spec.model), 1, "a round")
+        return []
+    size = size_of(spec.model)
+    return [
+        f"sent by a node: {exchange_text(spec, size, 1, 'a round')}",
+        f"taken by a node: {memory_text(needs_of(spec, size))}",
+    ]
 
 
 def audit_warning(spec: RunSpec) -> str:

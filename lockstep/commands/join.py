@@ -34,13 +34,14 @@ from lockstep.volunteer.control import ControlSocket
 from lockstep.volunteer.limits import Limits, limits_text
 from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.measured import FirstLook
-from lockstep.volunteer.needs import SEEN, judged
+from lockstep.volunteer.needs import SEEN, judged, require_within
 from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.pausable import PausableNode
 from lockstep.volunteer.screen import traffic_bytes
 from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
+from node.system.malloc import keep_freed_memory
 from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document
 from protocol.errors import DataError, LockstepError
@@ -75,7 +76,7 @@ class Wishes:
     nice: int
     """Niceness of the process; 0 competes with other programs as an equal."""
     memory_bytes: int = 0
-    """Memory that the run may take for its model; 0: the machine's."""
+    """Memory that the node may take, Python and torch included; 0: the machine's."""
     disk_bytes: int = 0
     """Disk that the run may take; 0: what is free."""
     yes: bool = False
@@ -91,6 +92,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     What can be judged is judged before torch is imported: arguments, then whether the coordinator
     answers, then whether the directory is free, then whether the run takes this node.
     """
+    keep_freed_memory()
     wait_asleep(wishes.nice)
     size = wishes.micro_batch or settings.micro_batch
     settings = replace(settings, micro_batch=size, **wishes.limits.rates)
@@ -189,6 +191,7 @@ def _measured(
         be_nice(wishes.nice)
         seen = measured.look(settings, info, wishes.memory_bytes, finds=finds)
     if seen.rehearsal:
+        require_within(info.spec, seen.rehearsal, wishes.memory_bytes)
         settings = replace(settings, micro_batch=seen.rehearsal.micro_batch)
     return settings, seen
 

@@ -22,6 +22,7 @@ from lockstep.commands.status import ask
 from lockstep.console import messages, output, write_json
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import read_run_file
+from lockstep.volunteer.needs import memory_text
 from lockstep.wan.profiles import BUILTIN, cycled, read_profiles
 from node.system.files import replacing_file
 from protocol.planner.advice import bytes_text, rate_text, seconds_text, sentences, times_text
@@ -29,6 +30,7 @@ from protocol.planner.chart import chart
 from protocol.planner.compute import Compute, estimated
 from protocol.planner.links import MEASURED, Line, Network
 from protocol.planner.methods import Prediction, Setting, Traffic
+from protocol.planner.needs import needs_of
 from protocol.planner.parameters import Size, size_of
 from protocol.planner.payload_bytes import parameters_bytes, shape_of, votes_bytes
 from protocol.planner.plan import Plan, plan
@@ -260,6 +262,7 @@ def _facts(spec: RunSpec, size: Size, setting: Setting) -> Table:
         f"varies by {compute.jitter:.0%}",
         "sent": f"gradient {bytes_text(traffic.gradient)}, payload {bytes_text(traffic.payload)}, "
         f"parameters {bytes_text(traffic.parameters)}",
+        "a node": memory_text(needs_of(spec, size)),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():

@@ -18,6 +18,7 @@ import msgspec
 
 from lockstep.volunteer.bell import Verdict, counted_words, judge_bell, limit_trouble
 from lockstep.volunteer.limits import Limits
+from lockstep.volunteer.needs import peak_text, sized
 from node.settings import NodeSettings
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.errors import SettingsError
@@ -157,6 +158,7 @@ def bell_lines(
         verdict = bell_of(seen.rehearsal, spec, settings.duty_cycle)
         remedy = f"; {verdict.remedy}" if verdict.remedy else ""
         lines.append(f"pass: {pass_words(seen.rehearsal)}")
+        lines.append(f"memory: {peak_text(spec, sized(spec), seen.rehearsal)}")
         lines.append(f"bell: {verdict.words}{remedy}")
     lines.append(f"counted: {counted_words(spec, status, size)}")
     trouble = judged_limits(spec, _rates(settings), members_after(status))

@@ -6,13 +6,17 @@ down here, torch counts parameters that have no memory.
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lockstep.console import bytes_text
+from lockstep.console import bytes_text, quantity
 from protocol.errors import SettingsError
-from protocol.planner.needs import needs_of
+from protocol.planner.needs import Needs, needs_of
 from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import mean_bytes, payload_bytes
 from protocol.runfile import RunSpec
+
+if TYPE_CHECKING:
+    from node.rehearsal import Rehearsal
 
 SEEN = "everyone who reaches the coordinator can see this node's name, hardware and IP address"
 """The facts that a volunteer gives away by joining."""
@@ -27,20 +31,60 @@ def judged(spec: RunSpec, memory_bytes: int, disk_bytes: int, place: Path) -> li
     if not (memory_bytes or disk_bytes or has_layout(spec.model)):
         return []  # the count would be made twice: the node makes it before it builds the model
     needs = needs_of(spec, sized(spec))
-    memory, disk = bytes_text(needs.memory_bytes), bytes_text(needs.disk_bytes)
-    if memory_bytes and needs.memory_bytes > memory_bytes:
-        raise SettingsError(
-            f"this run's model has {needs.parameters:,} parameters and needs at least {memory} of "
-            f"memory: more than the {bytes_text(memory_bytes)} of --memory; nothing was built"
-        )
+    disk = bytes_text(needs.disk_bytes)
+    _require(needs.memory_bytes, memory_bytes, f"{needs.parameters:,} parameters, without a pass,")
     if disk_bytes and needs.disk_bytes > disk_bytes:
         raise SettingsError(
             f"this run may take {disk} of disk, {bytes_text(spec.retention.log_bytes_max)} of them "
             f"for payloads: more than the {bytes_text(disk_bytes)} of --disk; nothing was written"
         )
-    words = f"this run takes at least {memory} of memory and at most {disk} of disk here"
+    words = f"this run takes {memory_text(needs)}; at most {disk} of disk here"
     free = _free(place)
     return [f"{words}; {bytes_text(free)} are free" if free < needs.disk_bytes else words]
+
+
+def memory_text(needs: Needs) -> str:
+    """The memory of a node before its first pass, in words."""
+    total, fixed = bytes_text(needs.memory_bytes), bytes_text(needs.fixed_bytes)
+    return f"{total} of memory on a CPU ({fixed} for Python and torch), and that of a pass"
+
+
+def peak_text(spec: RunSpec, size: Size, found: "Rehearsal") -> str:
+    """The memory of a node with the passes that were measured, in words."""
+    if found.device == "cpu":
+        return f"up to {bytes_text(_peak_bytes(spec, size, found))} with such passes"
+    needs = needs_of(spec, size)
+    device = bytes_text(_device_bytes(needs, found))
+    host = bytes_text(needs.fixed_bytes)
+    return f"up to {device} of the GPU with such passes; of the host {host}, and CUDA's own"
+
+
+def require_within(spec: RunSpec, found: "Rehearsal", memory_bytes: int) -> None:
+    """Raises `SettingsError` where a node with the passes that were measured takes more than its
+    owner's limit, 0 for none. That of a GPU has a limit of its own.
+    """
+    if memory_bytes and found.device == "cpu":
+        needed, samples = _peak_bytes(spec, sized(spec), found), found.samples
+        _require(needed, memory_bytes, f"a pass of {quantity(samples, 'sample')}")
+
+
+def _peak_bytes(spec: RunSpec, size: Size, found: "Rehearsal") -> int:
+    """Most memory of a node on a CPU."""
+    needs = needs_of(spec, size)
+    return needs.fixed_bytes + _device_bytes(needs, found)
+
+
+def _device_bytes(needs: Needs, found: "Rehearsal") -> int:
+    """Most memory that the replica and a round take on the device."""
+    return needs.held_bytes + max(needs.worked_bytes, found.pass_bytes)
+
+
+def _require(needed_bytes: int, memory_bytes: int, taker: str) -> None:
+    if memory_bytes and needed_bytes > memory_bytes:
+        raise SettingsError(
+            f"--memory: a node of this run with {taker} takes {bytes_text(needed_bytes)}: expected "
+            f"at least {needed_bytes:,} bytes, got {memory_bytes:,}; nothing was started"
+        )
 
 
 def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str) -> str:

@@ -5,8 +5,8 @@
        |  finish, stop, run over                |  finish, stop
        '----------------------> ended <---------'
 
-A resting node has left the run politely, keeps nothing in memory, and comes back as a node that was
-away: it catches up.
+A resting node has left the run politely, and comes back as a node that was away: it catches up. The
+process that rests keeps Python and torch in memory, and nothing of the network.
 """
 
 import asyncio
@@ -173,6 +173,7 @@ class PausableNode:
         return ""
 
     async def _rest(self) -> None:
+        await asyncio.to_thread(_give_back_memory)
         log.info("resting", extra={"reason": self.resting_reason()})
         while not self._leaving and self.resting_reason():
             self._changed.clear()
@@ -290,6 +291,13 @@ class PausableNode:
     def unready(self) -> str:
         """Why it takes no part in rounds; empty when it does."""
         return self._node.unready() if self._node else f"rests: {self.resting_reason()}"
+
+
+def _give_back_memory() -> None:
+    """What the last node held goes back to the system: the allocators would keep it."""
+    from node.system.device import give_back_memory
+
+    give_back_memory()
 
 
 def _moved(status: Mapping[str, Any]) -> int:

@@ -16,14 +16,11 @@ from node.demo.cpu_kernels import CpuKernels, exact_kernels
 from node.demo.plain import Plain, Views
 from node.demo.vote_sum import Votes
 from protocol.codec.payload import Body, PayloadShape
+from protocol.planner.needs import KERNEL_CHUNKS_MIN
 
 HOSTS = frozenset({"cpu"})
 """Types of device that do better with small operations that keep to a cache, and whose results may
 be looked at without waiting."""
-
-KERNEL_CHUNKS_MIN = 1024
-"""Chunks from which on kernels are used: four million parameters. To load them takes most of a
-second, and some ten the first time on a machine."""
 
 
 class Backend(Protocol):

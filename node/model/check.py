@@ -24,6 +24,8 @@ from node.model.configuration import config_fields, config_notes
 from node.model.training import TrainingModel
 from node.system.device import gpu_memory_bytes
 from protocol.errors import LockstepError, SettingsError
+from protocol.planner.needs import needs_of
+from protocol.planner.parameters import size_of
 from protocol.runfile import RunSpec
 
 CAUSAL_TOLERANCE = 1e-5
@@ -85,7 +87,9 @@ def check_model(
     """
     torch_device = torch.device(device)
     parameters = count_parameters(spec)
-    require_memory(spec, parameters, memory_bytes or device_memory_bytes(torch_device))
+    require_memory(
+        spec, parameters, memory_bytes or device_memory_bytes(torch_device), torch_device.type
+    )
     model = build_model(spec.model.type, spec.model.config)
     require_positions(model, spec.data.sequence_length)
     with torch.random.fork_rng(devices=[]):
@@ -102,13 +106,12 @@ def count_parameters(spec: RunSpec) -> int:
     return sum(parameter.numel() for parameter in named_parameters_once(model).values())
 
 
-def require_memory(spec: RunSpec, parameters: int, memory_bytes: int) -> None:
-    """Raises `SettingsError` when not even what a replica always holds fits, in float32:
-    parameters, gradients and momentum; with overlap a second copy of the parameters; with local
-    steps one more, and the momentum of their optimizer.
+def require_memory(spec: RunSpec, parameters: int, memory_bytes: int, device: str = "cpu") -> None:
+    """Raises `SettingsError` when not even what a replica always holds fits; on a CPU beside Python
+    and torch. `device`: its type.
     """
-    copies = 3 + spec.rounds.overlap + 2 * spec.algorithm.moves
-    needed = 4 * copies * parameters
+    needs = needs_of(spec, size_of(spec.model, parameters))
+    needed = needs.held_bytes + (needs.fixed_bytes if device == "cpu" else 0)
     if needed > memory_bytes:
         raise SettingsError(
             f"model.config: the model has {parameters:,} parameters and needs at least "

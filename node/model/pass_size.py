@@ -46,7 +46,8 @@ class Room:
     """The bounds of a pass."""
 
     samples_max: int
-    """Samples of a round that a member may have at most."""
+    """Most samples that a pass of the run can have on one device: those of a member's round, or of
+    a local step."""
     pass_s_max: float
     memory_bytes: int | None = None
     """Memory for what a pass takes; None: not known."""
@@ -71,7 +72,7 @@ def next_step(trials: Sequence[Trial], room: Room, spent_s: float = 0.0) -> Step
     newest = trials[-1]
     samples = 2 * newest.samples
     if samples > min(room.samples_max, SAMPLES_MAX):
-        return Step(0, f"a round has no more than {room.samples_max:,} samples for a member")
+        return Step(0, f"no pass of this run has more than {room.samples_max:,} samples")
     if room.memory_bytes is not None and 2 * newest.memory_bytes > room.memory_bytes:
         return Step(0, f"{samples} may not fit the memory that is allowed")
     if (pass_s := 2 * newest.pass_s) > room.pass_s_max:

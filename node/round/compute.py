@@ -57,8 +57,7 @@ async def train_round(
     leased, late, cut = sum(share.count for share in opened.shares), 0, False
     began_ms, made, trained = context.client.now_ms(), 0, 0
     while await _made(context, passes):
-        if not context.info.spec.algorithm.moves:  # else a pass is a local step as well
-            context.status.passes.note(passes.samples - trained, duty.pass_s)
+        context.status.passes.note(passes.samples - trained, duty.pass_s)
         made, trained = made + 1, passes.samples
         if context.decisions.next_round < opened.round:
             late = passes.samples

@@ -8,6 +8,7 @@
 A model that is too large for a device is told in `node.model.training`, where passes are tried.
 """
 
+import gc
 import os
 import platform
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 import torch
 
 from node.system.hardware import MPS_REFUSAL, Facts, gpu_name
+from node.system.malloc import give_back_freed_memory
 from protocol.errors import DeviceError, SettingsError
 
 NVIDIA = Path("/proc/driver/nvidia/version")
@@ -191,6 +193,14 @@ def free_memory_bytes(device: torch.device) -> int | None:
         return max(0, min(free, own))
     found = [count for count in (_available_bytes(), _container_bytes()) if count is not None]
     return min(found, default=None)
+
+
+def give_back_memory() -> None:
+    """Return what this process has freed, of its own memory and the GPUs', to the system."""
+    gc.collect()
+    give_back_freed_memory()
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()
 
 
 def _available_bytes() -> int | None:

@@ -9,7 +9,7 @@ from protocol.codec.parameters import payload_bytes_max
 from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
 from protocol.limits import CHUNK_ENTRIES
-from protocol.planner.needs import FLOAT_BYTES, needs_of
+from protocol.planner.needs import FLOAT_BYTES, Needs, needs_of
 from protocol.planner.parameters import (
     Size,
     fields_of,
@@ -48,8 +48,7 @@ class Footprint:
     """Bytes of one node's payload in one round, about."""
     state_bytes: int
     """Parameters and momentum, as a node saves them."""
-    memory_bytes: int
-    """Memory that a node needs to train it, at least."""
+    needs: Needs
 
 
 def require_feasible(spec: RunSpec) -> Footprint | None:
@@ -117,8 +116,8 @@ def _footprint(spec: RunSpec, size: Size) -> Footprint:
             f"rounds.payload_bytes_max: payloads of this model reach {largest} bytes, the run "
             f"accepts {accepted}; raise it"
         )
-    memory_bytes = needs_of(spec, size).memory_bytes
-    return Footprint(size.parameters, payload_bytes(algorithm, size), state_bytes, memory_bytes)
+    needs = needs_of(spec, size)
+    return Footprint(size.parameters, payload_bytes(algorithm, size), state_bytes, needs)
 
 
 def _require_known_fields(model: ModelSpec) -> None:

@@ -1,14 +1,21 @@
-"""The least memory and the most disk that a run takes on a node, by arithmetic: no torch.
+"""The memory and the most disk that a run takes on a node, by arithmetic: no torch.
 
-memory   local steps: parameters, the model's copy that the steps move, gradients, the residual
+    memory = fixed + held + worked + a pass
+
+fixed    Python, torch and the other libraries, before there is a network
+held     local steps: parameters, the model's copy that the steps move, gradients, the residual
          with the padding of its chunks, and a momentum of Muon; with overlap a copy of where a
-         round began: 20 or 24 bytes a parameter and more, as AdamW has two moments.
-         DeMo: parameters, gradients and momentum: 12 bytes.
+         round began: 20 or 24 bytes a parameter. DeMo: parameters, gradients and momentum: 12.
          Where nodes mix parameters: two moments and the gradients of a window in place of
-         momentum, no second copy, and with int8 the newest mean. What a pass needs beside these
-         depends on the machine's micro-batch; docs/results/memory.md has it measured
+         momentum, no second copy, and with int8 the newest mean
+worked   for an instant of each round: the head's part of an embedding's gradient; with local
+         steps AdamW's second moment of the tables and the temporaries of a step too
+a pass   activations and logits of a micro-batch. Its size is found by trying, so it is measured
+         (`node.rehearsal`) and not told here
 disk     the payload log up to its bound, snapshots, the saved state and the published model,
          each of the last two twice while it is replaced
+
+docs/results/memory.md has it measured.
 """
 
 from dataclasses import dataclass
@@ -18,6 +25,18 @@ from protocol.planner.parameters import Size
 from protocol.runfile import RunSpec
 
 FLOAT_BYTES = 4
+
+FIXED_BYTES = 470_000_000
+"""Memory of a node without a network, on a CPU: 470 MB resident, of them 155 of files that other
+programs may share, seen with 36 thousand parameters, Linux on x86-64, Python 3.11 and torch 2.13 of
+the CPU build. CUDA has its own on the host, some gigabytes with its libraries."""
+
+KERNELS_BYTES = 130_000_000
+"""Memory of the compiled kernels and of numba, in a model large enough for them."""
+
+KERNEL_CHUNKS_MIN = 1024
+"""Chunks from which on a CPU uses the kernels: four million parameters. To load them takes most of
+a second, and some ten the first time on a machine."""
 
 SNAPSHOTS = 5
 """Snapshots on a node's disk: two that stay, two older ones that somebody fetches, and one that is
@@ -29,10 +48,19 @@ class Needs:
     """The needs of a run on a node."""
 
     parameters: int
-    memory_bytes: int
-    """At least."""
+    fixed_bytes: int
+    """Memory of the process without a network, on a CPU."""
+    held_bytes: int
+    """Memory of the replica, on the device that trains."""
+    worked_bytes: int
+    """Memory that a round takes there beside it, apart from its passes."""
     disk_bytes: int
     """At most, beside the corpus."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """All memory but that of a pass, where a CPU trains."""
+        return self.fixed_bytes + self.held_bytes + self.worked_bytes
 
 
 def needs_of(spec: RunSpec, size: Size) -> Needs:
@@ -46,4 +74,6 @@ def needs_of(spec: RunSpec, size: Size) -> Needs:
         momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES + algorithm.moves * parameters
     disk = spec.retention.log_bytes_max + SNAPSHOTS * parameters
     disk += 2 * (parameters + momentum) + 2 * parameters
-    return Needs(size.parameters, copies * parameters + momentum, disk)
+    fixed = FIXED_BYTES + KERNELS_BYTES * (size.chunks >= KERNEL_CHUNKS_MIN)
+    worked = (1 + algorithm.moves) * parameters
+    return Needs(size.parameters, fixed, copies * parameters + momentum, worked, disk)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +12,17 @@ from node import rehearsal
 from node.model.pass_size import Room
 from node.model.training import TrainingModel
 from node.rehearsal import rehearse
+from node.replica.factory import replica_for
+from node.replica.local_steps import LocalStepsReplica
+from node.replica.replica import Replica
 from node.settings import NodeSettings
 from protocol.errors import SettingsError
 from protocol.ids import RunId
 from protocol.run_info import RunInfo
-from protocol.runfile import RunSpec
-from tests.support.tiny import tiny_spec
+from protocol.runfile import AlgorithmSpec, RunSpec
+from tests.support.tiny import DEMO, LOCAL_STEPS, tiny_spec
+
+VOTES = tiny_spec(overlap=0, algorithm=DEMO)
 
 
 def info(spec: RunSpec | None = None) -> RunInfo:
@@ -40,10 +46,46 @@ def full_above(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
 
 
 def test_a_given_size_is_measured_as_it_is_on_every_device(tmp_path: Path) -> None:
-    found = rehearse(settings(tmp_path, "cpu,cpu"), info(), finds=False)
+    found = rehearse(
+        settings(tmp_path, "cpu,cpu"), info(tiny_spec(overlap=0, algorithm=DEMO)), finds=False
+    )
     assert (found.micro_batch, found.samples, found.reason) == (3, 6, "")
     assert 0 < found.pass_s <= found.round_s
     assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+@pytest.mark.parametrize(("local_samples", "samples"), [(2, 2), (3, 3), (8, 3)])
+def test_a_pass_of_a_local_step_ends_with_its_batch(
+    tmp_path: Path, local_samples: int, samples: int
+) -> None:
+    spec = tiny_spec(algorithm=AlgorithmSpec(top_k=16, local_samples=local_samples))
+    assert rehearse(settings(tmp_path), info(spec), finds=False).samples == samples
+
+
+def test_the_memory_of_passes_is_what_a_replica_leaves_that_has_made_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With local steps it has residual, moments and, with overlap, a copy of the round's start."""
+    made: list[Replica] = []
+    held: set[str] = set()
+
+    def built(*parts: Any) -> Replica:
+        made.append(replica_for(*parts))
+        return made[-1]
+
+    def room_bytes(*_: object) -> None:
+        (replica,) = made
+        assert isinstance(replica, LocalStepsReplica)
+        assert replica._start is not replica.committed
+        held.update(replica._local_tensors())
+
+    monkeypatch.setattr(rehearsal, "replica_for", built)
+    monkeypatch.setattr(rehearsal, "_room_bytes", room_bytes)
+    rehearse(settings(tmp_path), info(), finds=True)
+    parameters = made[0].trainee.parameters
+    moments = {name for name in held if name.endswith(("/momentum_buffer", "/exp_avg"))}
+    assert "residual/momentum" in held
+    assert len(moments) == len(parameters)
 
 
 def test_the_size_that_is_found_fits_the_devices_memory(
@@ -73,12 +115,15 @@ def test_the_rooms_bounds_are_those_of_run_machine_and_owner(
 
     monkeypatch.setattr(rehearsal, "_found", found)
     monkeypatch.setattr(rehearsal, "free_memory_bytes", lambda _: 10**9)
+    monkeypatch.setattr(rehearsal, "_resident_bytes", lambda _: 5 * 10**8)
     rounds, half = tiny_spec().rounds, replace(settings(tmp_path, "cpu,cpu"), duty_cycle=50)
-    for allowed in (0, 2 * 10**9, 1):
+    for allowed in (0, 2 * 10**9, 10**9, 1):
         assert rehearse(half, info(), allowed, finds=True).samples == 2
-    assert {room.samples_max for room in seen} == {rounds.batch_samples_max // 2}
+    assert rehearse(half, info(VOTES), finds=True).samples == 2
+    step, whole = LOCAL_STEPS.local_samples // 2, rounds.batch_samples_max // 2
+    assert [room.samples_max for room in seen] == [step] * 4 + [whole]
     assert {room.pass_s_max for room in seen} == {rounds.compute_ms / 1000 / 2 / 4}
-    assert [room.memory_bytes for room in seen] == [8 * 10**8, 8 * 10**8, 0]
+    assert [room.memory_bytes for room in seen[:4]] == [8 * 10**8, 8 * 10**8, 4 * 10**8, 0]
 
 
 def test_the_size_of_a_pass_changes_no_gradient_of_the_same_samples() -> None:
@@ -87,8 +132,7 @@ def test_the_size_of_a_pass_changes_no_gradient_of_the_same_samples() -> None:
     samples = torch.randint(0, 200, (8, 17))
     found = []
     for micro_batch in (1, 4):
-        replica = rehearsal._replica(info(), torch.device("cpu"))
-        replica.trainee.micro_batch_max = micro_batch
+        replica = replica_for(tiny_spec(), RunId("a" * 32), torch.device("cpu"), micro_batch)
         passes = replica.trainee.passes([samples])
         while passes.next():
             pass

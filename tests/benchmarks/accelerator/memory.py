@@ -13,7 +13,7 @@ import torch
 
 from lockstep.volunteer.needs import judged, sized
 from node.system.device import free_memory_bytes
-from node.system.malloc import keep_freed_memory
+from node.system.malloc import give_back_freed_memory, keep_freed_memory
 from protocol.planner.needs import needs_of
 from protocol.runfile import RunSpec
 from tests.benchmarks.accelerator.authors import (
@@ -26,7 +26,7 @@ from tests.benchmarks.accelerator.authors import (
 )
 from tests.benchmarks.accelerator.parts import Findings
 from tests.benchmarks.accelerator.sizes import Sizes
-from tests.benchmarks.engine.footprint import give_back_free_memory, peak_extra_bytes
+from tests.benchmarks.engine.footprint import peak_extra_bytes
 from tests.support.tiny import tiny_spec
 
 ROUNDS = 3
@@ -46,7 +46,7 @@ def measure(sizes: Sizes, directory: Path) -> Iterator[Findings]:
 
 def _row(device: torch.device, spec: RunSpec, sizes: Sizes, directory: Path) -> Findings:
     gc.collect()
-    give_back_free_memory()
+    give_back_freed_memory()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     free = free_memory_bytes(device)
@@ -58,9 +58,9 @@ def _row(device: torch.device, spec: RunSpec, sizes: Sizes, directory: Path) -> 
         "parameters": needs.parameters,
         "tokens_of_a_pass": sizes.sequence_length,
         "told": judged(spec, 0, 0, directory),
-        "told_bytes": needs.memory_bytes,
+        "told_bytes": needs.held_bytes,
         "peak_bytes": peak,
-        "peak_over_told": peak and round(peak / needs.memory_bytes, 3),
+        "peak_over_told": peak and round(peak / needs.held_bytes, 3),
         "peak_bytes_per_parameter": peak and round(peak / needs.parameters, 2),
         "reserved_bytes": reserved,
         "free_bytes_before": free,

@@ -1,7 +1,6 @@
 """How much memory a piece of work takes at its peak."""
 
 import contextlib
-import ctypes
 import mmap
 import threading
 from collections.abc import Callable, Iterator
@@ -9,13 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-
-
-def give_back_free_memory() -> None:
-    """Return freed memory to the system, so that a step that takes it again is measured."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim:
-        trim(0)
 
 
 def peak_extra_bytes(work: Callable[[], object], device: torch.device) -> int | None:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from node.demo.dct import integer_matrix, product
-from node.system.malloc import keep_freed_memory
-from tests.benchmarks.engine.footprint import give_back_free_memory, peak_extra_bytes
+from node.system.malloc import give_back_freed_memory, keep_freed_memory
+from tests.benchmarks.engine.footprint import peak_extra_bytes
 from tests.benchmarks.engine.shapes import Shapes
 from tests.benchmarks.engine.steps import PARTS, Ours, Theirs, Times, seconds
 from tests.benchmarks.spread import spread
@@ -117,7 +117,7 @@ def _first_step(
     ours = Ours(parameters, payloads, top_k)
     ours.touch_momentum()
     gc.collect()
-    give_back_free_memory()
+    give_back_freed_memory()
     return peak_extra_bytes(lambda: ours.step(parameters), device), ours.momentum_bytes
 
 

@@ -37,7 +37,7 @@ from node.demo.backend import exact_kernels
 from node.replica.factory import replica_for
 from node.replica.position import Pending, Position
 from node.replica.replica import Replica
-from node.system.malloc import keep_freed_memory
+from node.system.malloc import give_back_freed_memory, keep_freed_memory
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry, genesis_digest
 from protocol.codec.payload import Header
@@ -46,7 +46,7 @@ from protocol.planner.needs import needs_of
 from protocol.planner.parameters import size_of
 from protocol.runfile import ModelSpec, RunSpec
 from protocol.schedule import scalars
-from tests.benchmarks.engine.footprint import give_back_free_memory, peak_of
+from tests.benchmarks.engine.footprint import peak_of
 
 RUN = RunId("0" * 32)
 ROUNDS = 3
@@ -75,7 +75,7 @@ class Meter:
 
     def __init__(self) -> None:
         gc.collect()
-        give_back_free_memory()
+        give_back_freed_memory()
         self._before = _anonymous_bytes()
         self.peaks: dict[str, int] = {}
 
@@ -159,7 +159,7 @@ def row(model: ModelSpec, overlap: int, payloads: int) -> dict[str, Any]:
         spec, meter = spec_of(model, overlap), Meter()
         replica = peaks(spec, payloads, Path(directory), meter)
     count = replica.layout.parameters
-    told = needs_of(spec, size_of(spec.model)).memory_bytes
+    told = needs_of(spec, size_of(spec.model)).held_bytes
     return {
         "parameters": count,
         "overlap": overlap,

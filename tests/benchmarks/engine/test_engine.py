@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from node.replica.replica import Replica
+from node.system.malloc import give_back_freed_memory
 from tests.benchmarks.engine.decoding import Work, compared
-from tests.benchmarks.engine.footprint import give_back_free_memory, peak_extra_bytes
+from tests.benchmarks.engine.footprint import peak_extra_bytes
 from tests.benchmarks.engine.memory import RUN, TINY, Meter, peaks, spec_of
 from tests.benchmarks.engine.steps import PARTS, Ours, Theirs, seconds
 
@@ -46,7 +47,7 @@ def test_a_peak_is_seen_though_it_is_gone_in_the_end() -> None:
         seconds(lambda: held.append(held[0].clone()), CPU)
         held.clear()
 
-    give_back_free_memory()  # which an earlier test may have left, and which would be used again
+    give_back_freed_memory()  # which an earlier test may have left, and which would be used again
     peak = peak_extra_bytes(work, CPU)
     assert peak is None or 100 * 1024**2 < peak < 200 * 1024**2
 

@@ -89,15 +89,16 @@ def test_the_reason_to_measure_again_names_both_times() -> None:
 
 def test_the_question_says_pass_bell_and_when_the_work_counts() -> None:
     seen = FirstLook(Rehearsal(4, 4, 0.5, 0.8, "16 are hardly quicker"))
-    given, bell, counted = bell_lines(seen, SETTINGS, SPEC, {})
+    given, memory, bell, counted = bell_lines(seen, SETTINGS, SPEC, {})
     assert given == "pass: 4 samples: 16 are hardly quicker"
+    assert memory.startswith("memory: up to ")
     assert bell.startswith("bell: yes: a round with one pass of 4 samples takes 0.8 s")
     assert counted.startswith("counted: not known")
 
 
 def test_a_machine_that_is_too_slow_is_told_so_before_it_joins() -> None:
     seen = FirstLook(Rehearsal(1, 1, 7.0, 7.5, ""))
-    _, bell, _ = bell_lines(seen, SETTINGS, SPEC, {})
+    _, _, bell, _ = bell_lines(seen, SETTINGS, SPEC, {})
     assert bell.startswith("bell: no, because")
     assert bell.endswith("; more --threads, or a GPU")
 

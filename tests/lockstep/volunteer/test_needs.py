@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lockstep.volunteer.needs import judged
+from lockstep.volunteer.needs import judged, peak_text, require_within, sized
+from node.rehearsal import Rehearsal
 from protocol.errors import SettingsError
+from protocol.planner.needs import needs_of
 from protocol.runfile import RunSpec
 
 HUGE = RunSpec.model_validate(
@@ -20,16 +23,31 @@ OTHER = RunSpec.model_validate(
 
 def test_the_needs_are_said_in_one_line(tmp_path: Path) -> None:
     (line,) = judged(RunSpec(), 0, 0, tmp_path / "not" / "there")
-    assert line.startswith("this run takes at least ")
-    assert " of memory and at most 4.3" in line
+    assert line.startswith("this run takes 493 MB of memory on a CPU (470 MB for Python and torch)")
+    assert "; at most 4.3" in line
 
 
 def test_a_run_that_needs_more_than_the_owner_gives_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"needs at least .* GB of memory.*--memory"):
+    with pytest.raises(SettingsError, match=r"--memory: .* takes .* GB: expected at least"):
         judged(HUGE, 4_000_000_000, 0, tmp_path)
+    with pytest.raises(SettingsError, match=r"493 MB: expected at least 49\d,.* got 100,000,000"):
+        judged(RunSpec(), 100_000_000, 0, tmp_path)
     with pytest.raises(SettingsError, match=r"may take .* of disk.*--disk"):
         judged(RunSpec(), 0, 4_000_000_000, tmp_path)
     assert judged(RunSpec(), 1_000_000_000, 10_000_000_000, tmp_path)
+
+
+def test_a_limit_below_what_the_measured_passes_take_is_refused() -> None:
+    spec, found = RunSpec(), Rehearsal(2, 2, 0.1, 0.2, "", pass_bytes=200_000_000)
+    needs = needs_of(spec, sized(spec))
+    peak_bytes = needs.fixed_bytes + needs.held_bytes + 200_000_000
+    require_within(spec, found, peak_bytes)
+    require_within(spec, found, 0)
+    with pytest.raises(SettingsError, match=rf"2 samples takes .*{peak_bytes:,} bytes, got"):
+        require_within(spec, found, peak_bytes - 1)
+    require_within(spec, replace(found, device="cuda"), 1)
+    assert peak_text(spec, sized(spec), found) == "up to 687 MB with such passes"
+    assert "217 MB of the GPU" in peak_text(spec, sized(spec), replace(found, device="cuda"))
 
 
 def test_a_type_that_is_not_written_down_is_counted_without_memory(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """A node rests and goes on as its owner wishes, and leaves politely each time."""
 
 import asyncio
+import gc
 import socket
 import stat
+import weakref
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -121,6 +123,25 @@ async def test_a_pause_leaves_politely_and_resume_comes_back(tmp_path: Path) -> 
     assert (work["rounds"]["counted"], work["tokens"]) == (4, 20), "work before the rest counts"
     owner.nodes[-1].end("all steps are done")
     assert await running == "all steps are done"
+
+
+async def test_a_node_that_rests_is_gone_before_its_memory_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    node, gone = weakref.ref(owner.nodes.pop()), list[bool]()
+
+    def given_back() -> None:
+        gc.collect()
+        gone.append(node() is None)
+
+    monkeypatch.setattr(pausable, "_give_back_memory", given_back)
+    owner.node.obey(Wish("pause"))
+    await until(lambda: bool(gone))
+    assert gone == [True]
+    owner.node.leave()
+    await running
 
 
 async def test_a_pause_with_a_length_ends_by_itself(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from node.model.build import build_model, named_parameters_once
-from node.model.check import check_model, count_parameters, device_memory_bytes
+from node.model.check import check_model, count_parameters, device_memory_bytes, require_memory
 from protocol.errors import SettingsError
+from protocol.limits import CHUNK_ENTRIES
+from protocol.planner.needs import FIXED_BYTES
 from protocol.runfile import AlgorithmSpec, DataSpec, ModelSpec, RoundsSpec, RunSpec
 
 torch.set_num_threads(1)
@@ -165,7 +167,10 @@ def test_memory_is_compared_before_it_is_taken(
     spec = _spec("llama", LLAMA, overlap=overlap)
     spec = spec.model_copy(update={"algorithm": AlgorithmSpec(name=algorithm)})
     parameters = count_parameters(spec)
-    check_model(spec, memory_bytes=4 * copies * parameters)
+    chunks = -(-parameters // CHUNK_ENTRIES)
+    least = FIXED_BYTES + 4 * ((copies - 1) * parameters + chunks * CHUNK_ENTRIES)
+    check_model(spec, memory_bytes=least)
+    require_memory(spec, parameters, least - FIXED_BYTES, "cuda")
     devices: list[str] = []
 
     def build(model_type: str, config: Any, device: str = "cpu") -> Any:
@@ -174,7 +179,7 @@ def test_memory_is_compared_before_it_is_taken(
 
     monkeypatch.setattr("node.model.check.build_model", build)
     with pytest.raises(SettingsError, match=rf"model has {parameters:,} parameters and needs at"):
-        check_model(spec, memory_bytes=4 * copies * parameters - 1)
+        check_model(spec, memory_bytes=least - 1)
     assert devices == ["meta"]
 
 

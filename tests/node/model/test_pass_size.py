@@ -57,7 +57,7 @@ def test_a_pass_stays_short_beside_the_time_to_the_bell() -> None:
 def test_no_more_samples_than_a_member_may_have_in_a_round() -> None:
     taken, step = search(dict.fromkeys((1, 2, 4), 1.0), Room(6, 100.0))
     assert taken == 4
-    assert "no more than 6 samples" in step.reason
+    assert "no pass of this run has more than 6 samples" in step.reason
 
 
 @pytest.mark.parametrize(("spent_s", "more"), [(0.0, 8), (TRIALS_S - 1.0, 0)])

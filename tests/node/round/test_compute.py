@@ -43,7 +43,9 @@ class Machine:
     `settled` holds the times at which it was asked to settle.
     """
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, percent: int) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, percent: int, *, moves: bool = False
+    ) -> None:
         self.now_ms, self.samples, self.began = 0.0, 0, 0
         self.settled: list[float] = []
 
@@ -61,7 +63,7 @@ class Machine:
         spec = SimpleNamespace(
             data=SimpleNamespace(sequence_length=8, seed=0),
             seed=0,
-            algorithm=SimpleNamespace(moves=False),
+            algorithm=SimpleNamespace(moves=moves),
         )
         self.context = cast(
             RoundContext,
@@ -118,6 +120,16 @@ async def test_a_duty_cycle_makes_fewer_passes_and_the_bell_is_met(
     assert machine.said == (resting if percent < 100 else set())
     assert machine.context.status.phase == "starting", "the phase of before is back"
     assert len(machine.settled) >= samples // 2 - 1, "the round in front is settled in between"
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_passes_are_noted_whatever_they_are_for(
+    monkeypatch: pytest.MonkeyPatch, *, moves: bool
+) -> None:
+    machine = Machine(monkeypatch, 100, moves=moves)
+    await machine.round(bell_ms=500)
+    passes = machine.context.status.passes
+    assert (passes.samples, passes.quickest_s, passes.made) == (2, PASS_MS / 1000, 5)
 
 
 async def test_over_many_rounds_the_work_stays_within_the_duty_cycle(

@@ -39,8 +39,62 @@ def test_parts_that_come_and_go_take_no_new_pages_from_the_kernel() -> None:
     assert faults("as it is") > 10 * PARTS, "glibc has changed: the module may go"
 
 
+FREED = f"""
+from pathlib import Path
+from node.system.malloc import give_back_freed_memory, keep_freed_memory
+def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+keep_freed_memory()
+held = [bytes([1]) * {PART_BYTES} for _ in range({PARTS})]
+last = bytes([1]) * {PART_BYTES}
+del held
+before = resident()
+assert give_back_freed_memory()
+print(before - resident())
+"""
+
+SHARED = f"""
+import threading
+from pathlib import Path
+from node.system.malloc import keep_freed_memory
+keep_freed_memory()
+def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def work():
+    held = [bytes([1]) * {PART_BYTES} for _ in range({PARTS} // 2)]
+    last.append(bytes([1]) * {PART_BYTES})  # keeps the end of the arena
+    del held
+    turn.wait()
+last, turn = [], threading.Barrier(5)
+def begun():
+    thread = threading.Thread(target=work); thread.start()
+    return thread
+before = resident()
+threads = []
+for number in range(4):
+    threads.append(begun())
+    while len(last) <= number or turn.n_waiting <= number: pass
+print((resident() - before) // {PART_BYTES})
+turn.wait()
+"""
+
+
+def told(code: str) -> int:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_what_is_freed_goes_back_where_that_is_asked_for() -> None:
+    assert told(FREED) > PARTS * PART_BYTES * 0.9
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_one_thread_uses_what_another_has_freed() -> None:
+    assert told(SHARED) < PARTS, "four threads with half of the parts each, one after the other"
+
+
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from node.system import malloc
 
     monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
     assert not malloc.keep_freed_memory()
+    assert not malloc.give_back_freed_memory()

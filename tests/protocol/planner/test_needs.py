@@ -3,7 +3,13 @@
 import pytest
 
 from protocol.errors import SettingsError
-from protocol.planner.needs import SNAPSHOTS, needs_of
+from protocol.planner.needs import (
+    FIXED_BYTES,
+    KERNEL_CHUNKS_MIN,
+    KERNELS_BYTES,
+    SNAPSHOTS,
+    needs_of,
+)
 from protocol.planner.parameters import MODULES_MAX, Size, require_buildable, size_of
 from protocol.runfile import AlgorithmSpec, ModelSpec, RunSpec
 
@@ -15,13 +21,16 @@ def test_the_needs_are_those_of_the_replica_and_of_what_it_keeps() -> None:
     needs = needs_of(spec, Size(parameters=1_000_000, chunks=250))
     momentum = 4 * 250 * 4096
     inner = 4_000_000
-    assert needs.memory_bytes == 12_000_000 + momentum + inner, "two copies, gradients, residual"
+    assert needs.held_bytes == 12_000_000 + momentum + inner, "two copies, gradients, residual"
+    assert needs.memory_bytes == FIXED_BYTES + needs.held_bytes + 8_000_000
     saved, published = 2 * (4_000_000 + momentum + inner), 2 * 4_000_000
     assert needs.disk_bytes == 5_000_000 + SNAPSHOTS * 4_000_000 + saved + published
     overlapped = spec.model_copy(update={"rounds": spec.rounds.model_copy(update={"overlap": 1})})
-    assert needs_of(overlapped, Size(1_000_000, 250)).memory_bytes == needs.memory_bytes + 4_000_000
+    assert needs_of(overlapped, Size(1_000_000, 250)).held_bytes == needs.held_bytes + 4_000_000
     demo = spec.model_copy(update={"algorithm": AlgorithmSpec(name="demo")})
-    assert needs_of(demo, Size(1_000_000, 250)).memory_bytes == 8_000_000 + momentum
+    assert needs_of(demo, Size(1_000_000, 250)).held_bytes == 8_000_000 + momentum
+    large = needs_of(spec, Size(4_200_000, KERNEL_CHUNKS_MIN))
+    assert large.fixed_bytes == FIXED_BYTES + KERNELS_BYTES
 
 
 @pytest.mark.parametrize(("exchange", "own"), [("float16", 3), ("int8", 4)])
@@ -31,7 +40,7 @@ def test_a_node_that_mixes_has_moments_and_with_int8_a_mean(exchange: str, own: 
         {"algorithm": algorithm, "retention": {"log_bytes_max": 5_000_000}}
     )
     needs = needs_of(spec, Size(parameters=1_000_000, chunks=250))
-    assert needs.memory_bytes == (2 + own) * 4_000_000
+    assert needs.held_bytes == (2 + own) * 4_000_000
     saved, published = 2 * (1 + own) * 4_000_000, 2 * 4_000_000
     assert needs.disk_bytes == 5_000_000 + SNAPSHOTS * 4_000_000 + saved + published
 
