@@ -14,6 +14,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/benchmarks/test_chaos.py": ("coordinator/service/", "node/control/", "node/gossip/"),
     "tests/benchmarks/wan/": ("lockstep/wan/", "node/links/", "node/gossip/"),
     "tests/deploy/test_prometheus.py": ("deploy/", "coordinator/metrics.py", "node/status.py"),
+    "tests/lockstep/wan/test_thin_line.py": (*LINKS, "node/round/state_requests/", "node/control/"),
     "tests/lockstep/test_package.py": ("pyproject.toml", "constraints.txt", "lockstep/commands/"),
     "tests/processes/strangers/": ("coordinator/service/", "protocol/border/", *LINKS),
     "tests/processes/test_auditor": (
@@ -26,6 +27,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "protocol/shortage.py",
         "node/system/files.py",
         "node/transports/",
+    ),
+    "tests/processes/test_device_failure.py": (
+        "lockstep/volunteer/anew.py",
+        "node/system/device.py",
+        "node/trainer.py",
     ),
     "tests/processes/test_faults.py": (*ROUND, *LINKS, "node/system/files.py"),
     "tests/processes/test_gossip_adam.py": ("node/gossip_adam/", "node/replica/gossip_adam.py"),
@@ -49,15 +55,14 @@ is not named is about the module that it mirrors, and the others of its folder.
 """
 
 
+def rooms_of(test: str) -> tuple[str, ...]:
+    """Beginnings of the paths that a test is about, by its name."""
+    file = test.partition("::")[0]
+    named = (rooms for start, rooms in ROOMS.items() if file.startswith(start))
+    return next(named, (f"{PurePosixPath(file).parent.relative_to('tests')}/",))
+
+
 def is_touched(test: str, changed: Iterable[str]) -> bool:
     """Tells whether one of the changed files is the test's own, or of its rooms."""
-    file = test.partition("::")[0]
-    rooms = (
-        file,
-        *next((ROOMS[start] for start in ROOMS if file.startswith(start)), _mirrored(file)),
-    )
-    return any(path.startswith(rooms) for path in changed)
-
-
-def _mirrored(file: str) -> tuple[str, ...]:
-    return (f"{PurePosixPath(file).parent.relative_to('tests')}/",)
+    own = (test.partition("::")[0], *rooms_of(test))
+    return any(path.startswith(own) for path in changed)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.conftest import recorded
 from tests.support.draw import Draw, drawn
-from tests.support.rooms import ROOMS, is_touched
+from tests.support.rooms import ROOMS, is_touched, rooms_of
 from tests.support.sources import ROOT
 
 TIMES = {f"tests/processes/test_{number}.py::test": 10.0 + number for number in range(40)}
@@ -77,7 +77,12 @@ def test_the_rooms_of_long_tests_exist() -> None:
             assert (ROOT / room).exists(), f"{start}: {room}"
 
 
-def test_every_test_file_has_a_time_or_is_new_and_none_that_is_gone_has() -> None:
+def test_every_long_test_has_a_room() -> None:
+    for name in recorded()["slow"]:
+        assert [room for room in rooms_of(name) if (ROOT / room).exists()], name
+
+
+def test_every_test_file_has_a_time_and_none_that_is_gone_has() -> None:
     files = {str(path.relative_to(ROOT)) for path in Path(ROOT / "tests").rglob("test_*.py")}
     times = recorded()
     long = {name.partition("::")[0] for name in times["slow"]}
