@@ -14,7 +14,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/benchmarks/test_chaos.py": ("coordinator/service/", "node/control/", "node/gossip/"),
     "tests/benchmarks/wan/": ("lockstep/wan/", "node/links/", "node/gossip/"),
     "tests/deploy/test_prometheus.py": ("deploy/", "coordinator/metrics.py", "node/status.py"),
-    "tests/lockstep/wan/test_thin_line.py": (*LINKS, "node/round/state_requests/", "node/control/"),
     "tests/lockstep/test_package.py": ("pyproject.toml", "constraints.txt", "lockstep/commands/"),
     "tests/processes/strangers/": ("coordinator/service/", "protocol/border/", *LINKS),
     "tests/processes/test_auditor": (
