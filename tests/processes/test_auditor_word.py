@@ -55,7 +55,8 @@ class Liars:
         self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
-        self._loop.run_until_complete(self._main())
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._main())
 
     async def _main(self) -> None:
         tasks = [asyncio.create_task(self._lie(number)) for number in range(1, 1 + LIARS)]
