@@ -9,6 +9,7 @@ The seconds stand in `durations.json`: of each file those of its tests that are 
 each slow test its own. `--record-durations` measures those that it plays anew.
 """
 
+import functools
 import json
 import os
 from collections import Counter
@@ -60,6 +61,7 @@ def _drawn(config: pytest.Config) -> Drawn | None:
     return drawn(Draw(config.option.draw), recorded()["slow"], changed_paths(), budget_s)
 
 
+@functools.cache
 def recorded() -> dict[str, dict[str, float]]:
     """The times of the newest measurement: "files" and "slow"."""
     found: dict[str, dict[str, float]] = json.loads(DURATIONS.read_text())
@@ -94,9 +96,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = config.stash[DRAWN]
     if chosen is not None:
         new = {item.nodeid for item in items} - times["slow"].keys()
-        left = [item for item in items if _is_slow(item) and item.nodeid not in chosen.tests | new]
+        played = chosen.tests | new
+        left = [item for item in items if _is_slow(item) and item.nodeid not in played]
         config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        items[:] = [item for item in items if not _is_slow(item) or item.nodeid in played]
     files = Counter(times["files"])
     average = mean(times["files"].values())
     for item in items:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from cachetools import LRUCache, TTLCache
 
-from node.system.files import outlasting, storage_errors
+from node.system.files import outlasting, read_range, storage_errors
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, sha256
 
@@ -169,13 +169,7 @@ class PayloadLog:
         if entry is None or blob is not None:
             return None if blob is None else blob[offset : offset + count]
         path = self._path(entry.round, digest)
-        with storage_errors(path, doing="read"):
-            try:
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    return file.read(count)
-            except FileNotFoundError:
-                return None  # pruned since
+        return read_range(path, offset, count)  # None: pruned since
 
     def settle(self, round: int, kept: Iterable[Digest]) -> None:
         """The round is decided: remove payloads that were not committed, then prune."""

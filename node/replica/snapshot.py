@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from node.replica.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header, strips
-from node.system.files import outlasting, replacing_file, storage_errors, sweep
+from node.system.files import outlasting, read_range, replacing_file, storage_errors, sweep
 from protocol.errors import StorageError
 from protocol.ids import Digest
 from protocol.limits import PART_BYTES
@@ -206,13 +206,7 @@ class Snapshots:
             return None
         now = time.monotonic()
         self._read_seconds[digest] = (self._read_seconds.get(digest, (now, now))[0], now)
-        with storage_errors(path, doing="read"):
-            try:
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    return file.read(count)
-            except FileNotFoundError:
-                return None  # a newer one took its place
+        return read_range(path, offset, count)  # None: a newer one took its place
 
     def held_round(self) -> int | None:
         """The round of the oldest snapshot that is being fetched: its reader needs the payloads

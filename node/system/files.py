@@ -83,6 +83,19 @@ def storage_errors(
         raise StorageError(f"cannot {doing} {path}{needed}: {reason}") from error
 
 
+def read_range(path: Path, offset: int, count: int) -> bytes | None:
+    """At most `count` bytes of a file from `offset` on; None when it is not there. `StorageError`
+    and `ShortageError` as from `storage_errors`.
+    """
+    with storage_errors(path, doing="read"):
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                return file.read(count)
+        except FileNotFoundError:
+            return None
+
+
 @contextlib.contextmanager
 def replacing_file(
     path: Path, bytes_needed: int | None = None, mode: int = MODE_FOR_ALL
