@@ -93,8 +93,9 @@ def _without_compiler() -> Iterator[None]:
     torch._dynamo = stand_in
     try:
         yield
-    finally:
-        del sys.modules[COMPILER]
+    finally:  # its modules too: the compiler would miss them as its own
+        for name in [each for each in sys.modules if f"{each}.".startswith(f"{COMPILER}.")]:
+            del sys.modules[name]
         del torch._dynamo
 
 

@@ -18,7 +18,7 @@ package index, bring along what such images lack, 16 MB, from the root of the re
     pip download -c constraints.txt --only-binary=:all: -d .whl --python-version 3.12 \
         --platform manylinux_2_34_x86_64 --platform manylinux_2_28_x86_64 \
         --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
-        cachetools cryptography grpcio msgspec protobuf pydantic
+        cachetools cryptography grpcio msgspec protobuf pydantic typer
 
 and there, with its torch as it is:
 

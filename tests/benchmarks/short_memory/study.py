@@ -7,8 +7,8 @@ far the mean of everybody's movements is stretched.
 The ground is the headline's: its two texts, its network, 2000 steps, 8 authors, H = 5, k = 192.
 Today's rule is fade 1, gain 1. Blocks are trained in order, and each has its expectation, which
 stood here before its first cell was trained. The cells were listed before the first one was
-trained, but for those of the second text at half the rate: they came when its seed 0 was known at
-the whole rate.
+trained, but for those of the second text at half the rate and with smaller gains, and those between
+the two rules: their expectations say what was known when they came.
 """
 
 from collections.abc import Collection
@@ -29,6 +29,9 @@ class Rule(NamedTuple):
 
 
 TODAY, SHORT = Rule(1.0, 1.0), Rule(0.5, 2.5)
+
+BETWEEN = (Rule(0.75, 1.5), Rule(0.75, 2.0), Rule(1.0, 1.5), Rule(1.0, 2.0))
+"""Rules between today's and the short one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,12 @@ BLOCKS = (
         _both("manual"),
     ),
     Block(
+        "manual, gain",
+        "written with the one before: with fade 1/2, gains of 1.5 and 2 ahead of 2.5 by 0.00 to "
+        "0.03, the smaller one more, and within 0.015 of today's rule, to either side",
+        tuple(job("manual", rule) for rule in (Rule(0.5, 1.5), Rule(0.5, 2.0))),
+    ),
+    Block(
         "fade",
         "fade 0, gain 3 behind fade 1/2, gain 2.5 by 0.00 to 0.03 (the pilot: 0.016); 1/4 and 3/4 "
         "within 0.015 of it, to either side",
@@ -91,6 +100,19 @@ BLOCKS = (
         "gain",
         "with fade 1/2, gains of 2 and 3 within 0.015 of 2.5, to either side: the bottom is flat",
         tuple(job("library", rule) for rule in (Rule(0.5, 2.0), Rule(0.5, 3.0))),
+    ),
+    Block(
+        "between, manual",
+        "written when fade 1/2, gain 2.5 was known to be behind on the second text in three seeds: "
+        "fade 3/4 within 0.01 of today's rule, to either side, whatever the gain; fade 1/2, gain 3 "
+        "within 0.01 of gain 2.5; all kept with gains of 1.5 and 2 within 0.015 of today's rule",
+        tuple(job("manual", rule) for rule in (*BETWEEN, Rule(0.75, 2.5), Rule(0.5, 3.0))),
+    ),
+    Block(
+        "between, library",
+        "fade 3/4 ahead of today's rule by 0.01 to 0.03; all kept with gains of 1.5 and 2 within "
+        "0.015 of it, to either side",
+        tuple(job("library", rule) for rule in BETWEEN),
     ),
     Block(
         "rate",

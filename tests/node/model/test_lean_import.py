@@ -81,3 +81,13 @@ def test_collections_go_on_after_the_imports() -> None:
         "print(gc.isenabled())"
     )
     assert output(code) == ["False", "True"]
+
+
+def test_the_compiler_is_whole_after_an_import_that_took_modules_of_its_own() -> None:
+    """As some releases of torch and transformers do: its modules must not stay without it."""
+    code = (
+        "import importlib, torch; from node.model.lean_import import _without_compiler\n"
+        "with _without_compiler(): importlib.import_module('torch._dynamo.utils')\n"
+        "print(torch.compile(lambda x: 2 * x, backend='eager')(torch.ones(1)).item())"
+    )
+    assert output(code) == ["2.0"]
