@@ -45,11 +45,11 @@ from tests.benchmarks.accelerator.parts import Findings, Part, measured
 from tests.benchmarks.accelerator.sizes import sizes_for
 
 PARTS = {
-    "equal bits": Part(equal_bits.measure, 3),
+    "equal bits": Part(equal_bits.measure, 5),
     "times": Part(times.measure, 2),
     "one node": Part(runs.measure_one_node, 3),
-    "memory": Part(memory.measure, 1),
-    "shared card": Part(runs.measure_shared_card, 3),
+    "memory": Part(memory.measure, 2),
+    "shared card": Part(runs.measure_shared_card, 2),
 }
 """In the order in which they are made."""
 

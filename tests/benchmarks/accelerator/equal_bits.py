@@ -89,16 +89,21 @@ def regimes(device: str) -> dict[str, Regime]:
 
 
 def measure(sizes: Sizes, directory: Path) -> Iterator[Findings]:
-    """For both algorithms the digests of all sides by round, and whether they are equal."""
+    """For both algorithms, in turns, the digests of all sides by round, and whether they are
+    equal.
+    """
+    specs = {name: spec_of(sizes.equal, name) for name in ("local_steps", "demo")}
+    sides = {
+        algorithm: {name: _side(regime, spec) for name, regime in regimes(sizes.device).items()}
+        for algorithm, spec in specs.items()
+    }
     found: Findings = {}
-    for algorithm in ("local_steps", "demo"):
-        spec = spec_of(sizes.equal, algorithm)
-        sides = {name: _side(regime, spec) for name, regime in regimes(sizes.device).items()}
-        for round in range(EQUAL_ROUNDS):
-            _make(round, spec, list(sides.values()))
-            if (round + 1) % TOLD_EVERY == 0:
-                found[algorithm] = _findings(sides)
-                yield found
+    for round in range(EQUAL_ROUNDS):
+        for algorithm, spec in specs.items():
+            _make(round, spec, list(sides[algorithm].values()))
+            found[algorithm] = _findings(sides[algorithm])
+        if (round + 1) % TOLD_EVERY == 0:
+            yield found
 
 
 def _side(regime: Regime, spec: RunSpec) -> Side:
