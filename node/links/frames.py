@@ -25,9 +25,9 @@ from google.protobuf.message import DecodeError
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire_pb2 import LinkMessage
 
-PART_BYTES_MIN = 4 * 1024
+PART_BYTES_MIN = 1024
 """Least data in a part that is not a blob's last: otherwise one byte at a time would count as
-progress for ever. Small enough to hold up a heartbeat for 0.1 s only on a link of 0.4 Mbit/s."""
+progress for ever. Small enough to hold up a heartbeat for 0.2 s only on a link of 0.05 Mbit/s."""
 
 PART_BYTES_MAX = 512 * 1024
 """Most data in one part."""
@@ -35,8 +35,9 @@ PART_BYTES_MAX = 512 * 1024
 CONTROL_BYTES_MAX = 128 * 1024
 """Bytes in the body of a control frame: a full list of offers is half of that."""
 
-JOINED_BYTES_MAX = 16 * 1024
-"""Bytes of small frames that are written together."""
+JOINED_BYTES_MAX = 2 * PART_BYTES_MIN
+"""Bytes of small frames that are written together: no two parts, because neither is acknowledged
+before both have come, and a thin link would look like a long one."""
 
 MAGIC = b"LS"
 HEADER_BYTES = 16

@@ -27,15 +27,16 @@ from protocol.ids import short
 from protocol.wire_pb2 import Refusal
 
 SERVED_BYTES_MIN = 4096
-"""Bytes that a part costs at least where a peer is limited: reading a small one costs as much."""
+"""Bytes that the last part of a fetch costs at least where a peer is limited: reading a small one
+costs as much. The others are as small as this node's window makes them."""
 
 CATCH_UP_BYTES_PER_SECOND = 32_000_000
 """Bytes of decided rounds and snapshots that one peer may take, also a member: a peer that
 reads the past without end must not cost the node its own rounds."""
 
 CATCH_UP_BYTES_MIN = 65_536
-"""Bytes that a part of these costs at least: 500 small payloads a second are a replay as fast as
-any machine makes it."""
+"""Bytes that the last part of one of these costs at least: 500 small payloads a second are a replay
+as fast as any machine makes it."""
 
 ACKNOWLEDGE_S = 20
 """Longest wait for an acknowledgement: a peer that takes nothing holds no place for ever."""
@@ -159,15 +160,16 @@ class Serving:
                 raise NotHeldError("gone in the meantime")
             total, data = found
             async with self._sending:
-                await self._send(Part(asked.request, offset, total, data), upload)
+                part = Part(asked.request, offset, total, data)
+                await self._send(part, upload, ends=offset + len(data) >= end)
             offset += len(data)
         last = window.sent
         await self._until_acknowledged(lambda: window.acknowledged >= last)
 
-    async def _send(self, part: Part, upload: Upload) -> None:
+    async def _send(self, part: Part, upload: Upload, *, ends: bool) -> None:
         window, count = self._protocol.window, len(part.data)
         await self._until_acknowledged(lambda: window.open)
-        await self._within_quotas(count, self.purpose(part.request))
+        await self._within_quotas(count, self.purpose(part.request), ends)
         await self._owner.uplink.acquire(count + PART_FRAME_OVERHEAD)
         self._protocol.part(part, self._owner.clock_ms())
         self._on_the_way.append(_SentPart(window.sent, upload, count))
@@ -190,12 +192,12 @@ class Serving:
                 f"{short(self._protocol.peer)} acknowledged nothing for {ACKNOWLEDGE_S} s"
             ) from None
 
-    async def _within_quotas(self, count: int, purpose: Purpose) -> None:
+    async def _within_quotas(self, count: int, purpose: Purpose, ends: bool) -> None:
         for quota in (self._quota, self.shared_quota):
             if quota:
-                await self._within(quota, max(count, SERVED_BYTES_MIN))
+                await self._within(quota, max(count, ends * SERVED_BYTES_MIN))
         if purpose is Purpose.CATCH_UP:
-            await self._within(self._catch_up_quota, max(count, CATCH_UP_BYTES_MIN))
+            await self._within(self._catch_up_quota, max(count, ends * CATCH_UP_BYTES_MIN))
 
     async def _within(self, quota: TokenBucket, cost: int) -> None:
         if wait_ms := quota.wait_ms(cost, self._owner.clock_ms()):

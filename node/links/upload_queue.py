@@ -43,8 +43,10 @@ must be served too."""
 PIECE_BYTES = 256 * 1024
 """Most bytes that one upload explains."""
 
-RATE_ASSUMED = 256 * 1024
-"""Rate of an uplink before any measurement, in bytes per second: 2 Mbit/s."""
+RATE_ASSUMED = 64 * 1024
+"""Rate of an uplink before any measurement, in bytes per second: 0.5 Mbit/s. A thin one must not
+begin with two uploads, each of which holds up the other and the heartbeats; a fat one is known by
+its first acknowledgements."""
 
 METER_MS = 250
 """Least time over which an uplink's rate is measured, during which it is never idle."""

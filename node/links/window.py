@@ -31,7 +31,7 @@ WINDOW_BYTES_MIN = 2 * PART_BYTES_MIN
 """Least window: one part on the wire and one behind it fill the thinnest link."""
 
 WINDOW_BYTES_FIRST = 8 * PART_BYTES_MIN
-"""First window, before any measurement: 0.7 s of a link of 0.4 Mbit/s."""
+"""First window, before any measurement: 1.1 s of a link of 0.06 Mbit/s."""
 
 WINDOW_BYTES_MAX = 16 * PART_BYTES_MAX
 """Largest window: 8 MiB of unacknowledged bytes fill 400 Mbit/s over 150 ms."""

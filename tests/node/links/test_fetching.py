@@ -155,7 +155,7 @@ def test_a_fetch_whose_turn_comes_soon_is_not_let_go() -> None:
                 await asyncio.sleep(1)
             return await fetch
 
-    short = AHEAD_BYTES_MIN + RATE_ASSUMED * SOON_MS // 2000
+    short = AHEAD_BYTES_MIN + RATE_ASSUMED * SOON_MS // 4000
     for others_bytes, unless_soon in ((10_000_000, True), (short, False)):
         with pytest.raises(WithdrawnError):
             virtually(behind(others_bytes, unless_soon))

@@ -17,6 +17,7 @@ from node.links.frames import (
     HEADER_BYTES,
     JOINED_BYTES_MAX,
     PART_BYTES_MAX,
+    PART_BYTES_MIN,
     PART_FRAME_OVERHEAD,
     FrameReader,
     Message,
@@ -294,6 +295,12 @@ def test_small_frames_are_written_together_and_a_large_one_alone() -> None:
     assert [len(group) for group in groups] == [many, 1, 1, 1]
     assert b"".join(b"".join(group) for group in groups) == small * (many + 1) + large + small
     assert list(grouped([])) == []
+
+
+def test_two_parts_are_never_written_together() -> None:
+    """The first would be acknowledged with the second, and seem to have queued for its time."""
+    parts = [encode(Part(1, 0, PART_BYTES_MAX, bytes(PART_BYTES_MIN)))] * 3
+    assert [len(group) for group in grouped(parts)] == [1, 1, 1]
 
 
 def test_only_the_data_of_parts_is_not_control() -> None:

@@ -39,6 +39,13 @@ def test_the_most_urgent_is_served_first_and_alone_on_an_uplink_of_which_nothing
     assert uploads.start(0) == [Upload(C, RARE)]
 
 
+def test_two_peers_do_not_share_an_uplink_that_may_be_thin_even_for_a_small_payload() -> None:
+    uploads = uploads_of(Upload(A, OWN), Upload(B, OWN), size=40_000)
+    assert uploads.start(0) == [Upload(A, OWN)]
+    uploads.sent(Upload(A, OWN), 2_000, 400)  # 0.04 Mbit/s
+    assert uploads.start(400) == []
+
+
 def test_equally_urgent_requests_are_served_in_the_order_of_their_coming() -> None:
     uploads = uploads_of(Upload(C, OWN), Upload(A, OWN), Upload(B, OWN))
     served = []
