@@ -28,9 +28,9 @@ class Rule(NamedTuple):
     gain: float
 
 
-TODAY, SHORT = Rule(1.0, 1.0), Rule(0.5, 2.5)
+TODAY, SHORT, THREE_QUARTERS = Rule(1.0, 1.0), Rule(0.5, 2.5), Rule(0.75, 2.0)
 
-BETWEEN = (Rule(0.75, 1.5), Rule(0.75, 2.0), Rule(1.0, 1.5), Rule(1.0, 2.0))
+BETWEEN = (Rule(0.75, 1.5), THREE_QUARTERS, Rule(1.0, 1.5), Rule(1.0, 2.0))
 """Rules between today's and the short one."""
 
 
@@ -61,6 +61,10 @@ def rule_of(job: Job) -> Rule:
 
 def _both(text: TextName) -> tuple[Job, ...]:
     return tuple(job(text, rule, seed) for seed in SEEDS for rule in (SHORT, TODAY))
+
+
+def _three_quarters(text: TextName) -> tuple[Job, ...]:
+    return tuple(job(text, rule, seed) for seed in SEEDS for rule in (THREE_QUARTERS, TODAY))
 
 
 BLOCKS = (
@@ -113,6 +117,18 @@ BLOCKS = (
         "fade 3/4 ahead of today's rule by 0.01 to 0.03; all kept with gains of 1.5 and 2 within "
         "0.015 of it, to either side",
         tuple(job("library", rule) for rule in BETWEEN),
+    ),
+    Block(
+        "three quarters, library",
+        "written when seed 0 was known (1.931 for 1.973): fade 3/4, gain 2 ahead of today's rule "
+        "by 0.025 to 0.05",
+        _three_quarters("library"),
+    ),
+    Block(
+        "three quarters, manual",
+        "written when seed 0 was known (1.979 for 1.984): fade 3/4, gain 2 within 0.005 of today's "
+        "rule or ahead of it by up to 0.015",
+        _three_quarters("manual"),
     ),
     Block(
         "rate",
