@@ -10,6 +10,7 @@ LINKS = ("node/links/", "node/transports/")
 
 ROOMS: dict[str, tuple[str, ...]] = {
     "tests/benchmarks/accelerator/": ("node/demo/", "node/model/", "node/system/device.py"),
+    "tests/benchmarks/attack/": ("lockstep/audit/", "protocol/audit/", "node/demo/"),
     "tests/benchmarks/gossip/": ("node/gossip_adam/", "node/links/", "protocol/mixing/"),
     "tests/benchmarks/test_chaos.py": ("coordinator/service/", "node/control/", "node/gossip/"),
     "tests/benchmarks/wan/": ("lockstep/wan/", "node/links/", "node/gossip/"),

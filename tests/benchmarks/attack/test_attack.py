@@ -265,6 +265,7 @@ def test_authors_that_leave_are_gone_after_two_rounds(fixture: Fixture, trial: B
     assert found._hostile(LEAVING_ROUNDS, shares, RATE, []) == {}
 
 
+@pytest.mark.slow
 def test_a_case_ends_with_its_loss_and_the_bounds_tell(corpus: Corpus, trial: Begin) -> None:
     ends = {}
     for each in (
@@ -280,6 +281,7 @@ def test_a_case_ends_with_its_loss_and_the_bounds_tell(corpus: Corpus, trial: Be
     assert None not in ends.values()
 
 
+@pytest.mark.slow
 def test_honest_authors_that_come_back_with_an_old_residual_are_far_from_turned_signs(
     corpus: Corpus, trial: Begin
 ) -> None:

@@ -5,6 +5,8 @@ every start of every node.
 import subprocess
 import sys
 
+import pytest
+
 UNUSED = (
     "accelerate",
     "datasets",
@@ -83,6 +85,7 @@ def test_collections_go_on_after_the_imports() -> None:
     assert output(code) == ["False", "True"]
 
 
+@pytest.mark.slow
 def test_the_compiler_is_whole_after_an_import_that_took_modules_of_its_own() -> None:
     """As some releases of torch and transformers do: its modules must not stay without it."""
     code = (

@@ -33,6 +33,9 @@ from tests.support.waiting import until
 MIB = 1024 * 1024
 SIZES = (1, 65535, MIB, 8 * MIB)
 
+ENDS = (0, 1)
+"""The dialling end of a pipe, and the accepting one."""
+
 BUFFERED_BYTES_MAX = 64 * MIB
 """More than all buffers of a pipe together: flow-control windows, sockets, a daemon in between."""
 
@@ -92,15 +95,25 @@ class Cases:
             yield transport, (await transport.start(accept))[0]
 
     @asynccontextmanager
-    async def pair(self) -> AsyncIterator[tuple[Pipe, Pipe]]:
-        """(dialling end, accepting end) of one pipe between two transports; afterwards no task of
-        theirs is left.
+    async def pairs(self) -> AsyncIterator[Callable[[], Awaitable[tuple[Pipe, Pipe]]]]:
+        """What makes (dialling end, accepting end) of one more pipe between two transports;
+        afterwards no task of theirs is left.
         """
         before, door = asyncio.all_tasks(), Door()
         async with self.started(door) as (_, address), self.started(Door()) as (dialler, _):
-            pipe = await dialler.dial(address)
-            yield pipe, await door.pipes.get()
+
+            async def another() -> tuple[Pipe, Pipe]:
+                pipe = await dialler.dial(address)
+                return pipe, await door.pipes.get()
+
+            yield another
         await until(lambda: asyncio.all_tasks() <= before)
+
+    @asynccontextmanager
+    async def pair(self) -> AsyncIterator[tuple[Pipe, Pipe]]:
+        """(dialling end, accepting end) of one pipe."""
+        async with self.pairs() as another:
+            yield await another()
 
 
 class TransportConformance(Cases):
@@ -108,14 +121,13 @@ class TransportConformance(Cases):
 
     # ---- bytes
 
-    @pytest.mark.parametrize("size", SIZES)
-    async def test_bytes_arrive_in_order_both_ways(self, size: int) -> None:
-        data = pattern(size)
+    async def test_bytes_arrive_in_order_both_ways(self) -> None:
         async with self.pair() as (left, right):
-            _, received = await asyncio.gather(send(left, data), receive(right, size))
-            assert received == data
-            _, received = await asyncio.gather(send(right, data), receive(left, size))
-            assert received == data
+            for size in SIZES:
+                data = pattern(size)
+                for one, other in ((left, right), (right, left)):
+                    _, received = await asyncio.gather(send(one, data), receive(other, size))
+                    assert received == data, size
 
     async def test_both_directions_carry_at_once(self) -> None:
         there, back = pattern(8 * MIB), pattern(8 * MIB, seed=1)
@@ -144,17 +156,19 @@ class TransportConformance(Cases):
                 await pipe.write(b"x")
                 assert await other.read() == b"x"
 
-    @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-    async def test_a_buffer_may_be_used_again_after_its_write(self, kind: type) -> None:
+    async def test_a_buffer_may_be_used_again_after_its_write(self) -> None:
         data = pattern(4 * PIPE_BYTES_MAX)
+        kinds: list[Callable[[bytearray], bytes | bytearray | memoryview]]
+        kinds = [bytes, lambda buffer: buffer, memoryview]
         async with self.pair() as (left, right):
-            reading = asyncio.create_task(receive(right, len(data)))
-            buffer = bytearray(PIPE_BYTES_MAX)
-            for start in range(0, len(data), len(buffer)):
-                buffer[:] = data[start : start + len(buffer)]
-                await left.write(buffer if kind is bytearray else kind(buffer))
-                buffer[:] = bytes(len(buffer))
-            assert await reading == data
+            for written in kinds:
+                reading = asyncio.create_task(receive(right, len(data)))
+                buffer = bytearray(PIPE_BYTES_MAX)
+                for start in range(0, len(data), len(buffer)):
+                    buffer[:] = data[start : start + len(buffer)]
+                    await left.write(written(buffer))
+                    buffer[:] = bytes(len(buffer))
+                assert await reading == data
 
     async def test_a_reader_that_stops_makes_the_writer_wait_and_nothing_is_lost(self) -> None:
         data = pattern(MIB)
@@ -191,50 +205,52 @@ class TransportConformance(Cases):
 
     # ---- the end of a pipe
 
-    @pytest.mark.parametrize("closer", [0, 1], ids=["dialler", "acceptor"])
-    async def test_a_close_is_seen_by_the_other_end(self, closer: int) -> None:
-        async with self.pair() as pipes:
-            closing, other = pipes[closer], pipes[1 - closer]
-            await closing.write(b"last")
-            assert await receive(other, 4) == b"last"
-            reading = asyncio.create_task(other.read())
-            await closing.close()
-            assert await soon(reading) == b""
-            await ended_by_writing(other)
+    async def test_a_close_is_seen_by_the_other_end(self) -> None:
+        async with self.pairs() as another:
+            for closer in ENDS:
+                pipes = await another()
+                closing, other = pipes[closer], pipes[1 - closer]
+                await closing.write(b"last")
+                assert await receive(other, 4) == b"last"
+                reading = asyncio.create_task(other.read())
+                await closing.close()
+                assert await soon(reading) == b""
+                await ended_by_writing(other)
 
-    @pytest.mark.parametrize("closer", [0, 1], ids=["dialler", "acceptor"])
-    async def test_a_close_frees_a_writer_at_the_other_end(self, closer: int) -> None:
-        async with self.pair() as pipes:
-            writing = asyncio.create_task(fill(pipes[1 - closer]))
-            await pipes[closer].read()
-            await pipes[closer].close()
-            with pytest.raises(UnavailableError):
-                await soon(writing)
-
-    @pytest.mark.parametrize("closer", [0, 1], ids=["dialler", "acceptor"])
-    async def test_a_close_ends_the_read_and_the_write_that_wait(self, closer: int) -> None:
-        async with self.pair() as pipes:
-            pipe = pipes[closer]
-            reading = asyncio.create_task(pipe.read())
-            writing = asyncio.create_task(fill(pipe))
-            await pipes[1 - closer].read()
-            await pipe.close()
-            for waiting in (reading, writing):
-                with pytest.raises(UnavailableError):
-                    await soon(waiting)
-
-    @pytest.mark.parametrize("closer", [0, 1], ids=["dialler", "acceptor"])
-    async def test_a_closed_pipe_neither_reads_nor_writes_and_closes_again(
-        self, closer: int
-    ) -> None:
-        async with self.pair() as pipes:
-            await pipes[1 - closer].write(b"too late")
-            await asyncio.gather(pipes[closer].close(), pipes[closer].close())
-            await pipes[closer].close()
-            with pytest.raises(UnavailableError):
-                await pipes[closer].write(b"x")
-            with pytest.raises(UnavailableError):
+    async def test_a_close_frees_a_writer_at_the_other_end(self) -> None:
+        async with self.pairs() as another:
+            for closer in ENDS:
+                pipes = await another()
+                writing = asyncio.create_task(fill(pipes[1 - closer]))
                 await pipes[closer].read()
+                await pipes[closer].close()
+                with pytest.raises(UnavailableError):
+                    await soon(writing)
+
+    async def test_a_close_ends_the_read_and_the_write_that_wait(self) -> None:
+        async with self.pairs() as another:
+            for closer in ENDS:
+                pipes = await another()
+                pipe = pipes[closer]
+                reading = asyncio.create_task(pipe.read())
+                writing = asyncio.create_task(fill(pipe))
+                await pipes[1 - closer].read()
+                await pipe.close()
+                for waiting in (reading, writing):
+                    with pytest.raises(UnavailableError):
+                        await soon(waiting)
+
+    async def test_a_closed_pipe_neither_reads_nor_writes_and_closes_again(self) -> None:
+        async with self.pairs() as another:
+            for closer in ENDS:
+                pipes = await another()
+                await pipes[1 - closer].write(b"too late")
+                await asyncio.gather(pipes[closer].close(), pipes[closer].close())
+                await pipes[closer].close()
+                with pytest.raises(UnavailableError):
+                    await pipes[closer].write(b"x")
+                with pytest.raises(UnavailableError):
+                    await pipes[closer].read()
 
     async def test_an_accept_that_returns_closes_its_pipe(self) -> None:
         async def greet(pipe: Pipe) -> None:
