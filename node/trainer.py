@@ -365,7 +365,6 @@ class Trainer:
         ready = wire.Ready(
             round=self._context.decisions.head_round,
             state_digest=replica.digest,
-            has_momentum=replica.has_momentum,
             resyncs=self._agenda.resyncs_obeyed,
             voids=self._context.decisions.place.void_count,
         )

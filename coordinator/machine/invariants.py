@@ -124,8 +124,6 @@ def _members(members: MembershipState, spec: MembershipSpec, head_round: int) ->
     for peer, member in roster.items():
         _equal("a member's id", member.peer, peer)
         _require(0 <= member.strikes <= spec.strikes_to_mute, f"{peer}: {member.strikes} strikes")
-        warmup_left = member.warmup_left
-        _require(0 <= warmup_left <= spec.warmup_rounds, f"{peer}: {warmup_left} left")
         _require(member.round <= head_round, f"{peer}: round {member.round} is ahead of the log")
 
 

@@ -61,7 +61,7 @@ class Poisoner:
         if member and member.state != "ready" and (digest := self._state_digest) is not None:
             round = rounds.state.head_round
             voids = rounds.state.voids.expected(round)
-            self._tell(Ready(self._author, round, digest, True, voids=voids))
+            self._tell(Ready(self._author, round, digest, voids=voids))
         for undecided in rounds.state.undecided:
             asked = undecided.assignments.get(self._author)
             if asked and not asked.muted and self._author not in undecided.announced:

@@ -93,7 +93,6 @@ def spec_of(chance: random.Random, nodes: int, local_samples: int, *, local_step
                 "lease_ms": chance.choice([3000, 6000]),
                 "heartbeat_ms": 500,
                 "strikes_to_mute": chance.randint(1, 4),
-                "warmup_rounds": chance.randint(0, 2),
                 "neighbours": chance.choice([2, 4]),
             },
             "retention": {

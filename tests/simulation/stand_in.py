@@ -162,7 +162,6 @@ class Replica:
         self._auditor.lose(self.trained_here)
         self.momentum: set[int] = set()
         self.trained_here = set()
-        self.has_momentum = False
         self.void_count = 0
         self.faulty = False
         self.digest = self._digest()
@@ -187,7 +186,6 @@ class Replica:
                 raise Violation(f"{self.peer} trains position {position} a second time")
         self.momentum.update(self.trainee.done)
         self.trained_here.update(self.trainee.done)
-        self.has_momentum = True
 
     def extract(self, round: int, *, mean: bool = False) -> Any:
         """The lowest positions of each chunk leave the momentum. The type is not the product's: the
@@ -235,7 +233,7 @@ class Replica:
     def forget_momentum(self) -> None:
         """Begin again without momentum: its positions are lost."""
         self._auditor.lose(self.momentum)
-        self.momentum, self.has_momentum = set(), False
+        self.momentum = set()
 
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make the commit's step; judged by the auditor."""
@@ -299,7 +297,7 @@ class Replica:
             for item in position.pending
         ]
         where = (position.next_round, position.head, position.head_round)
-        fields = (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty)
+        fields = (self._raw.tobytes(), sorted(self.momentum), self.faulty)
         if self._is_adopted and position.void_count in self._auditor.passed_by(self.digest):
             # it is the checkpoint of a restart, and stands behind the commit before that
             self.void_count, self._stands_at = position.void_count, position.head_round
@@ -321,11 +319,7 @@ class Replica:
             return None
         saved = saved_state(path.read_bytes())
         self._raw[:] = np.frombuffer(saved.raw, np.uint8)
-        self.momentum, self.has_momentum, self.faulty = (
-            set(saved.momentum),
-            saved.has_momentum,
-            saved.faulty,
-        )
+        self.momentum, self.faulty = set(saved.momentum), saved.faulty
         self.digest = self._digest()
         next_round, head, head_round = saved.where
         if saved.void_count in self._auditor.passed_by(self.digest):
@@ -405,7 +399,6 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
 
     raw: bytes
     momentum: list[int]
-    has_momentum: bool
     faulty: bool
     where: tuple[int, bytes, int]
     pending: list[tuple[bytes, list[int] | None, int | None]]

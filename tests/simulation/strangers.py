@@ -90,7 +90,6 @@ def spec_of(overlap: int, trust: str) -> RunSpec:
                 "members_max": 32,
                 "lease_ms": 3000,
                 "heartbeat_ms": 500,
-                "warmup_rounds": 0,
                 "neighbours": 4,
             },
             "retention": {"snapshot_every": 5},

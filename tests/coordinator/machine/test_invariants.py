@@ -48,7 +48,6 @@ BROKEN: list[tuple[Callable[[RunState], object], str]] = [
     (lambda state: state.members.lapsed_ms.update({A: 1}), "members that have lapsed"),
     (lambda state: setattr(state.members.roster[A], "peer", B), "a member's id"),
     (lambda state: setattr(state.members.roster[A], "strikes", 9), "9 strikes"),
-    (lambda state: setattr(state.members.roster[A], "warmup_left", 9), "9 left"),
     (lambda state: setattr(state.members.roster[A], "round", 1), "round 1 is ahead of the log"),
     (lambda state: state.members.roster.pop(A), "named: .* are not among members and auditors"),
     (lambda state: state.members.roster.pop(B), "silent: .* are not among the members"),

@@ -42,7 +42,7 @@ def restarted(driver: Driver, *, forced: bool = False) -> list[Effect]:
 
 
 def ready(driver: Driver, peer: PeerId, round: int, digest: int, voids: int) -> list[Effect]:
-    return driver.tell(Ready(peer, round, digest, True, voids=voids))
+    return driver.tell(Ready(peer, round, digest, voids=voids))
 
 
 def test_the_restart_is_the_newest_entry_of_the_chain_and_the_next_commit_names_it() -> None:

@@ -140,7 +140,8 @@ def test_one_below_the_quorum_skips_with_the_numbers() -> None:
 def test_a_muted_contributor_does_not_fill_the_quorum() -> None:
     driver = Driver(A, B)
     driver.exchange(0, A, B)
-    driver.join(C, momentum=False)
+    driver.join(C)
+    driver.mute(C)
     driver.exchange(1, A, B)
     opened = driver.opened[-1]
     assert [assignment.muted for assignment in opened.assignments] == [False, False, True]

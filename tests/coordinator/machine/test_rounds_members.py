@@ -77,7 +77,7 @@ def test_an_author_that_came_back_holds_its_payload_again() -> None:
 def test_a_renewal_never_revives() -> None:
     driver = Driver(A, B)
     driver.leave(B)
-    for event in (Heartbeat(B), Ready(B, -1, state_digest(-1), True)):
+    for event in (Heartbeat(B), Ready(B, -1, state_digest(-1))):
         assert driver.tell(event) == []
         assert driver.machine.members.get(B) is None
     driver.apply(B, 0)
@@ -91,7 +91,7 @@ def test_ready_from_a_former_member_is_no_vote_and_gets_no_round() -> None:
     driver.exchange(0, A, B)
     driver.apply(A, 0)
     driver.tell(Lapsed(B))
-    assert driver.tell(Ready(B, 0, 666, True)) == []
+    assert driver.tell(Ready(B, 0, 666)) == []
     assert driver.machine.state.verdicts.tally.by_round[0].by_peer.keys() == {A}
 
 
@@ -107,9 +107,7 @@ def test_every_sign_of_life_renews_the_lease() -> None:
 def test_a_node_ahead_of_the_log_is_told_to_resync_and_is_not_ready() -> None:
     driver = Driver(A, B)
     driver.hello(C)
-    assert driver.tell(Ready(C, 5, 1, True)) == [
-        AskResync(C, -1, "round 5 is ahead of the log's -1", 1)
-    ]
+    assert driver.tell(Ready(C, 5, 1)) == [AskResync(C, -1, "round 5 is ahead of the log's -1", 1)]
     assert driver.member(C).state == "catching up"
 
 

@@ -381,7 +381,7 @@ def test_a_member_that_lapses_in_its_replay_is_not_waited_for() -> None:
 
 def test_a_ready_from_before_the_resync_is_no_report() -> None:
     driver = level()
-    effects = driver.tell(Ready(A, 0, state_digest(0), True, 0))
+    effects = driver.tell(Ready(A, 0, state_digest(0), 0))
     assert asked(effects) == [A]
     assert driver.machine.state.verdicts.tally.by_round[0].before.keys() == {A, B}
     assert driver.member(A).state == "catching up"
