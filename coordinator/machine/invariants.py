@@ -103,8 +103,8 @@ def _rounds(state: RunState, spec: RunSpec) -> None:
 def _samples(state: RunState) -> None:
     totals, order = state.totals, state.order
     unused = sum(share.count for share in order.returned)
-    leased = sum(undecided.unannounced() for undecided in state.undecided)
-    found = totals.samples_trained + totals.samples_lost + unused + leased
+    leased = sum(undecided.leased() for undecided in state.undecided)
+    found = totals.samples_counted + totals.samples_lost + unused + leased
     _equal("samples trained, lost, returned and leased", found, order.next_position)
 
 

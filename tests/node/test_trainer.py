@@ -356,7 +356,7 @@ async def test_a_skipped_round_gives_the_momentum_back_bit_for_bit(
         for each in (stage, untouched):
             each.skip(0)
         await asyncio.gather(ended(stage, task), ended(untouched, other))
-    assert stage.status.rounds_reclaimed == 1
+    assert stage.status.rounds_left_out == 1
     assert torch.equal(stage.replica.engine.momentum, untouched.replica.engine.momentum)
     assert stage.replica.digest == Stage(corpus, overlap).replica.digest
 
@@ -374,7 +374,7 @@ async def test_a_payload_that_the_commit_leaves_out_is_reclaimed(corpus: Path) -
             1, [first.digest]
         )  # an older payload in its place: ignored by all, and ours is left out
         await ended(stage, task)
-    assert (stage.status.rounds_counted, stage.status.rounds_reclaimed) == (1, 1)
+    assert (stage.status.rounds_counted, stage.status.rounds_left_out) == (1, 1)
 
 
 async def test_a_round_that_a_killed_process_had_trained_is_counted_as_trained_too(
@@ -701,7 +701,7 @@ async def test_a_run_that_goes_on_from_a_checkpoint_replaces_the_state_and_keeps
     ready = stage.client.of_kind("ready")[-1]
     assert (ready.round, ready.voids, ready.resyncs) == (0, 1, 0)
     assert ready.state_digest == genesis != counted
-    assert stage.status.rounds_reclaimed == 1, "the round that was skipped"
+    assert stage.status.rounds_left_out == 1, "the round that was skipped"
     assert stage.trainer.position.head == entry_digest(restart)
     assert stage.trainer.position.next_round == 2
     assert stage.status.resyncs == 0

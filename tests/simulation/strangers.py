@@ -137,6 +137,7 @@ class Strangers:
             journal.commit_before,
             lambda round, digest: (round, digest) in self.coordinator.referee.voids,
             lambda: journal.opened_until,
+            lambda round: journal.signed[round].trained,
             lambda: self.coordinator.referee.chain,
         )
         place = Place(
@@ -164,7 +165,7 @@ class Strangers:
         referee = StrictReferee(self.coordinator.rounds)
         referee.may_lapse = cast.operated
         referee.honest = frozenset(node.peer for node in self.nodes)
-        referee.restarted = lambda: self.auditor.lose(referee.trained)
+        referee.restarted = lambda: self.auditor.lose(self.auditor.gradients)
         self.coordinator.referee = journal.referee = referee
 
     def _failed(self, who: str, error: Exception) -> None:

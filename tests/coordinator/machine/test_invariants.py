@@ -36,7 +36,7 @@ BROKEN: list[tuple[Callable[[RunState], object], str]] = [
     (lambda state: setattr(state, "head_round", -1), "a first commit: expected False, got True"),
     (lambda state: setattr(state.end, "finished", True), "finished: expected False, got True"),
     (lambda state: setattr(state.end, "concluded", True), "concluded before it is finished"),
-    (lambda state: setattr(state.totals, "samples_lost", 0), "samples trained, lost, returned"),
+    (lambda state: setattr(state.totals, "samples_lost", 1), "samples trained, lost, returned"),
     (
         lambda state: state.order.returned.insert(0, Share(0, state.order.returned[0].first)),
         "returned shares touch",

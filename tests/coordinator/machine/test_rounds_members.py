@@ -48,10 +48,10 @@ def test_a_member_that_lapsed_and_came_back_takes_part_from_the_next_round() -> 
     assert of_kind(OpenRound, driver.join(C)) == []
     assert (
         driver.announce(C, 0) == []
-    )  # what it trained is lost already; its honest announcement is no offence
+    )  # what it trains is leased again; its honest announcement is no offence
     driver.exchange(0, A, B)
     assert driver.authors() == [A, B]
-    assert driver.machine.state.totals.samples_lost == 8
+    assert driver.machine.state.totals.samples_left_out == 8
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, B, C]
 
 
@@ -120,7 +120,7 @@ def test_a_round_does_not_wait_for_a_member_whose_session_was_lost() -> None:
     assert driver.commits == []
     driver.part(C)
     assert driver.authors() == [A, B]
-    assert (driver.machine.state.totals.samples_lost, driver.member(C).strikes) == (8, 0)
+    assert (driver.machine.state.totals.samples_left_out, driver.member(C).strikes) == (8, 0)
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, B]
 
 

@@ -583,7 +583,7 @@ async def test_a_kill_between_announce_and_commit_changes_no_bit(
             each.skip(2)
             await ended(each, each_task)
     assert state(twin) == state(again)
-    assert again.status.rounds_reclaimed == (1 if fate == "committed" else 2)
+    assert again.status.rounds_left_out == (1 if fate == "committed" else 2)
 
 
 async def test_a_round_announced_before_the_kill_is_announced_again_and_not_trained_twice(
