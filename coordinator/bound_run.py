@@ -10,7 +10,7 @@ from protocol.codec.decoding import UNREADABLE
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.runfile import RunSpec, parse_run_json
 
-FORMAT = "12"
+FORMAT = "14"
 """Version of the tables, of the events' names and fields, and of the snapshots."""
 
 CHANGES_SHOWN = 3

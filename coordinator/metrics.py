@@ -38,8 +38,11 @@ class RoundsCollector(Collector):
         totals, tally = state.totals, state.verdicts.tally
         yield _counter("rounds_committed", "Rounds that were committed.", totals.committed)
         yield _counter("rounds_skipped", "Rounds that were skipped.", totals.skipped)
-        yield _counter("samples_trained", "Samples trained by nodes.", totals.samples_trained)
-        yield _counter("samples_lost", "Leased samples lost with their node.", totals.samples_lost)
+        yield _counter("samples_trained", "Samples of committed payloads.", totals.samples_trained)
+        text = "Leased samples that no commit counts: most are leased again."
+        yield _counter("samples_left_out", text, totals.samples_left_out)
+        text = "Samples left out that are not leased again."
+        yield _counter("samples_lost", text, totals.samples_lost)
         yield _counter("payload_bytes", "Bytes of committed payloads.", totals.payload_bytes)
         text = "Committed rounds whose digests were compared."
         yield _counter("rounds_checked", text, tally.rounds_checked)

@@ -67,7 +67,11 @@ def status(
         },
         "consensus": state.consensus.document() if rounds.spec.algorithm.mixes else None,
         "traffic": {"payload_bytes": totals.payload_bytes, "payloads": totals.payloads},
-        "data": {"samples_trained": totals.samples_trained, "samples_lost": totals.samples_lost},
+        "data": {
+            "samples_trained": totals.samples_counted,
+            "samples_left_out": totals.samples_left_out,
+            "samples_lost": totals.samples_lost,
+        },
     }
 
 

@@ -55,7 +55,7 @@ class NodeStatus:
     state_digest: int | None = None
     rounds_trained: int = 0
     rounds_counted: int = 0
-    rounds_reclaimed: int = 0
+    rounds_left_out: int = 0
     samples: int = 0
     samples_late: int = 0
     """Samples that were trained before the round in front of theirs was applied."""
@@ -99,7 +99,7 @@ class NodeStatus:
             "rounds": {
                 "trained": self.rounds_trained,
                 "counted": self.rounds_counted,
-                "reclaimed": self.rounds_reclaimed,
+                "left_out": self.rounds_left_out,
             },
             "samples": self.samples,
             "samples_late": self.samples_late,
@@ -134,9 +134,8 @@ class _StatusCollector(Collector):
         yield _counter(
             "rounds_counted", "Rounds whose commit holds this node's payload.", now.rounds_counted
         )
-        yield _counter(
-            "rounds_reclaimed", "Payloads taken back into the momentum.", now.rounds_reclaimed
-        )
+        text = "Rounds whose decision left this node's payload out."
+        yield _counter("rounds_left_out", text, now.rounds_left_out)
         yield _counter("samples_trained", "Samples trained.", now.samples)
         yield _counter(
             "samples_late",

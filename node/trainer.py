@@ -284,7 +284,7 @@ class Trainer:
                 context.status.standing.counted(round)
             else:
                 context.replica.engine.reclaim(pending.extraction)
-                context.status.rounds_reclaimed += 1
+                context.status.rounds_left_out += 1
                 context.status.standing.left_out(round)
         context.swarm.settle(round, kept)
         context.catch_up.follow(context.decisions.next_round, context.decisions.decided_round)
@@ -365,7 +365,6 @@ class Trainer:
         ready = wire.Ready(
             round=self._context.decisions.head_round,
             state_digest=replica.digest,
-            has_momentum=replica.has_momentum,
             resyncs=self._agenda.resyncs_obeyed,
             voids=self._context.decisions.place.void_count,
         )

@@ -235,9 +235,6 @@ class MembershipSpec(Section):
     """Late rounds, less punctual ones, after which a node's payloads no longer count until it is
     punctual."""
 
-    warmup_rounds: int = Field(default=2, ge=0, le=10_000)
-    """Rounds in which a node that joins without momentum trains but is not counted."""
-
     neighbours: int = Field(default=8, ge=1, le=64)
     """Peers to which a node offers the payloads that it holds, chosen anew each round."""
 

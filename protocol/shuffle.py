@@ -155,8 +155,8 @@ class DataOrder:
     """First position that was never leased."""
 
     returned: list[Share] = field(default_factory=list)
-    """Positions that came back unused: sorted, not empty, not touching each other. They are leased
-    again before new ones, which keeps the list short."""
+    """Positions that came back, not used or left out: sorted, not empty, not touching each other.
+    They are leased again before new ones, which keeps the list short."""
 
     def lease(self, count: int) -> tuple[Share, ...]:
         """Take the `count` lowest positions that are not out: several shares if some were

@@ -168,18 +168,16 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ..., instance: _Optional[int] = ..., cannot_train: _Optional[str] = ..., only_asks: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("round", "state_digest", "has_momentum", "resyncs", "voids")
+    __slots__ = ("round", "state_digest", "resyncs", "voids")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    HAS_MOMENTUM_FIELD_NUMBER: _ClassVar[int]
     RESYNCS_FIELD_NUMBER: _ClassVar[int]
     VOIDS_FIELD_NUMBER: _ClassVar[int]
     round: int
     state_digest: int
-    has_momentum: bool
     resyncs: int
     voids: int
-    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., has_momentum: _Optional[bool] = ..., resyncs: _Optional[int] = ..., voids: _Optional[int] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., resyncs: _Optional[int] = ..., voids: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("sent_ms",)

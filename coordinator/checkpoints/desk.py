@@ -110,7 +110,7 @@ class CheckpointDesk:
         asked = wire.CheckpointAsked(
             round=ask.round,
             step=ask.step,
-            samples=state.totals.samples_trained,
+            samples=state.totals.samples_counted,
             contributors=[
                 wire.Contributor(peer_id=peer, name=names.get(peer, ""), samples=samples)
                 for peer, samples in contributions.most[:CONTRIBUTORS_MAX]

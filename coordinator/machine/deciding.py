@@ -1,13 +1,13 @@
 """Decides a round that has closed: it is committed, or it is skipped.
 
     closed --enough members that decide contribute--> committed: the next entry of the chain
-      '------else-----------------------------------> skipped: authors reclaim their payloads
+      '------else-----------------------------------> skipped: no payload counts
 
 A commit carries the learning rate of the step that it makes. The opening of the round could not
 know it when an earlier round was skipped afterwards.
 """
 
-from coordinator.machine import closing
+from coordinator.machine import closing, samples
 from coordinator.machine.events import Announced, CommitRound, SkipRound
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.mixing import edges
@@ -35,12 +35,13 @@ def decide(
     """
     rounds = spec.rounds
     state.decided_round = undecided.round
-    state.totals.samples_lost += undecided.unannounced()
     needs = closing.needs(undecided, members, now_ms)
     state.pace = next_pace(state.pace, needs, rounds, hides=rounds.hides)
     closing.close(state, undecided, members)
     counted = closing.contributors(undecided, members)
-    if closing.reaches_quorum(counted, members, spec):
+    enough = closing.reaches_quorum(counted, members, spec)
+    samples.settle(undecided, counted if enough else (), state, mixes=spec.algorithm.mixes)
+    if enough:
         return _commit(undecided, counted, state, members, spec, run_id=run_id)
     state.totals.skipped += 1
     state.reason = (
@@ -66,7 +67,8 @@ def _commit(
     state.head, state.head_round = commit_digest(commit), undecided.round
     loss = closing.count(state, undecided, counted, members)
     holders = tuple(undecided.receipts.told_holders(entry.digest) for entry in entries)
+    trained = undecided.trained(entries)
     if mix is None:  # else states differ, and nobody needs all payloads
         state.verdicts.open(undecided.round, members, frozenset(p.peer for p in counted))
-        state.voids.commit(commit, holders, voiding.voters(members))
-    return CommitRound(commit, holders, loss, undecided.trained(entries))
+        state.voids.commit(commit, holders, trained, voiding.voters(members))
+    return CommitRound(commit, holders, loss, trained)

@@ -55,7 +55,6 @@ class Ready:
     peer: PeerId
     round: int
     state_digest: int
-    has_momentum: bool
     resyncs: int = 0
     """Number of the last `AskResync` that the node has obeyed; 0 for none."""
     voids: int = 0

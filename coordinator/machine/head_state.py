@@ -14,6 +14,7 @@ what was reported before is history. A member that shows the head's state first 
 the restart is not made; only the operator's force overrules that.
 """
 
+from coordinator.machine import samples
 from coordinator.machine.events import (
     Applied,
     Audited,
@@ -30,6 +31,7 @@ from protocol.border.text import one_line
 from protocol.clock import length_text
 from protocol.codec.chain import Restart, entry_digest
 from protocol.ids import PeerId, RunId
+from protocol.runfile import RunSpec
 
 NAMED_MAX = 3
 """Nodes that are named to be brought back."""
@@ -78,7 +80,12 @@ def refusal(state: RunState, asked: RestartAsked) -> str:
 
 
 def restart(
-    asked: RestartAsked, state: RunState, members: Membership, run_id: RunId, now_ms: int
+    asked: RestartAsked,
+    state: RunState,
+    members: Membership,
+    spec: RunSpec,
+    run_id: RunId,
+    now_ms: int,
 ) -> list[Effect]:
     """Let the run go on from a checkpoint; nothing when a member showed the head's state first."""
     lost = held_by_nobody(state, members, members.lease_ms, now_ms)
@@ -87,7 +94,7 @@ def restart(
     effects: list[Effect] = []
     for undecided in state.undecided:
         state.decided_round = undecided.round
-        state.totals.samples_lost += undecided.unannounced()
+        samples.settle(undecided, (), state, mixes=spec.algorithm.mixes)
         state.totals.skipped += 1
         effects.append(SkipRound(undecided.round, RESTARTS))
     state.undecided.clear()

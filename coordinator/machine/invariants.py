@@ -103,8 +103,8 @@ def _rounds(state: RunState, spec: RunSpec) -> None:
 def _samples(state: RunState) -> None:
     totals, order = state.totals, state.order
     unused = sum(share.count for share in order.returned)
-    leased = sum(undecided.unannounced() for undecided in state.undecided)
-    found = totals.samples_trained + totals.samples_lost + unused + leased
+    leased = sum(undecided.leased() for undecided in state.undecided)
+    found = totals.samples_counted + totals.samples_lost + unused + leased
     _equal("samples trained, lost, returned and leased", found, order.next_position)
 
 
@@ -124,8 +124,6 @@ def _members(members: MembershipState, spec: MembershipSpec, head_round: int) ->
     for peer, member in roster.items():
         _equal("a member's id", member.peer, peer)
         _require(0 <= member.strikes <= spec.strikes_to_mute, f"{peer}: {member.strikes} strikes")
-        warmup_left = member.warmup_left
-        _require(0 <= warmup_left <= spec.warmup_rounds, f"{peer}: {warmup_left} left")
         _require(member.round <= head_round, f"{peer}: round {member.round} is ahead of the log")
 
 

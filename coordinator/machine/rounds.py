@@ -14,7 +14,7 @@ Rules
 - A payload counts when a member that was asked to work announced it by `publish_by` and
   `copies_min` other members hold it; in a public run most of its drawn witnesses
   (`coordinator.machine.members.standing`). With fewer such payloads than the quorum the round is
-  skipped, and authors reclaim theirs.
+  skipped.
 - A round closes early when every member that is waited for has announced and all payloads that are
   waited for have their copies (`coordinator.machine.closing`). A payload that died with its
   author's process, before any other member held it, is not waited for.
@@ -25,8 +25,8 @@ Rules
   round goes on to its end.
 - A committed payload that nobody has becomes void (`coordinator.machine.payloads.voids`).
 - Where nodes mix parameters, `coordinator.machine.mixing` says what is waited for and committed.
-- Leased samples: announced ones are trained (in the update or in the author's momentum), unused
-  ones return to the data order; those of a member that goes away or is late are lost and recorded.
+- A leased sample is trained by a payload that counts, or returns to the data order
+  (`coordinator.machine.samples`).
 - A finished run is concluded, and its nodes let go, when all of them hold its last commit: until
   then they serve each other. It waits at most two leases for nodes that are behind or that lapsed
   within the two leases before.
@@ -37,7 +37,7 @@ Rules
 from collections import deque
 from typing import NoReturn, assert_never
 
-from coordinator.machine import closing, deciding, ending, head_state, opening
+from coordinator.machine import closing, deciding, ending, head_state, opening, samples
 from coordinator.machine.checkpoints import publishing
 from coordinator.machine.digests import auditing
 from coordinator.machine.evaluation import measuring
@@ -81,6 +81,7 @@ from coordinator.machine.undecided_round import (
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import RunSpec
+from protocol.shuffle import Share
 
 HISTORY_EVENTS = 8
 """Newest events that the error of an impossible transition names."""
@@ -194,7 +195,8 @@ class Rounds:
             case VoidDue():
                 return voiding.take_out(event, self.state, self.members, self.run_id)
             case RestartAsked():
-                return head_state.restart(event, self.state, self.members, self.run_id, now_ms)
+                machine = self.state, self.members, self.spec
+                return head_state.restart(event, *machine, self.run_id, now_ms)
             case Concluded():
                 if not self.state.end.finished:
                     self._impossible("a finished run", str(event))
@@ -247,7 +249,6 @@ class Rounds:
         edges.note(undecided, event.peer, now_ms)
         for share in unused_part(assignment.shares, event.samples):
             self.state.order.give_back(share)
-        self.state.totals.samples_trained += event.samples
         self.members.note_punctual(event.peer)
         if not self.members.public:
             member.work.book(event.samples, event.compute_ms)
@@ -293,25 +294,26 @@ class Rounds:
 
     def _enforce(self, verdicts: list[Effect], now_ms: int) -> list[Effect]:
         """The verdicts on members, and what follows when they remove members or send them back to
-        the log: their unfinished samples are lost, and no round waits for them.
+        the log: their unfinished samples go back, and no round waits for them.
         """
         effects = verdicts
         for verdict in verdicts:
             if isinstance(verdict, Evict):
                 effects = effects + self._forget(verdict.peer, now_ms)
             elif isinstance(verdict, AskResync):
-                self.state.totals.samples_lost += sum(
-                    undecided.withdraw(verdict.peer) for undecided in self.state.undecided
-                )
+                for undecided in self.state.undecided:
+                    self._leave_out(undecided.withdraw(verdict.peer))
         return effects
 
     def _forget(self, peer: PeerId, now_ms: int) -> list[Effect]:
-        """Drop a member that went: it holds nothing, and its unannounced samples are lost."""
-        self.state.totals.samples_lost += sum(
-            undecided.forget(peer) for undecided in self.state.undecided
-        )
+        """Drop a member that went: it holds nothing, and its unannounced samples go back."""
+        for undecided in self.state.undecided:
+            self._leave_out(undecided.forget(peer))
         self.state.voids.forget(peer)
         return self._enforce(self.state.verdicts.forget(peer, self.members, now_ms), now_ms)
+
+    def _leave_out(self, shares: tuple[Share, ...]) -> None:
+        samples.leave_out(shares, self.state, mixes=self.spec.algorithm.mixes)
 
     def _instant_reached(self, event: InstantReached) -> list[Effect]:
         if event.round >= self.state.next_round:

@@ -33,11 +33,22 @@ class RunTotals:
     """Committed rounds, which are the steps of the run."""
     skipped: int = 0
     samples_trained: int = 0
+    """Samples of committed payloads."""
+    samples_void: int = 0
+    """Samples among these whose payload became void."""
+    samples_left_out: int = 0
+    """Leased samples that no commit counts, of payloads that were late or left out and of members
+    that went; those that are leased again count again."""
     samples_lost: int = 0
-    """Samples that were leased to a member that went away or was late."""
+    """Samples among these that did not go back to the data order."""
     payloads: int = 0
     """Committed payloads."""
     payload_bytes: int = 0
+
+    @property
+    def samples_counted(self) -> int:
+        """Samples of the payloads from which the parameters are made."""
+        return self.samples_trained - self.samples_void
 
 
 @dataclass(slots=True)

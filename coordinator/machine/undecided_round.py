@@ -203,25 +203,24 @@ class UndecidedRound:
 
     # ---- coming and going
 
-    def unannounced(self) -> int:
-        """Samples that were leased for this round to members that have not announced."""
-        return sum(share.count for peer in self.silent for share in self.assignments[peer].shares)
+    def leased(self) -> int:
+        """Samples that are out with members: what was announced, or all where nothing was."""
+        silent = (share.count for peer in self.silent for share in self.assignments[peer].shares)
+        return sum(silent) + sum(said.samples for said in self.announced.values())
 
-    def forget(self, peer: PeerId) -> int:
-        """A member went: it holds nothing, and the round does not wait for it. Returns the number
-        of its samples that are lost.
+    def forget(self, peer: PeerId) -> tuple[Share, ...]:
+        """A member went: it holds nothing, and the round does not wait for it. Returns the samples
+        that it has not announced.
         """
         self.receipts.forget(peer)
         return self.withdraw(peer)
 
-    def withdraw(self, peer: PeerId) -> int:
-        """Take the work back from a member that has not announced. Returns the number of its
-        samples that are lost.
-        """
+    def withdraw(self, peer: PeerId) -> tuple[Share, ...]:
+        """Take the work back from a member that has not announced; returns its samples."""
         if peer not in self.silent:
-            return 0
+            return ()
         self.silent.discard(peer)
-        return sum(share.count for share in self.assignments.pop(peer).shares)
+        return self.assignments.pop(peer).shares
 
 
 def check_announcement(event: Announced, assignment: Assignment, payload_bytes_max: int) -> None:

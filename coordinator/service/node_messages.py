@@ -91,9 +91,7 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
         case "ready":
             ready = message.ready
             round = _round(peer, ready.round, -1)
-            return Ready(
-                peer, round, ready.state_digest, ready.has_momentum, ready.resyncs, ready.voids
-            )
+            return Ready(peer, round, ready.state_digest, ready.resyncs, ready.voids)
         case "heartbeat":
             return Heartbeat(peer)
         case "announced":

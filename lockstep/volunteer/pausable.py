@@ -34,7 +34,7 @@ LOOK_S = 5.0
 """Pause between two looks at the limits."""
 
 
-ROUND_COUNTS = ("trained", "counted", "reclaimed")
+ROUND_COUNTS = ("trained", "counted", "left_out")
 """Counts of a status's rounds."""
 
 

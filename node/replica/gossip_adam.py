@@ -120,7 +120,7 @@ class GossipAdamReplica(Replica):
         `GradientError` leaves everything as it was.
         """
         require_finite({name: each.grad for name, each in self.trainee.parameters.items()})
-        self._owes_step = self.has_momentum = True
+        self._owes_step = True
 
     def extract(self, round: int, *, mean: bool = False) -> Any:
         """Make the step, and take the parameters that this node sends. They stay as they are."""
@@ -142,7 +142,11 @@ class GossipAdamReplica(Replica):
         mixing = self._spec.algorithm.mixing
         self.engine = OwnState(self.committed, AdamSettings(accumulate=mixing.accumulate))
         self._rates, self._owes_step = (0.0, 1.0), False
-        self.has_momentum = False
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether this node's own gradients have made a step, or are about to."""
+        return self._owes_step or self.engine.has_stepped
 
     def _step_if_owed(self) -> None:
         if self._owes_step:

@@ -88,7 +88,6 @@ class LocalStepsReplica(Replica):
         """
         self.engine.accumulate(moved_from(self._start, self.trainee.parameters))
         self._is_ahead = self._spec.rounds.overlap > 0
-        self.has_momentum = True
 
     def extract(self, round: int, *, mean: bool = False) -> Extraction:
         samples = self._passes.samples if self._passes else 0
@@ -105,7 +104,6 @@ class LocalStepsReplica(Replica):
         self._rate = 0.0
         self._start = self.committed
         self._is_ahead = False
-        self.has_momentum = False
 
     # ---- downstream of the commit: the same bits everywhere
 

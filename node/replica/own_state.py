@@ -62,6 +62,11 @@ class OwnState:
         size = float(torch.stack(sizes).norm()) if sizes else 0.0
         self.update_size = size if math.isfinite(size) else 0.0
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether the moments have seen a gradient."""
+        return any(each.windows or each.gradients for each in self._moments.values())
+
     def tensors(self) -> dict[str, Tensor]:
         """All moments, to be saved."""
         found: dict[str, Tensor] = {}

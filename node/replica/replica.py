@@ -149,7 +149,6 @@ class Replica:
         """
         gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
         self.engine.accumulate(gradients)
-        self.has_momentum = True
 
     def extract(self, round: int, *, mean: bool = False) -> Extraction:
         """Take the coefficients that this node sends in a round out of the momentum. `mean`: nodes
@@ -187,7 +186,6 @@ class Replica:
     def forget_momentum(self) -> None:
         """Begin again without momentum: what it held is lost."""
         self.engine = Engine(self.layout, self._settings, self.trainee.device)
-        self.has_momentum = False
 
     # ---- downstream of the commit: the same bits everywhere
 
@@ -262,7 +260,6 @@ class Replica:
             "unsaved_rounds": position.unsaved_rounds,
             "voids": described_voids(position),
             "state_digest": f"{self.digest:016x}",
-            "has_momentum": self.has_momentum,
             "local_digest": f"{_digest_of_floats(local):016x}",
             "pending": [described(pending, self.engine) for pending in position.pending],
         }
@@ -312,7 +309,6 @@ class Replica:
                 f"expected momentum with digest {about['local_digest']}, got {found}"
             )
         self._load_local(tensors)
-        self.has_momentum = about["has_momentum"]
         pending = tuple(restored(values, tensors, self.engine) for values in about["pending"])
         head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
         unsaved_rounds, voids = about["unsaved_rounds"], restored_voids(about["voids"])

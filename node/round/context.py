@@ -73,7 +73,6 @@ class TrainableReplica(Protocol):
     """A replica as rounds see it; see `node.replica.replica.Replica`. The methods block."""
 
     digest: int
-    has_momentum: bool
 
     @property
     def trainee(self) -> TrainedModel:

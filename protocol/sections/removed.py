@@ -11,6 +11,7 @@ REMOVED_FIELDS: Final = {
     "algorithm.update": "every parameter moves by the sign of its votes",
     "algorithm.vote_rounds": "a step is made of its own round's votes",
     "algorithm.vote_rounds_from": "a step is made of its own round's votes",
+    "membership.warmup_rounds": "a newcomer's payloads count from its first round on",
     "rounds.overlap_from": "with overlap 1 every round overlaps but those of audit_every",
 }
 """Paths of the fields, each with what holds in their place. Why: docs/results."""

@@ -59,7 +59,7 @@ class Writer:
         for peer in self._peers:
             self._tell(Joined(peer, ("127.0.0.1:1",), "node", "cpu", "lockstep"))
         for peer in self._peers:
-            self._tell(Ready(peer, -1, 0, True))
+            self._tell(Ready(peer, -1, 0))
         for round in range(rounds):
             self._round(round)
             if round % BATCH_ROUNDS == BATCH_ROUNDS - 1:

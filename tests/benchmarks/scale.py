@@ -178,7 +178,7 @@ class Desk:
 
     def join(self) -> None:
         """All members join, a few in each millisecond, and are ready."""
-        ready = wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=999, has_momentum=True))
+        ready = wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=999))
         heartbeat_ms = self.rounds.spec.membership.heartbeat_ms
         for place, peer in enumerate(self.members.links):
             event = Joined(

@@ -110,9 +110,7 @@ class ScriptedNode:
         if ready:
             head = welcome.head_round
             await self.say(
-                wire.NodeMessage(
-                    ready=wire.Ready(round=head, state_digest=state_digest(head), has_momentum=True)
-                )
+                wire.NodeMessage(ready=wire.Ready(round=head, state_digest=state_digest(head)))
             )
         return welcome
 

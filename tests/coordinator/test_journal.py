@@ -73,7 +73,7 @@ KEY = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
 
 EVENTS: list[Event] = [
     Joined(A, ("10.0.0.1:1", "[::1]:2"), "Bücher", "2 cores", "lockstep 0"),
-    Ready(A, -1, 2**64 - 1, True),
+    Ready(A, -1, 2**64 - 1),
     Announced(A, 3, b"d" * 32, 2**48 - 1, 7, 1000, 0.1),
     Announced(B, 3, b"", 0, 0, 0, -1e300),
     Holding(B, 3, (sha256(b"a"), sha256(b"b"))),

@@ -171,7 +171,7 @@ async def with_a_void(tmp_path: Path, no_time_for_voids: None) -> Path:
         tail = desk.sequencer.tail
     async with desk_of(tmp_path, spec) as again:
         assert again.sequencer.tail == tail
-        await submit(again, Joined(A, (), "", "", ""), Ready(A, 0, 2, True, voids=1))
+        await submit(again, Joined(A, (), "", "", ""), Ready(A, 0, 2, voids=1))
         await submit(again, announcement(A, 1))
         assert again.journal.last_commits(1)[0].round == 1
         assert again.sequencer.tail == ()
@@ -221,7 +221,7 @@ async def with_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     async with desk_of(tmp_path) as again:
         assert again.sequencer.tail == tail
         for peer in (A, B):
-            ready = Ready(peer, 0, 2**64 - 1, True, voids=1)
+            ready = Ready(peer, 0, 2**64 - 1, voids=1)
             await submit(again, Joined(peer, (), "", "", ""), ready)
         await submit(again, *a_round(again.sequencer.rounds.state.undecided[0].round))
         assert again.sequencer.head_round > 0

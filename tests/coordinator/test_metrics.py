@@ -161,7 +161,8 @@ def test_metrics_follow_the_machine() -> None:
     assert found["rounds_committed_total"] == 1
     assert found["rounds_skipped_total"] == driver.machine.state.totals.skipped == 1
     assert found["samples_trained_total"] == driver.machine.state.totals.samples_trained
-    assert found["samples_lost_total"] == driver.machine.state.totals.samples_lost > 0
+    assert found["samples_left_out_total"] == driver.machine.state.totals.samples_left_out > 0
+    assert found["samples_lost_total"] == driver.machine.state.totals.samples_lost == 0
     assert found["payload_bytes_total"] == 200
     assert (found["rounds_checked_total"], found["rounds_disputed_total"]) == (1, 1)
     assert (found["decided_round"], found["steps_planned"], found["loss_nats_per_token"]) == (

@@ -80,7 +80,7 @@ async def desk_of(directory: Path, spec: RunSpec | None = None) -> AsyncIterator
 
 
 def joining(peer: PeerId) -> list[Event]:
-    return [Joined(peer, (), "", "", ""), Ready(peer, -1, 1, True)]
+    return [Joined(peer, (), "", "", ""), Ready(peer, -1, 1)]
 
 
 def announcement(peer: PeerId, round: int, samples: int = 1) -> Announced:

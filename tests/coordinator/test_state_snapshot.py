@@ -82,6 +82,8 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.verdicts.origin",
         "state.verdicts.auditors",
         "state.verdicts.contradiction",
+        "state.totals.samples_lost",
+        "state.totals.samples_void",
         "state.voids.rounds",
         "state.voids.made",
         "state.restarts",

@@ -66,7 +66,11 @@ def test_the_status_is_json_with_the_runs_numbers() -> None:
     assert status["round"] == 1
     assert status["loss"] == 2.0
     assert status["traffic"] == {"payload_bytes": 200, "payloads": 2}
-    assert status["data"] == {"samples_trained": 16, "samples_lost": 0}
+    assert status["data"] == {
+        "samples_trained": 16,
+        "samples_left_out": 0,
+        "samples_lost": 0,
+    }
     assert status["digests"]["last"] == f"{state_digest(0):016x}"
     assert status["last_commits"] == [
         {

@@ -12,7 +12,7 @@ from tests.support.sources import trees
 
 PAGE = (DOCS / "guide" / "troubleshooting.md").read_text("utf-8")
 
-FIELDS = {"catching up", "trained", "reclaimed", "counted", "round without gradients"}
+FIELDS = {"catching up", "trained", "left_out", "counted", "round without gradients"}
 """Names of states and fields, too short to be looked for as a message."""
 
 

@@ -229,7 +229,7 @@ def _parsed(kind: type, blob: bytes) -> object:
 def _node_messages() -> tuple[bytes, ...]:
     digest = sha256(b"payload")
     messages = (
-        wire.NodeMessage(ready=wire.Ready(round=3, state_digest=5, has_momentum=True, voids=1)),
+        wire.NodeMessage(ready=wire.Ready(round=3, state_digest=5, voids=1)),
         wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=12)),
         wire.NodeMessage(
             announced=wire.Announced(

@@ -95,7 +95,7 @@ class Liars:
                 pass
 
     async def _ready(self, node: ScriptedNode, resyncs: int) -> None:
-        ready = wire.Ready(round=-1, state_digest=WRONG, has_momentum=True, resyncs=resyncs)
+        ready = wire.Ready(round=-1, state_digest=WRONG, resyncs=resyncs)
         await node.say(wire.NodeMessage(ready=ready))
 
     async def _beat(self, node: ScriptedNode) -> None:

@@ -107,7 +107,7 @@ def test_the_others_kept_their_processes_and_what_they_had_trained(finished: Clu
     for node in (finished.nodes[0], finished.nodes[2]):
         assert node.restarts == 0
         assert node.status["rounds"]["counted"] == STEPS, "every commit holds all"
-        assert (node.status["rounds"]["reclaimed"] > 0) == was_missing, (
+        assert (node.status["rounds"]["left_out"] > 0) == was_missing, (
             "what was sent meanwhile came back"
         )
 

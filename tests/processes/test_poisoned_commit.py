@@ -50,7 +50,7 @@ async def poison(address: str) -> int:
         )
         known = next(row for row in reversed(reply.commits) if row.digest_reports)
         commit = open_commit(SignedCommit(known.body, known.signature), run.coordinator_key)
-        ready = wire.Ready(round=commit.round, state_digest=known.state_digest, has_momentum=True)
+        ready = wire.Ready(round=commit.round, state_digest=known.state_digest)
         await author.say(wire.NodeMessage(ready=ready))
         round = (await author.hear("opened")).opened.round
         await author.announce(round, digest=NOTHING)

@@ -12,12 +12,18 @@ Its rules:
   or in its parameters;
 - with local steps, a commit weighs an author by the samples that it trained in the round, and the
   author's scale says the same;
-- in the end each sample that was announced in time is in the parameters, or in the momentum of one
-  node, or was lost by a fault that takes it (a lost disk, a save that is not made every round, a
-  payload that became void because all who had it lost it); none is in two places. Only a machine
+- the samples that the record of a commit names are those that its authors trained;
+- in the end each gradient that was announced in time is in the parameters, or in the momentum of
+  one node, or was lost by a fault that takes it (a lost disk, a save that is not made every round,
+  a payload that became void because all who had it lost it); none is in two places. Only a machine
   that computed wrong is excused from this.
+
+A position that was left out is trained again, by whoever it is leased to: that makes another
+gradient, which has a number of its own. That no position is counted twice is judged by the books of
+the coordinator's referee (`tests.simulation.checkers`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,8 +32,12 @@ from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest
 from protocol.codec.payload import Coefficients
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import AlgorithmSpec
+from protocol.shuffle import Share
 from tests.simulation.checkers import require
 from tests.simulation.movements import Work
+
+FURTHER = 8192
+"""The first number of a gradient of a position that was trained before; above all positions."""
 
 
 @dataclass
@@ -42,20 +52,57 @@ class Auditor:
     """Whether the journal calls a payload of a round void."""
     opened_until: Callable[[], int]
     """The newest round that the coordinator has opened."""
+    trained_of: Callable[[int], Sequence[Sequence[Share]]]
+    """The samples of each entry of a round's commit, by the coordinator's journal."""
     chain: Callable[[], Sequence[Void | Restart]] = tuple
     """The voids and restarts in the journal, in order."""
     digests: dict[tuple[int, int], int] = field(default_factory=dict)
     """Digest of the state after a round, by the number of void payloads that it passed over."""
     excused: set[int] = field(default_factory=set)
-    """Positions that may be anywhere, and more than once."""
+    """Gradients that may be anywhere, and more than once."""
     lost: set[int] = field(default_factory=set)
-    """Positions that a fault has taken: they may be nowhere."""
+    """Gradients that a fault has taken: they may be nowhere."""
+    gradients: dict[int, tuple[PeerId, int]] = field(default_factory=dict)
+    """By number: whose gradient it is, and of which position."""
+    trained: dict[tuple[PeerId, int], tuple[int, ...]] = field(default_factory=dict)
+    """The positions that an author trained for its payload of a round."""
     sent: dict[tuple[PeerId, int], tuple[int, ...]] = field(default_factory=dict)
-    """The positions in the committed payloads, by author and round."""
+    """The gradients in the committed payloads, by author and round."""
     works: dict[tuple[PeerId, int], Work] = field(default_factory=dict)
     """With local steps: what each author trained in a round."""
     payloads: dict[Digest, int] = field(default_factory=dict)
     """The round of every payload that was ever announced."""
+    _next: int = FURTHER
+    """Number of the next gradient of a position that was trained before."""
+
+    def train(self, peer: PeerId, positions: Sequence[int]) -> list[int]:
+        """A node trains; returns the numbers of the gradients: of the first one of a position that
+        position, of a further one a number that no position has.
+        """
+        numbers = []
+        for position in positions:
+            require(position < FURTHER, "position", position, "has the number of a gradient")
+            number = position
+            if position in self.gradients:
+                number, self._next = self._next, self._next + 1
+            self.gradients[number] = (peer, position)
+            numbers.append(number)
+        return numbers
+
+    def counts(self, commit: Commit, place: int) -> None:
+        """A replica counts the payload of a commit's entry."""
+        entry, round = commit.entries[place], commit.round
+        positions = self.trained.get((entry.author, round))
+        recorded = [
+            each
+            for share in self.trained_of(round)[place]
+            for each in range(share.first, share.end)
+        ]
+        require(
+            list(positions or ()) == recorded,
+            f"the record of round {round} names the samples {recorded} of {entry.author}, which "
+            f"trained {positions}",
+        )
 
     def follows(
         self, peer: PeerId, round: int, head: Digest, run_id: RunId, *, digest: int
@@ -165,32 +212,40 @@ class Auditor:
         for digest in digests:
             require(digest in kept, peer, "offers", digest.hex()[:8], "which it has not verified")
 
-    def excuse(self, positions: Iterable[int]) -> None:
-        """These samples may be anywhere: a fault is at work."""
-        self.excused.update(positions)
+    def excuse(self, gradients: Iterable[int]) -> None:
+        """These may be anywhere: a fault is at work."""
+        self.excused.update(gradients)
 
-    def lose(self, positions: Iterable[int]) -> None:
-        """A fault takes these samples from their place."""
-        self.lost.update(positions)
+    def lose(self, gradients: Iterable[int]) -> None:
+        """A fault takes these from their place."""
+        self.lost.update(gradients)
 
     def judge_node(self, peer: PeerId, trained: set[int], places: set[int]) -> None:
-        """Each sample that a node has trained, or found in its state, is in one of its places."""
+        """Each gradient that a node has taken, or found in its state, is in one of its places."""
         missing = sorted(trained - places - self.excused - self.lost)
         require(
-            not missing, f"positions {missing} that {peer} has trained are nowhere at this instant"
+            not missing, f"gradients {missing} that {peer} has taken are nowhere at this instant"
         )
 
-    def judge_samples(
-        self, applied: list[int], momenta: dict[PeerId, list[int]], trained: set[int]
+    def judge_gradients(
+        self,
+        applied: list[int],
+        momenta: dict[PeerId, list[int]],
+        elsewhere: set[int],
+        announced: Counter[tuple[PeerId, int]],
     ) -> None:
-        """Each sample is in one place, and every one that counts as trained is somewhere."""
+        """Each gradient is in one place, and every one that was announced is somewhere: there, or
+        in commits that these parameters lack.
+        """
         places: dict[int, str] = dict.fromkeys(applied, "the parameters")
-        for peer, positions in momenta.items():
-            for position in positions:
+        for peer, numbers in momenta.items():
+            for number in numbers:
                 require(
-                    position not in places or position in self.excused,
-                    f"position {position} is in {places.get(position)} and with {peer}",
+                    number not in places or number in self.excused,
+                    f"gradient {number} is in {places.get(number)} and with {peer}",
                 )
-                places[position] = f"the momentum of {peer}"
-        missing = sorted(trained - places.keys() - self.excused - self.lost)
-        require(not missing, "trained positions", missing, "are in no parameters and no momentum")
+                places[number] = f"the momentum of {peer}"
+        accounted = self.excused | self.lost | elsewhere | places.keys()
+        found = Counter(self.gradients[each] for each in accounted & self.gradients.keys())
+        missing = sorted(announced - found)
+        require(not missing, "gradients of", missing, "are in no parameters and no momentum")

@@ -5,8 +5,8 @@ simple book (sets of positions, sets of holders) and raises `Violation` when a p
 `portrait` is a machine's whole state as plain values, to compare two machines.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
@@ -79,7 +79,12 @@ class Referee:
         self._live: set[PeerId] = set()
         self._auditors: set[PeerId] = set()
         """Keys that were named auditors at some time: no members, and they may hold payloads."""
-        self._trained: set[int] = set()
+        self.announced: Counter[tuple[PeerId, int]] = Counter()
+        """How often a member has said in time that it trained a position."""
+        self._counted: set[int] = set()
+        """Positions in payloads that commits count."""
+        self._parts: dict[tuple[int, Digest], set[int]] = defaultdict(set)
+        """The positions in each of these payloads."""
         self._lost: set[int] = set()
         self._returned: set[int] = set()
         self._next_position = 0
@@ -158,10 +163,14 @@ class Referee:
                 holders.discard(peer)
 
     def _withdrawn(self, peer: PeerId) -> None:
-        """The samples that the peer has not announced are lost."""
+        """The samples that the peer has not announced are left out."""
         for page in self._pages.values():
             if peer not in page.announced:
-                self._lost.update(page.asked.pop(peer, ()))
+                self._left_out(page.asked.pop(peer, ()))
+
+    def _left_out(self, positions: Iterable[int]) -> None:
+        """They come back, except where nodes mix parameters: their node may have them."""
+        (self._lost if self._spec.algorithm.mixes else self._returned).update(positions)
 
     def _announced(self, event: Announced, page: _Page) -> None:
         if event.peer not in page.asked:
@@ -169,8 +178,9 @@ class Referee:
         earlier = page.announced.get(event.peer)
         if earlier is None and not page.late:
             positions = page.asked[event.peer]
-            self._trained.update(positions[: event.samples])
+            page.asked[event.peer] = positions[: event.samples]
             self._returned.update(positions[event.samples :])
+            self.announced.update((event.peer, each) for each in positions[: event.samples])
             page.announced[event.peer] = earlier = event
         if earlier and earlier.digest == event.digest and event.digest:
             page.holders[event.digest].add(event.peer)
@@ -299,8 +309,24 @@ class Referee:
                 set(told) <= holders, "round", commit.round, "tells holders", told, "of", holders
             )
         self._judge_mix(commit, page)
+        self._count(effect, page)
         self.commits.append(commit)
-        self._decided(commit.round, "committed")
+        self._decided(commit.round, "committed", authors)
+
+    def _count(self, effect: CommitRound, page: _Page) -> None:
+        """The parameters count what the authors trained, no position a second time."""
+        commit = effect.commit
+        for entry, shares in zip(commit.entries, effect.trained, strict=True):
+            positions = page.asked[entry.author]
+            said = [each for share in shares for each in range(share.first, share.end)]
+            require(
+                said == positions,
+                f"round {commit.round}: {entry.author} trained {positions}, the record says {said}",
+            )
+            again = self._counted.intersection(positions)
+            require(not again, "round", commit.round, "counts", sorted(again), "a second time")
+            self._counted.update(positions)
+            self._parts[commit.round, entry.digest].update(positions)
 
     def _judge_mix(self, commit: Commit, page: _Page) -> None:
         """Both ends of every committed edge said that they hold the other's payload, and shares are
@@ -338,26 +364,26 @@ class Referee:
         ]
         require(void.digest in named, void, "is about a payload that no commit names")
         require(bool(self._lacked[payload] & self._live), void, "and no member lacks it")
+        back = self._parts.pop(payload)
+        self._counted -= back
+        self._returned |= back
         self.voids[payload] = void
         self.chain.append(void)
         self._head = entry_digest(void)
 
-    def _decided(self, round: int, word: str) -> None:
+    def _decided(self, round: int, word: str, authors: Collection[PeerId] = ()) -> None:
         require(
             round == len(self.words), "round", round, "is decided, expected round", len(self.words)
         )
         self.words[round] = word
         page = self._pages.pop(round)
         for peer, positions in page.asked.items():
-            if peer not in page.announced:
-                self._lost.update(positions)
+            if self._spec.algorithm.mixes and peer in page.announced:
+                self._counted.update(positions)  # in its own parameters, whatever is committed
+            elif peer not in authors:
+                self._left_out(positions)
 
     # ---- the books
-
-    @property
-    def trained(self) -> set[int]:
-        """Positions that were announced in time."""
-        return self._trained
 
     def check_books(self) -> None:
         """The machine's members, undecided rounds and data order follow from its events."""
@@ -379,33 +405,32 @@ class Referee:
             "members differ from",
             self._live,
         )
-        out = [
+        out = {
             position
             for page in self._pages.values()
-            for peer in page.asked.keys() - page.announced.keys()
-            for position in page.asked[peer]
-        ]
-        places = [self._trained, self._lost, self._returned, set(out)]
+            for positions in page.asked.values()
+            for position in positions
+        }
+        places = [self._counted, self._lost, self._returned, out]
         require(
             sum(map(len, places)) == self._next_position == len(set().union(*places)),
             "positions do not add up",
         )
-        trained, lost = machine.state.totals.samples_trained, machine.state.totals.samples_lost
+        totals = machine.state.totals
         require(
-            (trained, lost) == (len(self._trained), len(self._lost)),
+            (totals.samples_counted, totals.samples_lost) == (len(self._counted), len(self._lost)),
             "trained and lost",
-            trained,
-            lost,
+            totals,
         )
         require(
             machine.state.order.next_position == self._next_position,
             "next position",
             machine.state.order.next_position,
         )
-        require(
-            sum(share.count for share in machine.state.order.returned) == len(self._returned),
-            "returned positions",
-        )
+        returned = [
+            each for share in machine.state.order.returned for each in range(share.first, share.end)
+        ]
+        require(returned == sorted(self._returned), "returned positions", returned)
 
 
 def portrait(machine: Rounds, *, with_leases: bool = True) -> dict[str, Any]:

@@ -169,7 +169,9 @@ class MemoryJournal:
         for round, signed, loss in commits:
             require(round not in self.signed, "round", round, "is committed a second time")
             self.commits_by_round[round] = open_commit(signed, self.public_key)
-            self.signed[round] = RecordedCommit(round, signed, loss, None, 0, 0, b"")
+            self.signed[round] = RecordedCommit(
+                round, signed, loss, None, 0, 0, b"", trained[round]
+            )
         for row in digests:
             self.digests[row.round] = row
         self.chained += entries

@@ -133,7 +133,7 @@ class HostileMember:
             while (recorded := self.ring.recorded()) is None:  # noqa: ASYNC110 (virtual time)
                 await asyncio.sleep(CONFIRM_S)
             round, digest = recorded
-        ready = wire.Ready(round=round, state_digest=digest, has_momentum=True)
+        ready = wire.Ready(round=round, state_digest=digest)
         say(wire.NodeMessage(ready=ready))
 
     def _work(self, opened: wire.RoundOpened, say: Callable[[wire.NodeMessage], None]) -> None:

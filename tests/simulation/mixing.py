@@ -112,7 +112,7 @@ class MixingRun:
         self._random = Random(seed)
         algorithm = {"name": "gossip-adam", "mixing": {**MIXING, "topology": topology, **mixing}}
         rounds = {"payload_bytes_max": 10**7, "quorum": 1}
-        members = {"members_max": 16, "warmup_rounds": 0, "strikes_to_mute": 1000}
+        members = {"members_max": 16, "strikes_to_mute": 1000}
         self._driver = Driver(*PEERS, algorithm=algorithm, rounds=rounds, membership=members)
         self.nodes = [self._node(peer, directory, algorithm) for peer in PEERS]
         self._reports = "critical" in mixing
@@ -133,7 +133,6 @@ class MixingRun:
         for tensor in replica.committed.values():
             tensor.add_(torch.randn(tensor.shape, generator=generator) / 10)
         replica.extract(0)
-        replica.has_momentum = True
         replica.digest = replica.apply(_nothing(), [])
         node = Node(peer, replica, directory / f"{peer}.safetensors")
         node.save()

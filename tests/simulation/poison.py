@@ -61,12 +61,13 @@ class Poisoner:
         if member and member.state != "ready" and (digest := self._state_digest) is not None:
             round = rounds.state.head_round
             voids = rounds.state.voids.expected(round)
-            self._tell(Ready(self._author, round, digest, True, voids=voids))
+            self._tell(Ready(self._author, round, digest, voids=voids))
         for undecided in rounds.state.undecided:
             asked = undecided.assignments.get(self._author)
             if asked and not asked.muted and self._author not in undecided.announced:
                 round = undecided.round
-                self._auditor.lose([asked.shares[0].first])
+                first = asked.shares[0].first
+                self._auditor.lose(self._auditor.train(self._author, [first]))
                 self._tell(Announced(self._author, round, self.digest, 100, 1, 1, 2.0))
                 for peer in self._holders:
                     self._tell(Holding(peer, round, (self.digest,)))

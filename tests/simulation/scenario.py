@@ -93,7 +93,6 @@ def spec_of(chance: random.Random, nodes: int, local_samples: int, *, local_step
                 "lease_ms": chance.choice([3000, 6000]),
                 "heartbeat_ms": 500,
                 "strikes_to_mute": chance.randint(1, 4),
-                "warmup_rounds": chance.randint(0, 2),
                 "neighbours": chance.choice([2, 4]),
             },
             "retention": {
@@ -133,6 +132,7 @@ class Scenario:
             journal.commit_before,
             lambda round, digest: (round, digest) in self.coordinator.referee.voids,
             lambda: journal.opened_until,
+            lambda round: journal.signed[round].trained,
         )
         self.save_every = chance.choice([1, 1, 3, 6])
         self.part_bytes = chance.choice([PART_BYTES_MAX, PART_BYTES_MAX, PART_BYTES_MAX, 48])
@@ -291,9 +291,9 @@ class Scenario:
         require(not still, "still there after they were asked to leave:", still)
 
     def _samples(self) -> None:
-        """Stop everything at one instant, and look where each sample is. A node that alone had the
-        last commits may have died before it saved them: the samples that they count are in the
-        log, and need be nowhere else.
+        """Stop everything at one instant, and look where each gradient is. A node that alone had
+        the last commits may have died before it saved them: what they count is in the log, and need
+        be nowhere else.
         """
         front = max(self.nodes, key=lambda node: (node.head_round, node.peer))
         momenta = {node.peer: self._unapplied(node, front.head_round) for node in self.nodes}
@@ -304,9 +304,8 @@ class Scenario:
             for entry in commit.entries
             for position in self.auditor.sent.get((entry.author, round), ())
         }
-        self.auditor.judge_samples(
-            front.applied_positions, momenta, self.coordinator.referee.trained - in_the_log
-        )
+        announced = self.coordinator.referee.announced
+        self.auditor.judge_gradients(front.applied_positions, momenta, in_the_log, announced)
 
     def _unapplied(self, node: SimulatedNode, head_round: int) -> list[int]:
         """Samples with a node, without those in payloads that a commit up to `head_round` has

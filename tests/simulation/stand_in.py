@@ -1,15 +1,16 @@
 """In place of a neural network: samples themselves. Exact, cheap, and nothing in it can be lost
 unseen.
 
-    gradient of a sample   its position in the data order
-    momentum               a set of positions; extraction takes the k lowest of each chunk, as DeMo
+    gradient of a sample   a number: its position in the data order, or if that was trained before,
+                           one of its own (`Auditor.train`)
+    momentum               a set of these; extraction takes the k lowest of each chunk, as DeMo
                            takes the largest
-    payload                those positions in the real container (chunk = position / 4096,
+    payload                those numbers in the real container (chunk = position / 4096,
                            index = the rest, value 1; with local steps a scale, see `movements`)
-    parameters             one bit per position that a commit has applied, the sums of votes of the
+    parameters             one bit per number that a commit has applied, the sums of votes of the
                            last step, and the digest and round of that commit
 
-So a position that is twice anywhere was counted twice, one that is nowhere is lost, and the digest
+So a number that is twice anywhere was counted twice, one that is nowhere is lost, and the digest
 of the parameters is a function of the commits. `Replica` is a `TrainableReplica` of
 `node.round.context`. The `Auditor` judges each of its changes at once.
 """
@@ -162,7 +163,6 @@ class Replica:
         self._auditor.lose(self.trained_here)
         self.momentum: set[int] = set()
         self.trained_here = set()
-        self.has_momentum = False
         self.void_count = 0
         self.faulty = False
         self.digest = self._digest()
@@ -179,20 +179,16 @@ class Replica:
         """Nothing to do: gradients do not depend on parameters."""
 
     def accumulate(self) -> None:
-        """The samples just trained go into the momentum."""
-        for position in self.trainee.done:
-            if (
-                position in self.momentum or self.has_applied(position)
-            ) and position not in self._auditor.excused:
-                raise Violation(f"{self.peer} trains position {position} a second time")
-        self.momentum.update(self.trainee.done)
-        self.trained_here.update(self.trainee.done)
-        self.has_momentum = True
+        """The gradients of the samples just trained go into the momentum."""
+        gradients = self._auditor.train(self.peer, self.trainee.done)
+        self.momentum.update(gradients)
+        self.trained_here.update(gradients)
 
     def extract(self, round: int, *, mean: bool = False) -> Any:
         """The lowest positions of each chunk leave the momentum. The type is not the product's: the
         trainer only hands an extraction back.
         """
+        self._auditor.trained[self.peer, round] = tuple(self.trainee.done)
         code = self._scale_code(round) if self._algorithm.moves else None
         if code is not None and code < 0:
             return Extraction((), 0)
@@ -235,13 +231,13 @@ class Replica:
     def forget_momentum(self) -> None:
         """Begin again without momentum: its positions are lost."""
         self._auditor.lose(self.momentum)
-        self.momentum, self.has_momentum = set(), False
+        self.momentum = set()
 
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make the commit's step; judged by the auditor."""
         self._auditor.follows(self.peer, commit.round, self.head, self.run_id, digest=self.digest)
         contributions = []
-        for entry, payload in zip(commit.entries, payloads, strict=True):
+        for place, (entry, payload) in enumerate(zip(commit.entries, payloads, strict=True)):
             if not payload:
                 self._auditor.passes_over(self.peer, commit.round, entry)
                 self.void_count += 1
@@ -254,6 +250,7 @@ class Replica:
                     f"round {commit.round} names a payload of {sent.author} in round {sent.round}"
                 )
             self._auditor.sent[sent.author, sent.round] = sent.positions
+            self._auditor.counts(commit, place)
             if self._algorithm.moves:
                 top_k = self.shape.top_k
                 self._auditor.weighs(entry, commit.round, self._algorithm, top_k, sent.coefficients)
@@ -264,7 +261,7 @@ class Replica:
                     and position not in self._auditor.excused
                 ):
                     raise Violation(
-                        f"round {commit.round} counts position {position} of {sent.author} "
+                        f"round {commit.round} counts gradient {position} of {sent.author} "
                         "a second time"
                     )
                 self._raw[position >> 3] |= 1 << (position & 7)
@@ -299,7 +296,7 @@ class Replica:
             for item in position.pending
         ]
         where = (position.next_round, position.head, position.head_round)
-        fields = (self._raw.tobytes(), sorted(self.momentum), self.has_momentum, self.faulty)
+        fields = (self._raw.tobytes(), sorted(self.momentum), self.faulty)
         if self._is_adopted and position.void_count in self._auditor.passed_by(self.digest):
             # it is the checkpoint of a restart, and stands behind the commit before that
             self.void_count, self._stands_at = position.void_count, position.head_round
@@ -321,11 +318,7 @@ class Replica:
             return None
         saved = saved_state(path.read_bytes())
         self._raw[:] = np.frombuffer(saved.raw, np.uint8)
-        self.momentum, self.has_momentum, self.faulty = (
-            set(saved.momentum),
-            saved.has_momentum,
-            saved.faulty,
-        )
+        self.momentum, self.faulty = set(saved.momentum), saved.faulty
         self.digest = self._digest()
         next_round, head, head_round = saved.where
         if saved.void_count in self._auditor.passed_by(self.digest):
@@ -405,7 +398,6 @@ class SavedState(msgspec.Struct, array_like=True, frozen=True):
 
     raw: bytes
     momentum: list[int]
-    has_momentum: bool
     faulty: bool
     where: tuple[int, bytes, int]
     pending: list[tuple[bytes, list[int] | None, int | None]]

@@ -90,7 +90,6 @@ def spec_of(overlap: int, trust: str) -> RunSpec:
                 "members_max": 32,
                 "lease_ms": 3000,
                 "heartbeat_ms": 500,
-                "warmup_rounds": 0,
                 "neighbours": 4,
             },
             "retention": {"snapshot_every": 5},
@@ -138,6 +137,7 @@ class Strangers:
             journal.commit_before,
             lambda round, digest: (round, digest) in self.coordinator.referee.voids,
             lambda: journal.opened_until,
+            lambda round: journal.signed[round].trained,
             lambda: self.coordinator.referee.chain,
         )
         place = Place(
@@ -165,7 +165,7 @@ class Strangers:
         referee = StrictReferee(self.coordinator.rounds)
         referee.may_lapse = cast.operated
         referee.honest = frozenset(node.peer for node in self.nodes)
-        referee.restarted = lambda: self.auditor.lose(referee.trained)
+        referee.restarted = lambda: self.auditor.lose(self.auditor.gradients)
         self.coordinator.referee = journal.referee = referee
 
     def _failed(self, who: str, error: Exception) -> None:

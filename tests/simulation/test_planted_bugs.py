@@ -5,32 +5,37 @@ name it.
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from coordinator.machine import deciding, events, rounds, screening
+from coordinator.machine import deciding, events, rounds, samples, screening
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.payloads import voiding
 from coordinator.machine.rounds import Rounds
-from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.machine.run_state import RunState
+from coordinator.machine.undecided_round import UndecidedRound, unused_part, used_part
 from coordinator.sequencer import Outcome, Sequencer
 from node.control.decisions import DecisionLog
 from node.gossip.machine.events import Found, Offered
 from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm
+from node.round import compute
 from node.round.agenda import Agenda
+from node.round.context import RoundContext
 from node.round.deadline import Deadline
 from node.round.events import LogPosition
 from node.round.own_payloads import OwnPayloads
 from node.round.pending import PendingRounds
 from node.trainer import Trainer
+from protocol import wire_pb2 as wire
 from protocol.codec.commits import sign_commit
 from protocol.ids import Digest, sha256
 from protocol.runfile import AlgorithmSpec
+from protocol.shuffle import Share
 from tests.simulation import node_party, scenario, stand_in
 from tests.simulation.checkers import Violation
 from tests.simulation.faults import Faults
@@ -88,6 +93,48 @@ def unused_samples_vanish(patch: pytest.MonkeyPatch) -> None:
 
 def samples_are_trained_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(rounds, "unused_part", lambda shares, samples: list(shares))
+
+
+def left_out_samples_vanish(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(samples, "leave_out", lambda shares, state, *, mixes: None)
+
+
+def left_out_samples_return_twice(patch: pytest.MonkeyPatch) -> None:
+    right = samples.leave_out
+
+    def leave_out(shares: Sequence[Share], state: RunState, *, mixes: bool) -> None:
+        right(shares, state, mixes=mixes)
+        state.order.returned += shares
+
+    patch.setattr(samples, "leave_out", leave_out)
+
+
+def counted_payloads_samples_return(patch: pytest.MonkeyPatch) -> None:
+    right = samples.settle
+
+    def settle(undecided: UndecidedRound, counted: Any, state: RunState, *, mixes: bool) -> None:
+        right(undecided, counted, state, mixes=mixes)
+        for payload in counted:
+            shares = undecided.assignments[payload.peer].shares
+            samples.leave_out(used_part(shares, payload.samples), state, mixes=mixes)
+
+    patch.setattr(samples, "settle", settle)
+
+
+def void_samples_vanish(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(samples, "take_out", lambda *arguments: None)
+
+
+def the_record_names_other_samples(patch: pytest.MonkeyPatch) -> None:
+    """Those that the author was leased and did not use."""
+    patch.setattr(
+        UndecidedRound,
+        "trained",
+        lambda flight, entries: tuple(
+            tuple(unused_part(flight.assignments[entry.author].shares, entry.samples))
+            for entry in entries
+        ),
+    )
 
 
 def the_chain_does_not_move(patch: pytest.MonkeyPatch) -> None:
@@ -167,6 +214,19 @@ def the_newest_is_decided_first(patch: pytest.MonkeyPatch) -> None:
 
 
 # ---- in the node
+
+
+def the_last_share_is_trained_first(patch: pytest.MonkeyPatch) -> None:
+    right = compute._batches
+
+    def batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:
+        turned = wire.RoundOpened()
+        turned.CopyFrom(opened)
+        del turned.shares[:]
+        turned.shares.extend(reversed(opened.shares))
+        return right(context, turned)
+
+    patch.setattr(compute, "_batches", batches)
 
 
 def nothing_is_reclaimed(patch: pytest.MonkeyPatch) -> None:
@@ -335,6 +395,11 @@ PLANTED: list[tuple[Plant, str]] = [
     (the_late_are_heard, "positions|trained and lost|did not announce in time"),
     (unused_samples_vanish, "out of turn|returned positions"),
     (samples_are_trained_twice, "returned positions|out of turn|second time"),
+    (left_out_samples_vanish, "returned positions|out of turn|trained and lost"),
+    (left_out_samples_return_twice, "returned positions|out of turn"),
+    (counted_payloads_samples_return, "returned positions|out of turn|a second time"),
+    (void_samples_vanish, "returned positions|out of turn|trained and lost"),
+    (the_record_names_other_samples, "trained .*, the record"),
     (the_chain_does_not_move, "does not follow the one before it"),
     (a_commit_is_not_sorted, "names authors"),
     (a_round_is_decided_twice, "is decided|does not follow"),
@@ -342,6 +407,7 @@ PLANTED: list[tuple[Plant, str]] = [
     (effects_leave_before_the_journal, "effects leave before"),
     (heartbeats_decide_something, "a replay says|does not rebuild|does not replay"),
     (the_newest_is_decided_first, "is decided, expected round"),
+    (the_last_share_is_trained_first, "the record .* names the samples .* which trained"),
     (nothing_is_reclaimed, "are in no parameters|nowhere at this instant"),
     (everything_is_reclaimed, "second time|is in|no commit in"),
     (a_catch_up_forgets_the_momentum, "are in no parameters|nowhere at this instant"),

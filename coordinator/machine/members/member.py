@@ -58,7 +58,6 @@ class Member:
     round: int = -1
     """Newest round that the member's state includes, as far as it has said."""
     strikes: int = 0
-    warmup_left: int = 0
     first_ready_ms: int = 0
     """Time at which the node was ready for the first time since it joined; 0 before that."""
     first_step: bool = True

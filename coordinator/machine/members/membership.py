@@ -18,7 +18,6 @@ Rules
   yet stays below the limit for `FIRST_STEP_MS`: its first step may compile kernels.
 - In a full run a member that does not become ready loses its place to one that joins.
 - In a run that is open to the public a node without standing is told to others once it is ready.
-- A node that comes without momentum into a run under way is muted for `warmup_rounds` rounds.
 """
 
 from collections.abc import Iterator
@@ -162,8 +161,6 @@ class Membership:
         """The reason why the member's payloads do not count at present; empty when they do."""
         if demoted := self.standing.demoted.get(member.peer):
             return demoted.reason
-        if member.warmup_left:
-            return f"building momentum: counted after {member.warmup_left} more rounds"
         if member.strikes >= self._spec.strikes_to_mute:
             return f"late in {member.strikes} rounds: counted again after a punctual one"
         return ""
@@ -188,15 +185,13 @@ class Membership:
         match event:
             case Joined():
                 return self._join(event, now_ms)
-            case Ready(peer, round, _, has_momentum):
+            case Ready(peer, round):
                 if member := self.roster.get(peer):
                     if round > member.round:
                         member.progress_ms = now_ms
                     member.state, member.round = "ready", round
                     member.first_ready_ms = member.first_ready_ms or now_ms
                     self._state.former.pop(peer, None)
-                    knows_momentum = has_momentum or round < 0
-                    member.warmup_left = 0 if knows_momentum else self._spec.warmup_rounds
                     self.renew(peer, now_ms)
                     if not member.listed:
                         member.listed = True
@@ -272,11 +267,10 @@ class Membership:
                 self.note_late(peer, now_ms)
 
     def note_punctual(self, peer: PeerId) -> None:
-        """The member announced in time: forgive one strike, count one round of warm-up."""
+        """The member announced in time: forgive one strike."""
         if member := self.roster.get(peer):
             member.first_step = False
             member.strikes = max(0, member.strikes - 1)
-            member.warmup_left = max(0, member.warmup_left - 1)
 
     def note_late(self, peer: PeerId, now_ms: int) -> None:
         """The member did not announce in time: one strike, but in its first step not the last."""

@@ -1,5 +1,6 @@
 """The effects of a void on the state of a run; `voids` beside it says when there is one."""
 
+from coordinator.machine import samples
 from coordinator.machine.events import Chained, Effect, VoidDue
 from coordinator.machine.members.membership import Membership
 from coordinator.machine.run_state import RunState
@@ -33,6 +34,7 @@ def take_out(event: VoidDue, state: RunState, members: Membership, run_id: RunId
         return []  # a member that lacked it went at the same instant
     void = Void(run_id, round, event.digest, reason, state.head)
     state.head = entry_digest(void)
+    samples.take_out(state, round, event.digest)
     state.voids.note(void)
     for member in members:
         if member.round >= round:

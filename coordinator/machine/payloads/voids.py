@@ -35,6 +35,7 @@ from coordinator.machine.members.membership import Membership
 from protocol.codec.chain import Void, VoidReason
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
+from protocol.shuffle import Share
 
 SLOTS = 2
 """Slots after the first complaint in which a payload that everybody lacks may still appear."""
@@ -72,6 +73,8 @@ class CommittedPayloads:
     voters: set[PeerId]
     holders: dict[Digest, tuple[PeerId, ...]]
     """Some of the members that said to hold each payload."""
+    trained: dict[Digest, tuple[Share, ...]] = field(default_factory=dict)
+    """The samples in each payload."""
     applied: set[PeerId] = field(default_factory=set)
     """Voters that have applied the commit."""
     audited: bool = False
@@ -125,15 +128,25 @@ class Voids:
             and (digest not in payloads.lacked or peer not in payloads.lacked[digest].lacking)
         )
 
+    def trained(self, round: int, digest: Digest) -> tuple[Share, ...]:
+        """The samples in a payload that may still become void."""
+        return self.rounds[round].trained[digest]
+
     # ---- changes
 
     def commit(
-        self, commit: Commit, holders: Iterable[tuple[PeerId, ...]], voters: set[PeerId]
+        self,
+        commit: Commit,
+        holders: Iterable[tuple[PeerId, ...]],
+        trained: Iterable[tuple[Share, ...]],
+        voters: set[PeerId],
     ) -> None:
-        """A round was committed; `holders` in the order of its entries."""
-        digests = (entry.digest for entry in commit.entries)
-        held = dict(zip(digests, holders, strict=True))
-        self.rounds[commit.round] = CommittedPayloads(voters, held)
+        """A round was committed; `holders` and `trained` in the order of its entries."""
+        digests = [entry.digest for entry in commit.entries]
+        payloads = CommittedPayloads(voters, dict(zip(digests, holders, strict=True)))
+        for digest, shares in zip(digests, trained, strict=True):  # two may announce one digest
+            payloads.trained[digest] = (*payloads.trained.get(digest, ()), *shares)
+        self.rounds[commit.round] = payloads
         while len(self.rounds) > ROUNDS_KEPT:
             del self.rounds[next(iter(self.rounds))]
 
@@ -185,7 +198,8 @@ class Voids:
     def note(self, void: Void) -> None:
         """A payload is void from now on."""
         payloads = self.rounds[void.round]
-        del payloads.holders[void.digest], payloads.lacked[void.digest]
+        for about in (payloads.holders, payloads.trained, payloads.lacked):
+            del about[void.digest]
         for later in [later for later in self.rounds if later >= void.round]:
             self.rounds[later].applied.clear()
             self.rounds[later].audited = False

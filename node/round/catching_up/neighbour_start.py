@@ -63,7 +63,9 @@ class PeersAndPayloads(BlobSource, PayloadExchange, Protocol):
 class MixingReplica(ParameterSource, Protocol):
     """A replica with parameters of its own; see `node.replica.gossip_adam.GossipAdamReplica`."""
 
-    has_momentum: bool
+    @property
+    def has_stepped(self) -> bool:
+        """Whether its parameters have moved by gradients of its own."""
 
     def parameters_in(
         self, round: int, payload: bytes, base: Path | None = None
@@ -107,7 +109,7 @@ class NeighbourStart(CatchUp):
         return self._differs and commit.mix is not None and commit.mix.mean
 
     def too_far_behind(self, next_round: int, decided_round: int) -> bool:
-        if next_round == 0 and not self._mixing.has_momentum:
+        if next_round == 0 and not self._mixing.has_stepped:
             return decided_round > self._genesis_until
         return decided_round - next_round >= AWAY_ROUNDS
 

@@ -60,7 +60,6 @@ def run_spec(**sections: dict[str, Any]) -> RunSpec:
             "lease_ms": 60_000,
             "heartbeat_ms": 1000,
             "strikes_to_mute": 2,
-            "warmup_rounds": 2,
         },
     }
     for name, fields in sections.items():
@@ -112,11 +111,11 @@ class Driver:
         self.now_ms = end_ms
         return effects
 
-    def join(self, *peers: PeerId, momentum: bool = True) -> list[Effect]:
+    def join(self, *peers: PeerId) -> list[Effect]:
         """Each says hello and is ready with the state of the log's head."""
         effects: list[Effect] = []
         for peer in peers:
-            effects += self.hello(peer) + self.ready(peer, momentum=momentum)
+            effects += self.hello(peer) + self.ready(peer)
         return effects
 
     def hello(self, peer: PeerId) -> list[Effect]:
@@ -131,7 +130,7 @@ class Driver:
         )
 
     def ready(
-        self, peer: PeerId, *, momentum: bool = True, digest: int | None = None, obeyed: bool = True
+        self, peer: PeerId, *, digest: int | None = None, obeyed: bool = True
     ) -> list[Effect]:
         """Ready with the head's state, made after the last request to start over if it was
         `obeyed`.
@@ -142,13 +141,18 @@ class Driver:
         ]
         resyncs = asked[-1] if asked and obeyed else 0
         return self.tell(
-            Ready(peer, head, state_digest(head) if digest is None else digest, momentum, resyncs)
+            Ready(peer, head, state_digest(head) if digest is None else digest, resyncs)
         )
 
     def end_first_step(self, *peers: PeerId) -> None:
         """The time for their first step is over."""
         for peer in peers:
             self.member(peer).first_ready_ms = self.now_ms - FIRST_STEP_MS
+
+    def mute(self, *peers: PeerId) -> None:
+        """They were late in as many rounds as mute a member."""
+        for peer in peers:
+            self.member(peer).strikes = self.machine.spec.membership.strikes_to_mute
 
     def part(self, *peers: PeerId) -> list[Effect]:
         """Their sessions are lost."""

@@ -191,21 +191,11 @@ def test_no_member_is_muted_when_the_others_are_fewer_than_the_quorum() -> None:
     assert driver.authors() == [A, B]
 
 
-def test_a_member_without_momentum_is_muted_for_warmup_rounds() -> None:
-    driver = Driver(A, B, membership={"warmup_rounds": 2})
+def test_the_payload_of_a_newcomer_counts_from_its_first_round_on() -> None:
+    driver = Driver(A, B)
     driver.exchange(0, A, B)
-    driver.join(C, momentum=False)
+    driver.join(C)
     driver.exchange(1, A, B)
-    for round in (2, 3):
-        newcomer = driver.opened[-1].assignments[2]
-        assert newcomer.muted
-        assert newcomer.reason == f"building momentum: counted after {4 - round} more rounds"
-        driver.announce(C, round)
-        driver.exchange(round, A, B)
     assert not driver.opened[-1].assignments[2].muted
-
-
-def test_at_genesis_no_member_has_momentum_and_none_is_muted() -> None:
-    driver = Driver()
-    driver.join(A, B, momentum=False)
-    assert [assignment.muted for assignment in driver.opened[0].assignments] == [False, False]
+    driver.exchange(2, A, B, C)
+    assert driver.authors() == [A, B, C]

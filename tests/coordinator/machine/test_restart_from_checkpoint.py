@@ -42,7 +42,7 @@ def restarted(driver: Driver, *, forced: bool = False) -> list[Effect]:
 
 
 def ready(driver: Driver, peer: PeerId, round: int, digest: int, voids: int) -> list[Effect]:
-    return driver.tell(Ready(peer, round, digest, True, voids=voids))
+    return driver.tell(Ready(peer, round, digest, voids=voids))
 
 
 def test_the_restart_is_the_newest_entry_of_the_chain_and_the_next_commit_names_it() -> None:
@@ -83,14 +83,15 @@ def test_a_run_without_a_commit_and_a_checkpoint_that_was_forced_before_are_no_r
     assert not entries_of(Restart, driver.tell(asked(forced=True)))
 
 
-def test_an_open_round_is_skipped_and_its_samples_are_accounted_for() -> None:
+def test_an_open_round_is_skipped_and_its_samples_are_leased_again() -> None:
     driver = trained(A)
     (undecided,) = driver.machine.state.undecided
     effects = restarted(driver, forced=True)
     assert [skip.round for skip in of_kind(SkipRound, effects)] == [undecided.round]
     assert driver.machine.state.decided_round == undecided.round
     assert not driver.machine.state.undecided
-    assert driver.machine.state.totals.samples_lost > 0
+    leased = [share for each in undecided.assignments.values() for share in each.shares]
+    assert driver.machine.state.order.returned == leased
 
 
 def test_a_member_that_has_not_heard_of_the_restart_is_not_ready_and_votes_on_nothing() -> None:

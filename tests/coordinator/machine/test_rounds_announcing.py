@@ -95,7 +95,8 @@ def test_an_impossible_announcement_is_an_error_with_its_sender_and_changes_noth
 def test_a_muted_member_may_not_send_a_payload() -> None:
     driver = Driver(A, B)
     driver.exchange(0, A, B)
-    driver.join(C, momentum=False)
+    driver.join(C)
+    driver.mute(C)
     driver.exchange(1, A, B)
     with pytest.raises(
         RemoteProtocolError, match="expected no payload from a muted member in round 2"

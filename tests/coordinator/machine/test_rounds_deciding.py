@@ -2,14 +2,11 @@
 
 from coordinator.machine.events import (
     CommitRound,
-    Evict,
-    Heartbeat,
     SkipRound,
 )
 from coordinator.machine.payloads.receipts import HOLDERS_TOLD_MAX
 from protocol.codec.commits import check_link, commit_digest, genesis_digest
 from protocol.ids import PeerId
-from protocol.shuffle import Share
 from tests.coordinator.machine.driver import RUN, A, B, C, Driver, of_kind, payload_digest
 
 # ---- deciding
@@ -140,7 +137,8 @@ def test_one_below_the_quorum_skips_with_the_numbers() -> None:
 def test_a_muted_contributor_does_not_fill_the_quorum() -> None:
     driver = Driver(A, B)
     driver.exchange(0, A, B)
-    driver.join(C, momentum=False)
+    driver.join(C)
+    driver.mute(C)
     driver.exchange(1, A, B)
     opened = driver.opened[-1]
     assert [assignment.muted for assignment in opened.assignments] == [False, False, True]
@@ -190,54 +188,6 @@ def test_a_commit_tells_holders_but_not_all_of_many() -> None:
     assert len(commit.commit.entries) == 20
     assert {len(holders) for holders in commit.holders} <= set(range(1, HOLDERS_TOLD_MAX + 1))
     assert all(list(holders) == sorted(set(holders)) for holders in commit.holders)
-
-
-# ---- samples
-
-
-def test_an_unused_part_of_a_share_returns_and_is_leased_first() -> None:
-    driver = Driver(A, B, rounds={"copies_min": 0})
-    assert driver.opened[0].assignments[0].shares == (Share(0, 8),)
-    driver.announce(A, 0, samples=3)
-    driver.announce(B, 0)
-    assert driver.machine.state.totals.samples_trained == 11
-    first = driver.opened[1].assignments[0].shares
-    assert first[0] == Share(3, min(5, first[0].count))
-
-
-def test_samples_of_a_member_that_leaves_unannounced_are_lost_once() -> None:
-    driver = Driver(A, B, C)
-    driver.leave(C)
-    assert driver.machine.state.totals.samples_lost == 8
-    driver.leave(C)
-    assert driver.machine.state.totals.samples_lost == 8
-
-
-def test_samples_of_a_member_that_leaves_after_announcing_are_trained() -> None:
-    driver = Driver(A, B, C)
-    driver.announce(C, 0)
-    driver.leave(C)
-    totals = driver.machine.state.totals
-    assert (totals.samples_trained, totals.samples_lost) == (8, 0)
-
-
-def test_samples_of_a_lapsed_member_are_lost() -> None:
-    driver = Driver(A, B, C, rounds={"compute_ms": 5000}, membership={"lease_ms": 2000})
-    driver.wait(1000)
-    driver.tell(Heartbeat(A))
-    driver.tell(Heartbeat(B))
-    effects = driver.wait(1000)
-    assert of_kind(Evict, effects) == [Evict(C, "silent for 2 s")]
-    assert driver.machine.state.totals.samples_lost == 8
-
-
-def test_samples_of_a_late_member_are_lost() -> None:
-    driver = Driver(A, B, C)
-    driver.exchange(0, A, B)
-    driver.wait(1500)
-    driver.announce(C, 0)
-    totals = driver.machine.state.totals
-    assert (totals.samples_trained, totals.samples_lost) == (16, 8)
 
 
 def test_a_payload_that_died_with_its_authors_process_is_not_waited_for() -> None:

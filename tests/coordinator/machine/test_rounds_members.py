@@ -48,10 +48,10 @@ def test_a_member_that_lapsed_and_came_back_takes_part_from_the_next_round() -> 
     assert of_kind(OpenRound, driver.join(C)) == []
     assert (
         driver.announce(C, 0) == []
-    )  # what it trained is lost already; its honest announcement is no offence
+    )  # what it trains is leased again; its honest announcement is no offence
     driver.exchange(0, A, B)
     assert driver.authors() == [A, B]
-    assert driver.machine.state.totals.samples_lost == 8
+    assert driver.machine.state.totals.samples_left_out == 8
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, B, C]
 
 
@@ -77,7 +77,7 @@ def test_an_author_that_came_back_holds_its_payload_again() -> None:
 def test_a_renewal_never_revives() -> None:
     driver = Driver(A, B)
     driver.leave(B)
-    for event in (Heartbeat(B), Ready(B, -1, state_digest(-1), True)):
+    for event in (Heartbeat(B), Ready(B, -1, state_digest(-1))):
         assert driver.tell(event) == []
         assert driver.machine.members.get(B) is None
     driver.apply(B, 0)
@@ -91,7 +91,7 @@ def test_ready_from_a_former_member_is_no_vote_and_gets_no_round() -> None:
     driver.exchange(0, A, B)
     driver.apply(A, 0)
     driver.tell(Lapsed(B))
-    assert driver.tell(Ready(B, 0, 666, True)) == []
+    assert driver.tell(Ready(B, 0, 666)) == []
     assert driver.machine.state.verdicts.tally.by_round[0].by_peer.keys() == {A}
 
 
@@ -107,9 +107,7 @@ def test_every_sign_of_life_renews_the_lease() -> None:
 def test_a_node_ahead_of_the_log_is_told_to_resync_and_is_not_ready() -> None:
     driver = Driver(A, B)
     driver.hello(C)
-    assert driver.tell(Ready(C, 5, 1, True)) == [
-        AskResync(C, -1, "round 5 is ahead of the log's -1", 1)
-    ]
+    assert driver.tell(Ready(C, 5, 1)) == [AskResync(C, -1, "round 5 is ahead of the log's -1", 1)]
     assert driver.member(C).state == "catching up"
 
 
@@ -122,7 +120,7 @@ def test_a_round_does_not_wait_for_a_member_whose_session_was_lost() -> None:
     assert driver.commits == []
     driver.part(C)
     assert driver.authors() == [A, B]
-    assert (driver.machine.state.totals.samples_lost, driver.member(C).strikes) == (8, 0)
+    assert (driver.machine.state.totals.samples_left_out, driver.member(C).strikes) == (8, 0)
     assert [assignment.peer for assignment in driver.opened[-1].assignments] == [A, B]
 
 

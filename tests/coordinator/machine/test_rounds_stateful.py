@@ -51,7 +51,7 @@ class AnyOrder(RuleBasedStateMachine):
         copies_min=st.integers(0, 2),
         steps=st.integers(1, 12),
         batch=st.sampled_from([1, 7, 32]),
-        limits=st.sampled_from([(5000, 1, 0, 1), (20_000, 2, 1, 4), (120_000, 3, 2, 100)]),
+        limits=st.sampled_from([(5000, 1, 1), (20_000, 2, 4), (120_000, 3, 100)]),
     )
     def begin(
         self,
@@ -63,7 +63,7 @@ class AnyOrder(RuleBasedStateMachine):
         batch: int,
         limits: Any,
     ) -> None:
-        lease_ms, strikes, warmup, stretch = limits
+        lease_ms, strikes, stretch = limits
         self.spec = run_spec(
             schedule={"steps": steps},
             algorithm=self.ALGORITHM,
@@ -78,7 +78,6 @@ class AnyOrder(RuleBasedStateMachine):
             membership={
                 "lease_ms": lease_ms,
                 "strikes_to_mute": strikes,
-                "warmup_rounds": warmup,
                 "members_max": 4,
             },
         )
@@ -88,7 +87,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.journal: list[tuple[int, Event]] = []
         self.said: list[Effect] = []
         self.differing = 0
-        self.everyone_joins(momentum=True)
+        self.everyone_joins()
 
     def tell(self, event: Event) -> None:
         before = portrait(self.machine)
@@ -153,17 +152,17 @@ class AnyOrder(RuleBasedStateMachine):
     def says_hello(self, peer: PeerId) -> None:
         self.tell(Joined(peer, ("127.0.0.1:1",), "name", "hardware", "software"))
 
-    @rule(peer=peers, momentum=st.booleans())
-    def says_ready(self, peer: PeerId, momentum: bool) -> None:
+    @rule(peer=peers)
+    def says_ready(self, peer: PeerId) -> None:
         head = self.machine.state.head_round
         voids = self.machine.state.voids.expected(head)
-        self.tell(Ready(peer, head, state_digest(head), momentum, voids=voids))
+        self.tell(Ready(peer, head, state_digest(head), voids=voids))
 
-    @rule(momentum=st.booleans())
-    def everyone_joins(self, momentum: bool) -> None:
+    @rule()
+    def everyone_joins(self) -> None:
         for peer in PEERS:
             self.says_hello(peer)
-            self.says_ready(peer, momentum)
+            self.says_ready(peer)
 
     @rule(peer=peers)
     def beats(self, peer: PeerId) -> None:
@@ -213,7 +212,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(rounds=st.integers(1, 3))
     def all_is_well(self, rounds: int) -> None:
         for _ in range(rounds):
-            self.everyone_joins(momentum=True)
+            self.everyone_joins()
             if self.machine.state.undecided:
                 self.a_round_is_worked_on(newest=False, silent=set(), deaf=set())
 
@@ -258,7 +257,7 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def reports_anything(self, peer: PeerId, round: int, digest: int, resyncs: int) -> None:
         self.tell(Applied(peer, max(0, round), digest, b""))
-        self.tell(Ready(peer, round, digest, False, resyncs))
+        self.tell(Ready(peer, round, digest, resyncs))
 
     @rule(peer=peers, digest=st.sampled_from([0, 1, 2**64 - 1]))
     def differs_at_the_head(self, peer: PeerId, digest: int) -> None:

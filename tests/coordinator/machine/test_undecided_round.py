@@ -89,12 +89,10 @@ def test_a_member_that_went_holds_nothing_and_is_not_waited_for() -> None:
     undecided = round_of(A, B, C)
     announced(undecided, A)
     undecided.receipts.hold(B, (payload_digest(A, 0),), 600)
-    assert undecided.forget(B) == 4
-    assert undecided.forget(B) == 0
-    assert undecided.forget(A) == 0
+    assert [undecided.forget(peer) for peer in (B, B, A)] == [(Share(10, 4),), (), ()]
     assert undecided.receipts.holding(payload_digest(A, 0)) == set()
     assert undecided.awaited([A, B, C].__contains__) == [C]
-    assert undecided.unannounced() == 4
+    assert undecided.leased() == 8, "what A has announced, and all of C"
     assert available(undecided, C) == []
 
 
@@ -121,10 +119,10 @@ def test_an_outage_says_nothing_about_the_needs_of_members() -> None:
     assert undecided.needs([A, B].__contains__, [A, B].__contains__, 1200) == Needs((), ())
 
 
-def test_the_work_of_a_member_that_is_sent_back_is_lost_once() -> None:
+def test_the_work_of_a_member_that_is_sent_back_is_taken_back_once() -> None:
     undecided = round_of(A, B)
     announced(undecided, A)
-    assert [undecided.withdraw(peer) for peer in (A, B, B)] == [0, 4, 0]
+    assert [undecided.withdraw(peer) for peer in (A, B, B)] == [(), (Share(10, 4),), ()]
     assert undecided.computed([A, B].__contains__)
 
 

@@ -49,7 +49,7 @@ def announced(**changes: object) -> wire.NodeMessage:
         (wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=5)), Heartbeat(A)),
         (
             wire.NodeMessage(ready=wire.Ready(round=-1, state_digest=2**64 - 1)),
-            Ready(A, -1, 2**64 - 1, False),
+            Ready(A, -1, 2**64 - 1),
         ),
         (announced(), Announced(A, 3, b"d" * 32, 9, 8, 7, 1.5)),
         (announced(digest=b""), Announced(A, 3, b"", 9, 8, 7, 1.5)),

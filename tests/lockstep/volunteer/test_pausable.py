@@ -60,7 +60,7 @@ class FakeNode:
         self.rates.append((upload, download))
 
     def status(self) -> dict[str, Any]:
-        rounds = {"trained": 3, "counted": 2, "reclaimed": 1}
+        rounds = {"trained": 3, "counted": 2, "left_out": 1}
         return {
             "round": 7,
             "tokens": 10,

@@ -20,7 +20,7 @@ STATUS: dict[str, Any] = {
     "round": 11,
     "loss": 3.25,
     "validation": {"loss": 3.5, "round": 9},
-    "rounds": {"trained": 12, "counted": 9, "reclaimed": 3},
+    "rounds": {"trained": 12, "counted": 9, "left_out": 3},
     "tokens": 12345,
     "share": 8,
     "members": 3,

@@ -126,9 +126,7 @@ class Stranger:
 
     async def ready(self, round: int, state_digest: int, resyncs: int = 0) -> None:
         """Say what the state is."""
-        said = wire.Ready(
-            round=round, state_digest=state_digest, has_momentum=True, resyncs=resyncs
-        )
+        said = wire.Ready(round=round, state_digest=state_digest, resyncs=resyncs)
         await self.say(ready=said)
 
     async def announce(self, round: int, digest: bytes, **fields: object) -> None:

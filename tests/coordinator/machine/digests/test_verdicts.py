@@ -207,7 +207,7 @@ def test_a_refused_node_has_one_chance_after_its_time() -> None:
     assert of_kind(Evict, driver.ready(C, digest=WRONG))
 
 
-def test_samples_of_an_evicted_member_are_lost_and_no_round_waits_for_it() -> None:
+def test_samples_of_an_evicted_member_are_left_out_and_no_round_waits_for_it() -> None:
     driver = Driver(A, B, C, rounds={"overlap": 1})
     driver.exchange(0, A, B, C)
     driver.exchange(1, A, B, C)
@@ -221,7 +221,7 @@ def test_samples_of_an_evicted_member_are_lost_and_no_round_waits_for_it() -> No
         driver.apply(C, round, digest=WRONG)
         driver.ready(C, digest=WRONG)
     assert driver.machine.members.get(C) is None
-    assert driver.machine.state.totals.samples_lost == leased[C] > 0
+    assert driver.machine.state.totals.samples_left_out == leased[C] > 0
     driver.exchange(2, A, B)
     assert [commit.commit.round for commit in driver.commits] == [0, 1, 2]
 
@@ -381,7 +381,7 @@ def test_a_member_that_lapses_in_its_replay_is_not_waited_for() -> None:
 
 def test_a_ready_from_before_the_resync_is_no_report() -> None:
     driver = level()
-    effects = driver.tell(Ready(A, 0, state_digest(0), True, 0))
+    effects = driver.tell(Ready(A, 0, state_digest(0), 0))
     assert asked(effects) == [A]
     assert driver.machine.state.verdicts.tally.by_round[0].before.keys() == {A, B}
     assert driver.member(A).state == "catching up"

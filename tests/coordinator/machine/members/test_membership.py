@@ -26,9 +26,7 @@ from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
 from tests.coordinator.machine.driver import A, B, C
 
-SPEC = MembershipSpec(
-    members_max=2, lease_ms=1000, heartbeat_ms=100, strikes_to_mute=3, warmup_rounds=2
-)
+SPEC = MembershipSpec(members_max=2, lease_ms=1000, heartbeat_ms=100, strikes_to_mute=3)
 
 LATER_MS = FIRST_STEP_MS
 """A time after the first step of every member."""
@@ -78,7 +76,7 @@ def test_a_place_is_free_after_a_goodbye() -> None:
 
 def test_a_new_session_keeps_the_record_and_takes_the_new_address() -> None:
     members = members_of(A)
-    members.handle(Ready(A, 3, 0, True), 0)
+    members.handle(Ready(A, 3, 0), 0)
     members.note_late(A, LATER_MS)
     members.handle(hello(A, "10.0.0.2:2"), 500)
     member = members.get(A)
@@ -99,7 +97,7 @@ def test_a_lease_ends_exactly_at_its_time(at_ms: int) -> None:
 def test_a_lost_session_keeps_lease_and_place_but_is_not_ready() -> None:
     members = members_of(A, B)
     for peer in (A, B):
-        members.handle(Ready(peer, 0, 0, True), 0)
+        members.handle(Ready(peer, 0, 0), 0)
     assert members.handle(Disconnected(A), 10) == []
     assert (
         [peer for peer in (A, B) if members.live(peer)],
@@ -157,7 +155,7 @@ def test_a_lapse_evicts_once_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [Heartbeat(C), Ready(C, 0, 0, True), Left(C, ""), Lapsed(C), Disconnected(C)]
+    "event", [Heartbeat(C), Ready(C, 0, 0), Left(C, ""), Lapsed(C), Disconnected(C)]
 )
 def test_a_stranger_changes_nothing(event: Heartbeat | Ready | Left | Lapsed) -> None:
     members = members_of(A)
@@ -238,13 +236,13 @@ def test_strikes_mute_at_the_limit_and_one_punctual_round_frees() -> None:
 
 def test_the_first_step_of_a_member_shrinks_its_share_and_never_mutes_it() -> None:
     members = members_of(A)
-    members.handle(Ready(A, 0, 0, True), 5000)
+    members.handle(Ready(A, 0, 0), 5000)
     member = members.get(A)
     assert member is not None
     for _ in range(10):
         members.note_late(A, 5000 + FIRST_STEP_MS - 1)
     assert (member.strikes, members.muted_reason(member)) == (2, "")
-    members.handle(Ready(A, 0, 0, True), 90_000)  # a new session begins no new first step
+    members.handle(Ready(A, 0, 0), 90_000)  # a new session begins no new first step
     members.note_late(A, 5000 + FIRST_STEP_MS)
     assert member.strikes == 3
     assert members.muted_reason(member)
@@ -252,7 +250,7 @@ def test_the_first_step_of_a_member_shrinks_its_share_and_never_mutes_it() -> No
 
 def test_a_member_that_has_announced_is_in_its_first_step_no_more() -> None:
     members = members_of(A)
-    members.handle(Ready(A, 0, 0, True), 0)
+    members.handle(Ready(A, 0, 0), 0)
     member = members.get(A)
     assert member is not None
     members.note_punctual(A)
@@ -261,36 +259,9 @@ def test_a_member_that_has_announced_is_in_its_first_step_no_more() -> None:
     assert members.muted_reason(member)
 
 
-@pytest.mark.parametrize(
-    ("round", "has_momentum", "warmup"),
-    [(5, False, 2), (5, True, 0), (-1, False, 0), (0, False, 2)],
-)
-def test_warm_up_is_for_those_without_momentum_in_a_run_under_way(
-    round: int, has_momentum: bool, warmup: int
-) -> None:
-    members = members_of(A)
-    members.handle(Ready(A, round, 0, has_momentum), 0)
-    member = members.get(A)
-    assert member is not None
-    assert member.warmup_left == warmup
-
-
-def test_warm_up_is_served_by_punctual_rounds() -> None:
-    members = members_of(A)
-    members.handle(Ready(A, 5, 0, False), 0)
-    member = members.get(A)
-    assert member is not None
-    assert members.muted_reason(member) == "building momentum: counted after 2 more rounds"
-    members.note_late(A, LATER_MS)
-    assert member.warmup_left == 2
-    members.note_punctual(A)
-    members.note_punctual(A)
-    assert members.muted_reason(member) == ""
-
-
 def test_a_member_that_is_set_back_is_not_ready() -> None:
     members = members_of(A)
-    members.handle(Ready(A, 5, 0, True), 0)
+    members.handle(Ready(A, 5, 0), 0)
     assert [member.peer for member in members.ready()] == [A]
     members.set_back(A)
     assert members.ready() == []

@@ -23,9 +23,10 @@ from tests.coordinator.machine.driver import (
 SOON_MS = max(LEAST_MS, SLOTS * 3000)
 
 
-def poisoned(*peers: str, liars: tuple[str, ...] = (D,)) -> Driver:
+def poisoned(*peers: str, liars: tuple[str, ...] = (D,), overlap: int = 0) -> Driver:
     """A run whose round 0 counts a payload of the last liar that nobody else will get."""
-    driver = Driver(*peers, *liars, rounds={"quorum": 1}, membership={"lease_ms": 600_000})
+    rounds = {"quorum": 1, "overlap": overlap}
+    driver = Driver(*peers, *liars, rounds=rounds, membership={"lease_ms": 600_000})
     driver.exchange(0, *peers, *liars)
     assert len(driver.commits) == 1
     return driver

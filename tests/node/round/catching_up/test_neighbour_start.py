@@ -204,12 +204,25 @@ async def test_before_the_first_commit_genesis_is_the_newest_state(tmp_path: Pat
     assert not start.too_far_behind(0, -1)
 
 
+async def test_a_node_that_has_made_a_step_goes_on_with_its_parameters(tmp_path: Path) -> None:
+    own, path = replica(OWN), tmp_path / "state"
+    assert start_of(Members(), own, tmp_path).too_far_behind(0, 1)
+    for parameter in own.trainee.parameters.values():
+        parameter.grad = torch.ones_like(parameter)
+    own.accumulate()
+    assert not start_of(Members(), own, tmp_path).too_far_behind(0, 1)
+    own.extract(0)
+    own.save(path, GENESIS)
+    again = replica(OWN)
+    again.load(path)
+    assert not start_of(Members(), again, tmp_path).too_far_behind(0, 1)
+
+
 @pytest.mark.parametrize(("behind", "starts_over"), [(AWAY_ROUNDS - 1, False), (AWAY_ROUNDS, True)])
 def test_only_a_long_absence_gives_up_a_nodes_own_parameters(
     tmp_path: Path, behind: int, starts_over: bool
 ) -> None:
     own = replica(OWN)
-    own.has_momentum = True
     start = start_of(Members(), own, tmp_path)
     assert start.too_far_behind(3, 3 + behind) is starts_over
 
