@@ -34,6 +34,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service.door import Door
+from coordinator.service.heads import HeadDesk
 from coordinator.service.server import CoordinatorService
 from coordinator.state_snapshot import durable_part
 from protocol import wire_pb2 as wire
@@ -344,6 +345,12 @@ class SimulatedCoordinator:
                 OpenDoor(Path()),
                 checkpoints=CheckpointDesk(
                     sequencer, CheckpointStore(Path("checkpoints")), lambda: Contributions((), 0)
+                ),
+                heads=HeadDesk(
+                    self.journal,  # type: ignore[arg-type]
+                    self.run_id,
+                    self.journal.public_key,
+                    Path(),
                 ),
             )
             self.switchboard.servicer, self.sequencer = self._service, sequencer
