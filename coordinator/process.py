@@ -225,7 +225,7 @@ class CoordinatorProcess:
             "address": self.address,
             **document,
             "refusals": {"nodes": len(refusals)},
-            "heads": {"forged": self.service.heads.forged},
+            "heads": self.service.heads.document(),
             "traffic": document["traffic"] | self._traffic.document(),
             "relays": self.service.relays.document(),
             "audit": document["audit"]

@@ -12,6 +12,7 @@ go on with one. `fault` holds the reason then, `failed` raises it, and the proce
 import asyncio
 from bisect import bisect_left
 from pathlib import Path
+from typing import Any
 
 from coordinator.journal import Journal, RecordedCommit
 from coordinator.machine.events import CommitRound
@@ -21,6 +22,12 @@ from protocol.codec.commits import open_commit
 from protocol.codec.heads import PROOF_NAME, Equivocation, Head, conflict, head_of, open_head
 from protocol.errors import EquivocationError, LockstepError, RemoteProtocolError, StorageError
 from protocol.ids import PeerId, RunId, short
+
+TOO_OLD = (
+    "it was started from an old copy of its directory, or with nothing but its key: it lacks a "
+    "commit that a node has, and stops"
+)
+TWO_HISTORIES = "its key has signed two histories of this run: it stops"
 
 
 class HeadDesk:
@@ -51,8 +58,8 @@ class HeadDesk:
                 self.newest = head_of(effect.commit, signed)
 
     async def objection(self, peer: PeerId, said: wire.NodeMessage) -> str:
-        """Why this coordinator can go on with nobody, once a message of a node has shown a commit
-        that it lacks; else empty.
+        """Why this coordinator can go on with nobody, in words for a node, once a message of one
+        has shown a commit that it lacks; else empty.
         """
         kind = said.WhichOneof("kind")
         holder = said.hello if kind == "hello" else said.heartbeat
@@ -61,7 +68,11 @@ class HeadDesk:
         if self.fault is None:
             return ""
         self._failed.set()
-        return str(self.fault)
+        return TWO_HISTORIES if isinstance(self.fault, EquivocationError) else TOO_OLD
+
+    def document(self) -> dict[str, Any]:
+        """The heads for /status.json."""
+        return {"forged": self.forged, "fault": str(self.fault or "")}
 
     async def failed(self) -> None:
         """Wait until there is a `fault`, and raise it."""

@@ -121,13 +121,16 @@ class HeadKeeper:
         if own := self.heads.own:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(COMPARE_S):
-                    self._take(await self._fetch(max(-1, own.round - COMPARED_ROUNDS)))
+                    await self.fetch(max(-1, own.round - COMPARED_ROUNDS))
         await self._end_if_proven()
 
-    def _take(self, reply: wire.Commits) -> None:
+    async def fetch(self, after_round: int) -> wire.Commits:
+        """Commits of the coordinator after a round, whose heads are known from now on."""
+        reply = await self._fetch(after_round)
         for told in reply.commits:
             signed = SignedCommit(told.body, told.signature)
             self.heads.take(open_commit(signed, self.heads.coordinator_key), signed)
+        return reply
 
     async def watch(self, hello: wire.Hello, send: Callable[[wire.NodeMessage], None]) -> None:
         """Keep `hello` and the disk up to date until cancelled; `send` reaches the coordinator.
@@ -173,9 +176,9 @@ class HeadKeeper:
             return
         try:
             await asyncio.to_thread(_write_proof, path, proof.document())
-            kept = f"the proof is in {path}"
+            kept = _where(path)
         except StorageError as error:
-            kept = f"the proof is not kept: {error}"
+            kept = f"The proof is not kept: {error}"
         log.error("two histories", extra={"run": self.heads.run_id, "reason": proof.words})
         raise EquivocationError(_told(proof.words, kept))
 
@@ -188,7 +191,7 @@ class HeadKeeper:
         except DataError:
             return  # none, or no proof
         if (proof.run_id, proof.coordinator_key) == (self.heads.run_id, self.heads.coordinator_key):
-            raise EquivocationError(_told(proof.words, f"the proof is in {path}"))
+            raise EquivocationError(_told(proof.words, _where(path)))
 
     def _restore(self) -> None:
         path = self._directory / NOTE_NAME
@@ -201,6 +204,10 @@ class HeadKeeper:
         self.heads.restore(said)
 
 
+def _where(path: Path) -> str:
+    return f"The proof, which lockstep verify --proof checks, is in {path}"
+
+
 @outlasting
 def _write_proof(path: Path, document: bytes) -> None:
     with replacing_file(path) as temporary:
@@ -208,4 +215,7 @@ def _write_proof(path: Path, document: bytes) -> None:
 
 
 def _told(words: str, kept: str) -> str:
-    return f"{words}: it is stolen or dishonest, or works from two copies; {kept}, leaves the run"
+    return (
+        f"{words}. It is stolen or used dishonestly, or two copies of its directory are at work: "
+        f"this process leaves the run. {kept}"
+    )

@@ -268,9 +268,7 @@ class RelayProcess:
         watching = parts.heads.watch(hello, self._client.send)
         failing = [asyncio.ensure_future(parts.swarm.failed()), asyncio.ensure_future(watching)]
         if parts.archive:
-            failing.append(
-                asyncio.ensure_future(parts.archive.fill(self._client.calls.fetch_commits))
-            )
+            failing.append(asyncio.ensure_future(parts.archive.fill(parts.heads.fetch)))
         try:
             await asyncio.gather(*failing)
         finally:

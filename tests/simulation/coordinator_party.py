@@ -353,6 +353,7 @@ class SimulatedCoordinator:
                     Path(),
                 ),
             )
+            self._service.heads.recover()
             self.switchboard.servicer, self.sequencer = self._service, sequencer
             self.desk = OperatorDesk(sequencer, self._service)
             for event in self.trust:
@@ -393,6 +394,7 @@ class SimulatedCoordinator:
                     "another commit is told",
                     effect,
                 )
+        require(self._service.heads.fault is None, self._service.heads.fault)
         self.loss_judge.saw(outcome.effects)
         self._service.delivery.emit(outcome)
 

@@ -12,6 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.process import CoordinatorProcess
+from coordinator.service.heads import TOO_OLD, TWO_HISTORIES
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, sign_commit
 from protocol.codec.heads import PROOF_NAME, head_of, read_proof
@@ -91,12 +92,13 @@ async def test_a_coordinator_from_an_old_copy_stops_and_says_what_to_do(
         assert answer.refused.retry, "the node waits for the newer directory"
         with pytest.raises(StorageError) as error:
             await ended(process)
+        assert process.status()["heads"]["fault"] == str(error.value)
     words = str(error.value)
     assert f"{tmp_path / 'old'} is an old copy of this coordinator's directory" in words
     assert f"has shown the commit of round {history[4].round}" in words
     assert f"the newest one here is of round {history[1].round}" in words
     assert "Put the directory back from a copy that has that commit" in words
-    assert words == answer.refused.reason
+    assert answer.refused.reason == TOO_OLD, "nothing of the operator's machine"
     assert node.peer[:8] in words
 
 
@@ -158,6 +160,7 @@ async def test_two_histories_stop_it_and_leave_a_proof(
 ) -> None:
     async with shown(tmp_path / "other", head(history[2 + newer])) as (process, _, answer):
         assert answer.refused.retry
+        assert answer.refused.reason == TWO_HISTORIES
         with pytest.raises(EquivocationError, match="has signed two different commits of") as error:
             await ended(process)
     proof = read_proof((tmp_path / "other" / PROOF_NAME).read_bytes())
@@ -190,7 +193,7 @@ async def test_forged_heads_are_counted_and_stop_nobody(
             async with node_of(process, number) as node:
                 await node.say(node.hello(await node.connect(), head=said))
                 await node.hear("welcome")
-            assert process.status()["heads"] == {"forged": number}
+            assert process.status()["heads"] == {"forged": number, "fault": ""}
         assert process.service.heads.fault is None
 
 

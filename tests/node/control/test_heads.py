@@ -133,7 +133,9 @@ async def test_a_proof_is_kept_and_ends_the_watch(
     proof = read_proof((tmp_path / PROOF_NAME).read_bytes())
     assert (proof.first, proof.second) == (HISTORY.head(6), OTHER.head(6))
     assert "has signed two different commits of round 6" in str(error.value)
-    assert f"the proof is in {tmp_path / PROOF_NAME}" in str(error.value)
+    assert f"The proof, which lockstep verify --proof checks, is in {tmp_path / PROOF_NAME}" in str(
+        error.value
+    )
     assert made.document()["equivocation"] == proof.words
     assert [record.message for record in caplog.records] == ["two histories"]
 
@@ -182,7 +184,7 @@ async def test_a_disk_that_takes_no_proof_is_no_reason_to_stay(
     made = keeper(tmp_path, 8)
     made.heads.show(OTHER.head(6).message)
     (tmp_path / PROOF_NAME).mkdir()
-    with pytest.raises(EquivocationError, match="the proof is not kept: "):
+    with pytest.raises(EquivocationError, match="The proof is not kept: "):
         await made.compare()
 
 
