@@ -28,6 +28,7 @@ from tests.coordinator.client import (
     running,
     train,
 )
+from tests.support.waiting import until
 
 SPEC = quiet_spec()
 FORGER = Ed25519PrivateKey.from_private_bytes(b"x" * 32)
@@ -125,6 +126,28 @@ async def test_nothing_is_decided_once_a_newer_commit_is_known(
             await node.hold(opened[0], other.peer)
         with pytest.raises(StorageError):
             await ended(process)
+        await process.stop()
+        await one.hear_end()
+        assert not [message for message in one.heard if message.HasField("committed")]
+
+
+async def test_what_was_being_written_when_a_newer_commit_was_shown_is_told_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with joined_pair(tmp_path, SPEC) as (process, one, two):
+        append = process.journal.append
+
+        def shown_meanwhile(events: Any, commits: Any, *others: Any, **named: Any) -> None:
+            append(events, commits, *others, **named)
+            if commits:
+                process.service.heads.fault = StorageError("an old copy")
+
+        monkeypatch.setattr(process.journal, "append", shown_meanwhile)
+        opened = [(await node.hear("opened")).opened.round for node in (one, two)]
+        for node, other in ((one, two), (two, one)):
+            await node.announce(opened[0])
+            await node.hold(opened[0], other.peer)
+        await until(lambda: process.journal.last_commits(1))
         await process.stop()
         await one.hear_end()
         assert not [message for message in one.heard if message.HasField("committed")]
