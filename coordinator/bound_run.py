@@ -10,8 +10,9 @@ from protocol.codec.decoding import UNREADABLE
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.runfile import RunSpec, parse_run_json
 
-FORMAT = "14"
-"""Version of the tables, of the events' names and fields, and of the snapshots."""
+FORMAT = "13"
+"""Version of the tables, of the events' names and fields, of the snapshots, and of what a commit's
+signature covers."""
 
 CHANGES_SHOWN = 3
 """Longest list of fields in the message about another run file."""

@@ -31,6 +31,7 @@ from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service import silence
 from coordinator.service.door import Door
+from coordinator.service.heads import HeadDesk
 from coordinator.service.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
@@ -88,6 +89,7 @@ class CoordinatorProcess:
             self.status,
             Door(settings.directory),
             checkpoints=CheckpointDesk(self._sequencer, store, self.history.contributions),
+            heads=HeadDesk(self.journal, self.run_id, self._public_key, settings.directory),
         )
         self.desk = OperatorDesk(self._sequencer, self.service)
         self._traffic = Traffic(overhead)
@@ -108,6 +110,7 @@ class CoordinatorProcess:
         """
         self.journal.bind(self.run_id, run_json(self.rounds.spec))
         await asyncio.to_thread(self._sequencer.recover)
+        await asyncio.to_thread(self.service.heads.recover)
         await asyncio.to_thread(self._restore_history)
         connections = ("grpc.max_allowed_incoming_connections", connections_max)
         self._server = grpc.aio.server(options=(*SERVER_OPTIONS, connections))
@@ -138,14 +141,23 @@ class CoordinatorProcess:
         return JoinLink(self.address, self.run_id, self._public_key, plain)
 
     async def _work(self) -> None:
-        """Handle events, and end the sessions of nodes that send none, until cancelled."""
+        """Handle events, and end the sessions of nodes that send none, until cancelled, or until a
+        node shows a commit of this run that is not here.
+        """
         membership, now_ms = self.rounds.spec.membership, self._sequencer.now_ms
         sessions = self.service.node_sessions
         watching = asyncio.create_task(silence.end_silent(sessions, membership, now_ms))
+        sequencing = asyncio.create_task(self._sequencer.run())
+        weighing = asyncio.create_task(self.service.heads.failed())
         try:
-            await self._sequencer.run()
+            await asyncio.wait({sequencing, weighing}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (weighing, sequencing):
+                if task.done():
+                    task.result()
         finally:
-            watching.cancel()
+            for task in (watching, sequencing, weighing):
+                task.cancel()
+            await asyncio.gather(watching, sequencing, weighing, return_exceptions=True)
 
     async def _settle_trust(self) -> None:
         """Draw the secret of a public run, once, vouch for the operator's nodes, and admit whom the
@@ -162,7 +174,8 @@ class CoordinatorProcess:
 
     async def finished(self) -> None:
         """Return when the run has all its steps and its nodes have left, or `goodbye_ms` after they
-        were let go. Raises `StorageError` when the journal could not be written.
+        were let go. Raises `StorageError` when the journal could not be written, or is an old copy;
+        `EquivocationError` when the run has two histories.
         """
         assert self._loop_task is not None, "start() comes first"
         deadline, lost, alarmed = None, "", ""
@@ -212,6 +225,7 @@ class CoordinatorProcess:
             "address": self.address,
             **document,
             "refusals": {"nodes": len(refusals)},
+            "heads": self.service.heads.document(),
             "traffic": document["traffic"] | self._traffic.document(),
             "relays": self.service.relays.document(),
             "audit": document["audit"]

@@ -11,6 +11,7 @@ from protocol.errors import (
     DataError,
     DeviceError,
     DivergedError,
+    EquivocationError,
     LocalProtocolError,
     LockstepError,
     RefusedError,
@@ -61,7 +62,10 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.STORAGE: "a disk is full, read-only or damaged",
     ExitCode.PORT_IN_USE: "a port that was asked for belongs to another process",
     ExitCode.DATA: "training data is missing, damaged or different from its manifest",
-    ExitCode.REFUSED: "the coordinator refused or removed this node, or its replica diverged",
+    ExitCode.REFUSED: (
+        "the coordinator refused or removed this node, its replica diverged, or the run has two "
+        "histories"
+    ),
     ExitCode.DEVICE: "a graphics card, or its driver, failed three times in an hour",
     ExitCode.SHORTAGE: "this machine lacks descriptors or memory for now",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM before the work was done",
@@ -80,6 +84,7 @@ _CODES: dict[type[BaseException], ExitCode] = {
     DataError: ExitCode.DATA,
     RefusedError: ExitCode.REFUSED,
     DivergedError: ExitCode.REFUSED,
+    EquivocationError: ExitCode.REFUSED,
     DeviceError: ExitCode.DEVICE,
     ShortageError: ExitCode.SHORTAGE,
     StoppedError: ExitCode.INTERRUPTED,

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from node.control import first_contact
 from node.control.client import CoordinatorClient
 from node.control.decisions import DecisionLog
+from node.control.heads import HeadKeeper
 from node.control.session import keep_session
 from node.data.corpus import Corpus
 from node.gossip.payload_check import PayloadCheck
@@ -62,7 +63,7 @@ from node.trainer import Trainer
 from node.transports.base import Transport
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
-from protocol.errors import DeviceError, LocalProtocolError, SettingsError
+from protocol.errors import DeviceError, EquivocationError, LocalProtocolError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, peer_id
 from protocol.limits import CONNECTIONS_MAX
@@ -93,6 +94,7 @@ class Started:
     trainer: Trainer
     hello: wire.Hello
     requests: PublisherAndEvaluator
+    heads: HeadKeeper
 
 
 class NodeProcess:
@@ -134,7 +136,8 @@ class NodeProcess:
 
         Raises `UnavailableError` when no coordinator has ever answered at the address,
         `VersionError`, `SettingsError`, `DataError`, `ShortageError`, `StorageError`,
-        `AddressInUseError`, `DeviceError`.
+        `AddressInUseError`, `DeviceError`, and `EquivocationError` when this node has the proof
+        that the coordinator signs two histories.
         """
         with device_errors():
             await self._start(connections_max)
@@ -144,6 +147,8 @@ class NodeProcess:
         status.phase = f"asks {self._client.address} for the run"
         info = await self._reach(self._client.calls.fetch_run)
         await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
+        fetch = self._client.calls.fetch_commits
+        heads = await asyncio.to_thread(HeadKeeper, info, settings.directory, fetch)
         use_threads(settings.threads)
         devices = choose_devices(settings.device)
         limit_memory(devices, settings.gpu_memory)
@@ -164,9 +169,8 @@ class NodeProcess:
         status.round = position.head_round if position else -1
         status.state_digest = replica.digest
         await self._reach(lambda _: self._client.calls.fetch_members())
-        self._started = await self._assemble(
-            info, replica, corpus, position, connections_max=connections_max
-        )
+        made = info, replica, corpus, position, heads
+        self._started = await self._assemble(*made, connections_max=connections_max)
         self._started.hello.hardware = describe(*devices)
 
     async def _assemble(
@@ -175,17 +179,18 @@ class NodeProcess:
         replica: Replica,
         corpus: Corpus,
         position: Position | None,
+        heads: HeadKeeper,
         *,
         connections_max: int,
     ) -> Started:
         """Put a node together around its replica, and listen."""
         settings, client, fetch = self._settings, self._client, self._client.calls.fetch_commits
-        decisions = DecisionLog(info.run_id, info.coordinator_key, fetch)
+        decisions = DecisionLog(info.run_id, info.coordinator_key, fetch, heads=heads.heads)
         if position:
             decisions.resume(position)
         snapshots = await self._open_snapshots(info)
         transports = own_transports(settings, self._key, client, connections_max)
-        identity = Identity(self._key, info.run_id, secrets.randbits(64))
+        identity = Identity(self._key, info.run_id, secrets.randbits(64), heads.heads)
         mesh = Mesh(identity, transports, self._uplink, own_clock_ms, downlink=self._downlink)
         check = PayloadCheck(info.run_id, replica.header_of)
         witness = WitnessReports(
@@ -195,15 +200,9 @@ class NodeProcess:
             client.send,
             check.author_of,
         )
+        parts_of_swarm = settings, self._key, info, mesh, replica
         swarm = self._swarm = own_swarm(
-            settings,
-            self._key,
-            info,
-            mesh,
-            replica,
-            snapshots=snapshots,
-            check=check,
-            report_holding=witness.add,
+            *parts_of_swarm, snapshots=snapshots, check=check, report_holding=witness.add
         )
         addresses = await swarm.start()
         self.address = addresses[0]
@@ -225,10 +224,12 @@ class NodeProcess:
             state_requests=requests,
             duty=self._duty,
             restored=position,
+            heads=heads,
         )
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)
         trainer = Trainer(context)
-        return Started(info, replica, corpus, swarm, mesh, transports, trainer, hello, requests)
+        work = trainer, hello, requests
+        return Started(info, replica, corpus, swarm, mesh, transports, *work, heads)
 
     async def _open_snapshots(self, info: RunInfo) -> Snapshots:
         """The snapshots, with the one from which its owner lets the run go on, if there is one."""
@@ -243,8 +244,8 @@ class NodeProcess:
         """Train until the run is finished or the node is told to leave; returns the reason in
         words.
 
-        Raises `RefusedError`, `DivergedError`, and `DeviceError` after a goodbye, so that nobody
-        waits for this node; it waits for anything else of the network.
+        Raises `RefusedError`, `DivergedError`, and `DeviceError` and `EquivocationError` after a
+        goodbye, so that nobody waits for this node; it waits for anything else of the network.
         """
         parts = self.started
         line = self._client, parts.info, parts.hello, parts.trainer.inbox, parts.transports
@@ -254,19 +255,19 @@ class NodeProcess:
         failing = asyncio.create_task(parts.swarm.failed())
         silence_s = self._client.silence_s(parts.info.spec.membership.heartbeat_ms)
         watching = asyncio.create_task(watch_absence(self._was_away, silence_s))
-        self._background += [session, charging, failing, watching]
+        weighing = asyncio.create_task(parts.heads.watch(parts.hello, self._client.send))
+        self._background += [session, charging, failing, watching, weighing]
+        ending = session, charging, failing, weighing
         try:
-            await asyncio.wait(
-                {training, session, charging, failing}, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in (session, charging, failing):
+            await asyncio.wait({training, *ending}, return_when=asyncio.FIRST_COMPLETED)
+            for task in ending:
                 if task.done():
                     task.result()
             with device_errors():
-                reason = await training
+                reason = await parts.heads.explained(training)
                 self._status.phase = "saves its state"
                 await self._finish(parts, reason)
-        except DeviceError as error:
+        except (DeviceError, EquivocationError) as error:
             await self._say_goodbye(str(error))
             raise
         finally:
@@ -319,6 +320,7 @@ class NodeProcess:
         known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
         known |= {"notice": self._client.notice}
         known["waiting_for"] = self._swarm.waiting_for if self._swarm else ""
+        known["heads"] = self._started.heads.document() if self._started else {}
         document = known | self._status.document() | self._owner_view()
         if traffic := self._traffic():
             document["traffic"] = traffic.document()

@@ -62,3 +62,7 @@ class DataError(LockstepError):
 
 class DivergedError(LockstepError):
     """A replica is not what the log of the run says it must be."""
+
+
+class EquivocationError(LockstepError):
+    """A coordinator's key has signed two histories of one run, and the proof is kept."""

@@ -49,6 +49,18 @@ class ChainEntry(_message.Message):
     signature: bytes
     def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
+class Head(_message.Message):
+    __slots__ = ("round", "step", "digest", "signature")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    step: int
+    digest: bytes
+    signature: bytes
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class Committed(_message.Message):
     __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids", "trained")
     BODY_FIELD_NUMBER: _ClassVar[int]
@@ -138,7 +150,7 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., links: _Optional[_Union[LinksMeasured, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "only_asks", "token")
+    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "only_asks", "token", "head")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +164,7 @@ class Hello(_message.Message):
     CANNOT_TRAIN_FIELD_NUMBER: _ClassVar[int]
     ONLY_ASKS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     run_id: str
     public_key: bytes
@@ -165,7 +178,8 @@ class Hello(_message.Message):
     cannot_train: str
     only_asks: bool
     token: str
-    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ..., instance: _Optional[int] = ..., cannot_train: _Optional[str] = ..., only_asks: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
+    head: Head
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ..., instance: _Optional[int] = ..., cannot_train: _Optional[str] = ..., only_asks: _Optional[bool] = ..., token: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("round", "state_digest", "resyncs", "voids")
@@ -180,10 +194,12 @@ class Ready(_message.Message):
     def __init__(self, round: _Optional[int] = ..., state_digest: _Optional[int] = ..., resyncs: _Optional[int] = ..., voids: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("sent_ms",)
+    __slots__ = ("sent_ms", "head")
     SENT_MS_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     sent_ms: int
-    def __init__(self, sent_ms: _Optional[int] = ...) -> None: ...
+    head: Head
+    def __init__(self, sent_ms: _Optional[int] = ..., head: _Optional[_Union[Head, _Mapping]] = ...) -> None: ...
 
 class Announced(_message.Message):
     __slots__ = ("round", "digest", "payload_bytes", "samples", "compute_ms", "loss")
@@ -350,16 +366,18 @@ class Challenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("decided_round", "head_round", "members", "tail")
+    __slots__ = ("decided_round", "head_round", "members", "tail", "head")
     DECIDED_ROUND_FIELD_NUMBER: _ClassVar[int]
     HEAD_ROUND_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     TAIL_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     decided_round: int
     head_round: int
     members: Members
     tail: _containers.RepeatedCompositeFieldContainer[ChainEntry]
-    def __init__(self, decided_round: _Optional[int] = ..., head_round: _Optional[int] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., tail: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ...) -> None: ...
+    head: Head
+    def __init__(self, decided_round: _Optional[int] = ..., head_round: _Optional[int] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., tail: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., head: _Optional[_Union[Head, _Mapping]] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason", "wrong_results", "retry")
@@ -578,18 +596,20 @@ class LinkMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[LinkHello, _Mapping]] = ..., proof: _Optional[_Union[LinkProof, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., offers: _Optional[_Union[LinkOffers, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., fetch: _Optional[_Union[LinkFetch, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class LinkHello(_message.Message):
-    __slots__ = ("protocol_version", "run_id", "public_key", "nonce", "instance")
+    __slots__ = ("protocol_version", "run_id", "public_key", "nonce", "instance", "head")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     run_id: str
     public_key: bytes
     nonce: bytes
     instance: int
-    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., instance: _Optional[int] = ...) -> None: ...
+    head: Head
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., instance: _Optional[int] = ..., head: _Optional[_Union[Head, _Mapping]] = ...) -> None: ...
 
 class LinkProof(_message.Message):
     __slots__ = ("signature",)
@@ -598,12 +618,14 @@ class LinkProof(_message.Message):
     def __init__(self, signature: _Optional[bytes] = ...) -> None: ...
 
 class Beat(_message.Message):
-    __slots__ = ("sent_ms", "reply")
+    __slots__ = ("sent_ms", "reply", "head")
     SENT_MS_FIELD_NUMBER: _ClassVar[int]
     REPLY_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
     sent_ms: int
     reply: bool
-    def __init__(self, sent_ms: _Optional[int] = ..., reply: _Optional[bool] = ...) -> None: ...
+    head: Head
+    def __init__(self, sent_ms: _Optional[int] = ..., reply: _Optional[bool] = ..., head: _Optional[_Union[Head, _Mapping]] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ("part_bytes", "taken_ms")

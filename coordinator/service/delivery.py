@@ -15,6 +15,7 @@ from coordinator.machine.checkpoints.events import AskCheckpoint, CheckpointMade
 from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service import coordinator_messages, member_list
+from coordinator.service.heads import HeadDesk
 from coordinator.service.relays import Relays
 from coordinator.service.sessions import Message, NodeSession, SessionTable, SharedEncoding
 from protocol import wire_pb2 as wire
@@ -28,15 +29,23 @@ log = logging.getLogger("lockstep.coordinator")
 class Delivery:
     """The open sessions of one run, and what goes out to them."""
 
-    def __init__(self, sequencer: Sequencer, relays: Relays, checkpoints: CheckpointDesk) -> None:
+    def __init__(
+        self, sequencer: Sequencer, relays: Relays, checkpoints: CheckpointDesk, heads: HeadDesk
+    ) -> None:
         self._sequencer, self._relays, self._checkpoints = sequencer, relays, checkpoints
+        self._heads = heads
         self.node_sessions = SessionTable("node")
         self.relay_sessions = SessionTable("relay")
         self._encoding = SharedEncoding()
         self._pages: list[wire.Members] = []  # of the member list, while it stays as it is
 
     def emit(self, outcome: Outcome) -> None:
-        """Carry out the effects of one batch of events."""
+        """Carry out the effects of one batch of events; none, once this coordinator is known to
+        lack commits.
+        """
+        if self._heads.fault:
+            return
+        self._heads.follow(outcome)
         if changes := [
             effect for effect in outcome.effects if isinstance(effect, events.TellMembers)
         ]:
@@ -140,7 +149,7 @@ class Delivery:
 
     def _welcome(self, session: NodeSession) -> None:
         """Greet a member or relay, and tell it all the others."""
-        state = self._sequencer.rounds.state
+        state, newest = self._sequencer.rounds.state, self._heads.newest
         if not self._pages:
             self._pages = member_list.member_pages(self._sequencer.rounds.members, self._relays)
         first, *others = self._pages
@@ -150,6 +159,7 @@ class Delivery:
                     decided_round=state.decided_round,
                     head_round=state.head_round,
                     members=first,
+                    head=newest.message if newest else None,
                     tail=map(coordinator_messages.chain_entry, self._sequencer.tail),
                 )
             )

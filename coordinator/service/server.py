@@ -27,6 +27,7 @@ from coordinator.service.calls import Calls, Context
 from coordinator.service.delivery import Delivery
 from coordinator.service.door import Door
 from coordinator.service.evidence import EvidenceDesk
+from coordinator.service.heads import HeadDesk
 from coordinator.service.refusals import REASON_MAX, RunRefusals
 from coordinator.service.relays import Relays
 from coordinator.service.sessions import Message, NodeSession
@@ -65,6 +66,7 @@ class CoordinatorService(Calls):
         door: Door,
         *,
         checkpoints: CheckpointDesk,
+        heads: HeadDesk,
     ) -> None:
         lease_ms = sequencer.rounds.spec.membership.lease_ms
         relays = Relays(lease_ms, lambda: _named(sequencer))
@@ -79,7 +81,8 @@ class CoordinatorService(Calls):
         )
         self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
         self.evidence = EvidenceDesk(sequencer, journal, coordinator_key)
-        self.delivery = Delivery(sequencer, relays, checkpoints)
+        self.heads = heads
+        self.delivery = Delivery(sequencer, relays, checkpoints, heads)
         self.node_sessions = self.delivery.node_sessions
         self.relay_sessions = self.delivery.relay_sessions
 
@@ -146,6 +149,9 @@ class CoordinatorService(Calls):
         known = joined.peer in self._sequencer.rounds.members.roster
         if refusal := self._door.refuses_join(joined.peer, host, known=known):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
+        if refusal := await self.heads.objection(joined.peer, hello):
+            yield Message(refused=wire.Refused(reason=refusal, retry=True))
+            return
         now_ms, relay, token = self._sequencer.now_ms, hello.hello.relay, hello.hello.token
         if refusal := await self._admittance.refuses(joined.peer, token, relay=relay):
             log.info("not admitted", extra=self._where(peer=joined.peer, reason=refusal))
@@ -245,6 +251,7 @@ class CoordinatorService(Calls):
                     # a goodbye still under way in a replaced session must not end the new one
                     return
                 received_ms = session.hears(self._sequencer.now_ms())
+                await self._heed_head(peer, session, message)
                 event = node_messages.event_of(peer, message)
                 await self._sequencer.submit(event)
                 session.waits(self._sequencer.now_ms())
@@ -265,10 +272,17 @@ class CoordinatorService(Calls):
         else:
             session.close()
 
+    async def _heed_head(
+        self, peer: PeerId, session: NodeSession, message: wire.NodeMessage
+    ) -> None:
+        if refusal := await self.heads.objection(peer, message):
+            session.close(Message(refused=wire.Refused(reason=refusal, retry=True)))
+
     async def _read_relay(self, peer: PeerId, session: NodeSession, requests: Requests) -> None:
         """Answer a relay's heartbeats, and hear it if it is an auditor, until it says goodbye."""
         async for message in requests:
             session.heard_ms = now_ms = self._sequencer.now_ms()
+            await self._heed_head(peer, session, message)
             if message.WhichOneof("kind") == "heartbeat":
                 self.relays.beat(peer, now_ms)
                 self._end_lapsed_relays()

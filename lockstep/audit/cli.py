@@ -17,6 +17,24 @@ Begin = Annotated[
     ),
 ]
 
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="DIR|URL",
+        help="Directory of a coordinator or a demo, or the address of a live coordinator.",
+        show_default=False,
+    ),
+]
+
+Proof = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        show_default=False,
+        help="In place of a run: check a proof that its coordinator signed two histories.",
+    ),
+]
+
 
 def auditor(
     url: options.Url,
@@ -78,13 +96,7 @@ def auditor(
 
 
 def verify(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="DIR|URL",
-            help="Directory of a coordinator or a demo, or the address of a live coordinator.",
-        ),
-    ],
+    target: Target = None,
     *,
     checkpoint: Annotated[
         Path | None,
@@ -119,10 +131,21 @@ def verify(
             help="The run's prepared data: compute again the evidence against authors.",
         ),
     ] = None,
+    proof: Proof = None,
     threads: options.Threads = 0,
     json: options.JsonFile = None,
 ) -> None:
     """Replay a run's log and compare the result with its published checkpoint."""
+    from lockstep.exit_codes import UsageError
+
+    if (target is None) == (proof is None):
+        raise UsageError("expected a directory or an address, or a file after --proof, one of them")
+    if target is None:
+        from lockstep.audit.two_histories import verify_proof
+
+        assert proof is not None, "one of the two is there"
+        verify_proof(proof, json)
+        return
     from lockstep.audit.verify import VerifySettings
     from lockstep.audit.verify import verify as verify_run
 

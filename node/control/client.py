@@ -86,7 +86,9 @@ class Listener(Protocol):
         """The member list is another one: before each welcome, and whenever it changes."""
 
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """A session is open: repeat the messages that still hold."""
+        """A session opens: repeat the messages that still hold. `UnavailableError`: not with this
+        coordinator, as it is now.
+        """
 
     def received(self, message: wire.CoordinatorMessage) -> None:
         """An event of the run."""
@@ -271,14 +273,14 @@ class CoordinatorClient:
             end_outbox(outbox)
 
     def _welcome(self, welcome: wire.Welcome, outbox: Outbox, listener: Listener) -> None:
-        if self._state is SessionState.LOST:
-            log.info("session found again", extra={"coordinator": self.address})
-        self._search.found(own_clock_ms())
-        self._outbox, self._state = outbox, SessionState.CONNECTED
-        self._words = SessionState.CONNECTED.value
+        self._outbox = outbox
         self.members.update(welcome.members)
         listener.members_changed(self.members)
         listener.welcomed(welcome)
+        if self._state is SessionState.LOST:
+            log.info("session found again", extra={"coordinator": self.address})
+        self._search.found(own_clock_ms())
+        self._state, self._words = SessionState.CONNECTED, SessionState.CONNECTED.value
 
     def _dispatch(self, message: wire.CoordinatorMessage, listener: Listener) -> None:
         """Take a message that the client reads itself, or hand it on."""

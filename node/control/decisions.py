@@ -45,6 +45,7 @@ from protocol.codec.commits import (
     genesis_digest,
     open_commit,
 )
+from protocol.codec.heads import Heads
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, RunId, parse_peer_id
 from protocol.limits import COMMITS_PER_REPLY, MEMBERS_MAX
@@ -104,16 +105,17 @@ class DecisionLog:
         fetch: Callable[[int], Awaitable[wire.Commits]],
         *,
         walks: bool = False,
+        heads: Heads | None = None,
     ) -> None:
         """`fetch(after_round)` asks the coordinator until it answers; `walks`: there is no state
-        that a restart would replace.
+        that a restart would replace. `heads` are told every commit.
         """
-        self._walks = walks
+        self._walks, self._heads = walks, heads or Heads(run_id, coordinator_key)
         self._newest_restart: tuple[Restart, Digest] | None = None
         """The newest restart that is known, with the entry's digest."""
         self.passed: list[tuple[Restart, Place]] = []
         """Restarts that a walk has passed over, each with the place behind it."""
-        self._run_id, self._key, self._fetch = run_id, coordinator_key, fetch
+        self._fetch = fetch
         self._waiting: dict[int, Decision] = {}
         self._fetched: deque[Decision] = deque()
         self._entries: dict[Digest, ChainEntry] = {}
@@ -124,7 +126,7 @@ class DecisionLog:
 
     def rewind(self) -> None:
         """Start again at genesis."""
-        self.resume(_Place(0, genesis_digest(self._run_id), -1))
+        self.resume(_Place(0, genesis_digest(self._heads.run_id), -1))
 
     def resume(self, place: Place) -> None:
         """Continue at a place: after a saved state, or at an earlier one to take a decision
@@ -242,7 +244,7 @@ class DecisionLog:
     def _take(self, decision: Decision, commit: Commit) -> Decision:
         """Check the commit's place in the chain, and pass over what is void in it."""
         self._follow(commit.previous)
-        check_link(commit, self._run_id, self._place.head, self.head_round)
+        check_link(commit, self._heads.run_id, self._place.head, self.head_round)
         head, self._in_hand = commit_digest(commit), decision.round
         self._place = replace(
             self._place, next_round=decision.round + 1, head=head, head_round=decision.round
@@ -357,7 +359,9 @@ class DecisionLog:
         """The commit, checked, and the entries in front of it. The voids for it that lie further
         on in the chain are remembered.
         """
-        commit = open_commit(SignedCommit(message.body, message.signature), self._key)
+        signed = SignedCommit(message.body, message.signature)
+        commit = open_commit(signed, self._heads.coordinator_key)
+        self._heads.take(commit, signed)
         for entry in message.voids:
             self._remember(self._entry(entry))
         before = tuple(map(self._entry, message.before))
@@ -367,4 +371,5 @@ class DecisionLog:
         return commit, before
 
     def _entry(self, entry: wire.ChainEntry) -> ChainEntry:
-        return open_entry(SignedEntry(entry.body, entry.signature), self._key, self._run_id)
+        key, run_id = self._heads.coordinator_key, self._heads.run_id
+        return open_entry(SignedEntry(entry.body, entry.signature), key, run_id)

@@ -17,7 +17,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError, VersionErro
 from protocol.handshake import Greeting, check_greeting, public_bytes, sign_link, verify_link
 from protocol.ids import PeerId, RunId, short
 from protocol.limits import PROTOCOL_VERSION
-from protocol.wire_pb2 import LinkHello, LinkProof
+from protocol.wire_pb2 import Head, LinkHello, LinkProof
 
 
 class State(Enum):
@@ -64,14 +64,15 @@ class Handshake:
         """The other end's key; empty before its hello."""
         return self._other.public_key if self._other else b""
 
-    def hello(self) -> LinkHello:
-        """This end's hello."""
+    def hello(self, head: Head | None = None) -> LinkHello:
+        """This end's hello, with the head of the newest commit that it knows."""
         return LinkHello(
             protocol_version=PROTOCOL_VERSION,
             run_id=self._run_id,
             public_key=self._own.public_key,
             nonce=self._own.nonce,
             instance=self._own_instance,
+            head=head,
         )
 
     def greet(self, hello: LinkHello) -> LinkProof:

@@ -22,6 +22,7 @@ from node.links.protocol_events import (
     Cancelled,
     Event,
     FetchRequested,
+    HeadShown,
     Offered,
     PeerLeft,
     Proven,
@@ -33,7 +34,7 @@ from node.transports.base import Pipe
 from protocol.border.token_bucket import TokenBucket
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
-from protocol.wire_pb2 import Offers, Refusal
+from protocol.wire_pb2 import Head, Offers, Refusal
 
 TICK_S = 0.5
 """Pause between two looks at the clock; with `node.links.protocol.SILENCE_MS` a silent peer is
@@ -72,6 +73,9 @@ class LinkOwner(ServingOwner, FetchingOwner, Protocol):
 
     def on_proven(self, link: "Link", public_key: bytes) -> None:
         """The other end proved its key. `RemoteProtocolError`: another key was expected."""
+
+    def on_head(self, head: Head) -> None:
+        """The peer shows a head of the run."""
 
     def on_ended(self, link: "Link", error: LockstepError) -> None:
         """The link ended, for this reason."""
@@ -255,6 +259,8 @@ class Link:
             case Proven():
                 self._owner.on_proven(self, event.public_key)
                 self.proven.set()
+            case HeadShown():
+                self._owner.on_head(event.head)
             case Offered():
                 self._take_offer(event)
             case FetchRequested():

@@ -34,7 +34,7 @@ from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolErr
 from protocol.handshake import NONCE_BYTES
 from protocol.ids import Digest, PeerId, short
 from protocol.limits import ADDRESSES_MAX
-from protocol.wire_pb2 import Offers
+from protocol.wire_pb2 import Head, Offers
 
 STRANGERS_MAX = 16
 """Links to peers that this node does not keep."""
@@ -223,6 +223,11 @@ class Mesh:
                 old.leave("its process is gone: another instance of the peer has linked")
         self._kept.on_linked(peer)
         self.server.on_linked(frozenset(self._links))
+
+    def on_head(self, head: Head) -> None:
+        """Weigh a head that a peer shows."""
+        if self._identity.heads:
+            self._identity.heads.show(head)
 
     def on_ended(self, link: Link, error: LockstepError) -> None:
         """Forget a link; the task that keeps its peer dials again."""

@@ -36,8 +36,10 @@ from node.links.protocol_events import (
 )
 from node.links.quality.meter import LinkMeter
 from node.links.requests import OwnRequests, PeerRequests, Received
+from node.links.shown_heads import ShownHeads
 from node.links.window import Window
 from protocol.border.text import clean
+from protocol.codec.heads import Heads
 from protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, parse_digest, peer_id
@@ -79,6 +81,8 @@ class Identity:
     run_id: RunId
     instance: int
     """Random, once per process."""
+    heads: Heads | None = None
+    """The heads of the run that this end knows, which it shows; None: it shows none."""
 
     @property
     def peer(self) -> PeerId:
@@ -118,11 +122,12 @@ class LinkProtocol:
         self.peer_requests = PeerRequests()
         self.received = Received()
         self._handshake = Handshake(identity.key, identity.run_id, identity.instance, nonce)
+        self._heads = ShownHeads(identity.heads)
         self._requests = OwnRequests()
         self._heartbeat = _Heartbeat(now_ms, now_ms, now_ms, now_ms)
         self._reader = FrameReader()
         self._outgoing: list[bytes] = []
-        self._send(LinkMessage(hello=self._handshake.hello()))
+        self._send(LinkMessage(hello=self._handshake.hello(self._heads.due(now_ms))))
 
     @property
     def state(self) -> State:
@@ -191,7 +196,7 @@ class LinkProtocol:
             return
         if now_ms - self._heartbeat.beat_ms >= BEAT_MS:
             self._heartbeat.beat_ms = now_ms
-            self._send(LinkMessage(beat=Beat(sent_ms=now_ms)))
+            self._send(LinkMessage(beat=Beat(sent_ms=now_ms, head=self._heads.due(now_ms))))
 
     def end(self, reason: str) -> None:
         """End the link, because its pipe broke or its owner gives it up; may be called twice."""
@@ -283,6 +288,8 @@ class LinkProtocol:
                 events += self._on_control(message, now_ms)
             if self.state is State.ENDED:
                 break  # nothing follows a goodbye
+        if self.state is State.PROVEN:
+            events += self._heads.weigh(now_ms)
         return events
 
     def _on_control(self, message: LinkMessage, now_ms: int) -> list[Event]:
@@ -315,12 +322,16 @@ class LinkProtocol:
             self.end(f"the peer said goodbye: {reason}")
             return [PeerLeft(reason)]
         if kind == "hello":
+            if message.hello.HasField("head"):
+                self._heads.hear(message.hello.head)
             self._send(LinkMessage(proof=self._handshake.greet(message.hello)))
             return []
         peer = self._handshake.prove(message.proof)
         return [Proven(peer, self._handshake.public_key, self.instance)]
 
     def _on_beat(self, beat: Beat, now_ms: int) -> None:
+        if beat.HasField("head"):
+            self._heads.hear(beat.head)
         if not beat.reply:
             self._heartbeat.to_answer = beat
         elif beat.sent_ms <= now_ms:

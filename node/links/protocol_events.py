@@ -6,7 +6,7 @@ from node.links.frames import Part
 from node.links.network import NotHeldError, WithdrawnError
 from protocol.errors import LockstepError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
-from protocol.wire_pb2 import Offers, Refusal
+from protocol.wire_pb2 import Head, Offers, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,13 @@ class Proven:
     peer: PeerId
     public_key: bytes
     instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShown:
+    """The peer shows a head of the run, which nobody has looked at."""
+
+    head: Head
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +91,6 @@ class PeerLeft:
     reason: str
 
 
-Event = Proven | Offered | Accepted | FetchRequested | Cancelled | Refused | Part | PeerLeft
+Event = (
+    Proven | HeadShown | Offered | Accepted | FetchRequested | Cancelled | Refused | Part | PeerLeft
+)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 
+from node.control.heads import HeadKeeper
 from node.control.members import MemberList
 from node.gossip.swarm import Swarm
 from protocol import wire_pb2 as wire
@@ -25,9 +26,11 @@ COLLECTS_MAX = 8
 class RelayInbox:
     """The listener of a relay's coordinator client (`node.control.client.Listener`)."""
 
-    def __init__(self, info: RunInfo, swarm: Swarm, finished: Callable[[str], None]) -> None:
-        """`finished(reason)` is called when the run is."""
-        self._info, self._swarm, self._finished = info, swarm, finished
+    def __init__(
+        self, info: RunInfo, swarm: Swarm, finished: Callable[[str], None], heads: HeadKeeper
+    ) -> None:
+        """`finished(reason)` is called when the run is; `heads` are told every commit."""
+        self._info, self._swarm, self._finished, self._heads = info, swarm, finished, heads
         self._collects: dict[int, asyncio.Task[None]] = {}
         self.round = -1
         """Newest round that was decided while the relay listened; -1 before the first."""
@@ -37,7 +40,10 @@ class RelayInbox:
         self._swarm.set_members(members.members, members.relays)
 
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """A relay has nothing to say again."""
+        """A relay has nothing to say again. `UnavailableError` when the coordinator lacks a commit
+        that it gave to this relay.
+        """
+        self._heads.greeted(welcome)
 
     def received(self, message: wire.CoordinatorMessage) -> None:
         """Follow the run. Raises `RemoteProtocolError` for a commit that does not hold."""
@@ -75,6 +81,7 @@ class RelayInbox:
                 f"expected a commit of run {info.run_id} with holders of {len(commit.entries)} "
                 f"entries, got run {commit.run_id} with {len(told.holders)}"
             )
+        self._heads.heads.take(commit, signed)
         self.round = max(self.round, commit.round)
         holders = [[PeerId(peer) for peer in each.peer_ids] for each in told.holders]
         if commit.round not in self._collects:

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.addresses import announced
 from node.control.client import CoordinatorClient
+from node.control.heads import HeadKeeper
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
@@ -90,6 +91,7 @@ class Started:
     inbox: RelayInbox
     archive: Archive | None
     """None for a relay that keeps what members keep."""
+    heads: HeadKeeper
 
 
 class RelayProcess:
@@ -142,18 +144,21 @@ class RelayProcess:
         `connections_max` connections.
 
         Raises `UnavailableError`, `VersionError`, `SettingsError`, `ShortageError`, `StorageError`,
-        `AddressInUseError`.
+        `AddressInUseError`, and `EquivocationError` when this relay has the proof that the
+        coordinator signs two histories.
         """
-        settings = self._settings
+        settings, fetch = self._settings, self._client.calls.fetch_commits
         self._phase = Phase.ASKING
         info = await self._client.calls.fetch_run()
+        heads = await asyncio.to_thread(HeadKeeper, info, settings.directory, fetch)
         payloads = await asyncio.to_thread(
             PayloadLog,
             settings.directory / "payloads",
             sys.maxsize if settings.archive else info.spec.retention.log_rounds,
             settings.log_bytes_max,
         )
-        mesh, shelf = self._make_mesh(info, connections_max), SelfCheckShelf()
+        identity = Identity(self._key, info.run_id, secrets.randbits(64), heads.heads)
+        mesh, shelf = self._make_mesh(identity, connections_max), SelfCheckShelf()
         judge = self._judge or (lambda round, payload: read_header(payload))
         check = PayloadCheck(info.run_id, judge)
         swarm = Swarm(
@@ -168,9 +173,9 @@ class RelayProcess:
             clock_ms=own_clock_ms,
             snapshots=shelf,
         )
-        inbox = RelayInbox(info, swarm, self._run_finished)
+        inbox = RelayInbox(info, swarm, self._run_finished, heads)
         archive = self._archive(info, payloads, mesh, inbox)
-        self._started = Started(info, payloads, mesh, swarm, inbox, archive)
+        self._started = Started(info, payloads, mesh, swarm, inbox, archive, heads)
         self.addresses = await swarm.start()
         self._phase = Phase.TESTING
         self._self_check = await check_reachable(
@@ -206,7 +211,7 @@ class RelayProcess:
             holding = wire.Holding(round=round, digests=digests, authors=authors)
             self._client.send(wire.NodeMessage(holding=holding))
 
-    def _make_mesh(self, info: RunInfo, connections_max: int) -> Mesh:
+    def _make_mesh(self, identity: Identity, connections_max: int) -> Mesh:
         settings = self._settings
         advertise = announced(settings.listen, settings.advertise, self._client.address)
         transports = make_transports(
@@ -221,12 +226,13 @@ class RelayProcess:
             p2pd_sha256=settings.p2pd_sha256,
             connections_max=connections_max,
         )
-        identity = Identity(self._key, info.run_id, secrets.randbits(64))
         uplink = Uplink(settings.upload_limit or None, own_clock_ms)
         return Mesh(identity, transports, uplink, own_clock_ms, settings.peer_limit or None)
 
     async def run(self) -> str:
-        """Relay until the run is finished or `leave` is called; returns the reason in words."""
+        """Relay until the run is finished or `leave` is called; returns the reason in words.
+        Raises `EquivocationError` when the coordinator has signed two histories.
+        """
         parts = self.started
         hello = wire.Hello(
             addresses=self.addresses,
@@ -235,7 +241,7 @@ class RelayProcess:
             relay=True,
         )
         session = asyncio.create_task(self._client.run(parts.info, hello, parts.inbox))
-        failing = asyncio.create_task(self._failed(parts))
+        failing = asyncio.create_task(self._failed(parts, hello))
         left = asyncio.create_task(self._stopping.wait())
         charging = asyncio.create_task(self._charge_traffic(parts.mesh))
         silence_s = self._client.silence_s(parts.info.spec.membership.heartbeat_ms)
@@ -257,13 +263,12 @@ class RelayProcess:
             await asyncio.gather(*tasks, return_exceptions=True)
         return self._end_reason
 
-    async def _failed(self, parts: Started) -> None:
+    async def _failed(self, parts: Started, hello: wire.Hello) -> None:
         """Wait until a task in the background fails, and raise its exception."""
-        failing = [asyncio.ensure_future(parts.swarm.failed())]
+        watching = parts.heads.watch(hello, self._client.send)
+        failing = [asyncio.ensure_future(parts.swarm.failed()), asyncio.ensure_future(watching)]
         if parts.archive:
-            failing.append(
-                asyncio.ensure_future(parts.archive.fill(self._client.calls.fetch_commits))
-            )
+            failing.append(asyncio.ensure_future(parts.archive.fill(parts.heads.fetch)))
         try:
             await asyncio.gather(*failing)
         finally:
@@ -328,6 +333,7 @@ class RelayProcess:
             "round": started.inbox.round if started else -1,
             "members": self._client.members.member_count,
             "links": started.mesh.document() if started else {},
+            "heads": started.heads.document() if started else {},
             "traffic": traffic.document() if traffic else {},
             "payloads": {
                 "bytes": started.payloads.held_bytes if started else 0,

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from node.control.decisions import DecisionLog
+from node.control.heads import HeadKeeper
 from node.demo.engine import Extraction
 from node.model.training import RoundWork
 from node.replica.position import Pending, Position
@@ -190,3 +191,5 @@ class RoundContext:
     duty: DutyKeeper = field(default_factory=DutyKeeper)
     restored: Position | None = None
     """Where the loaded state stands; None at genesis."""
+    heads: HeadKeeper | None = None
+    """The heads of the run that this node knows; None: it weighs none."""

@@ -35,8 +35,12 @@ class Inbox:
         self._context.swarm.set_members(members.members, members.relays)
 
     def welcomed(self, welcome: wire.Welcome) -> None:
-        """Announce the undecided rounds again; Ready follows when the agenda says so."""
+        """Announce the undecided rounds again; Ready follows when the agenda says so.
+        `UnavailableError` when the coordinator lacks a commit that it gave to this node.
+        """
         context = self._context
+        if context.heads:
+            context.heads.greeted(welcome)
         context.decisions.saw_decided(welcome.decided_round)
         self._chained(welcome.tail)
         for pending in self._pending.announced:

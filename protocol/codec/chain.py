@@ -123,8 +123,8 @@ def open_entry(signed: SignedEntry, coordinator_key: bytes, run_id: RunId) -> Ch
     Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or
     that is not canonical.
     """
-    what = "an entry of the chain"
-    require_signed(what, signed.body, signed.signature, coordinator_key, _DOMAIN)
+    content = _DOMAIN + sha256(signed.body)
+    require_signed("an entry of the chain", content, signed.signature, coordinator_key)
     plain = unpacked(signed.body, text_bytes_max=_TEXT_BYTES_MAX, items_max=_FIELDS_MAX)
     entry: ChainEntry = converted(plain, ChainEntry)  # type: ignore[arg-type]
     if packed(entry) != signed.body:

@@ -2,9 +2,10 @@
 
 A commit's canonical bytes are the msgpack map of its fields in declaration order; its digest is
 their SHA-256; `previous` is the digest of the commit before it (the run id's own hash for the
-first), so the head names the whole history. The ed25519 signature covers a domain tag and the
-digest. Skipped rounds leave no commit: a round that the head has passed and no commit names was
-skipped.
+first), so the head names the whole history. The ed25519 signature covers a domain tag, the run, the
+commit's round and step, and the digest: with these three it says without the body which commit
+stands where (`protocol.codec.heads`). Skipped rounds leave no commit: a round that the head has
+passed and no commit names was skipped.
 
     commit 0 <- commit 1 <- commit 3 (round 2 was skipped) <- ... head
 
@@ -128,15 +129,19 @@ def sign_commit(commit: Commit, key: Ed25519PrivateKey) -> SignedCommit:
     signature.
     """
     body = commit_bytes(commit)
-    return SignedCommit(body, key.sign(_DOMAIN + sha256(body)))
+    place = commit.run_id, commit.round, commit.step
+    return SignedCommit(body, key.sign(signed_bytes(*place, sha256(body))))
 
 
-def require_signed(
-    what: str, body: bytes, signature: bytes, coordinator_key: bytes, domain: bytes
-) -> None:
-    """Raise `RemoteProtocolError`, which calls the body `what`, unless the key signed it."""
+def signed_bytes(run_id: RunId, round: int, step: int, digest: Digest) -> bytes:
+    """The bytes that a coordinator signs for a commit."""
+    return _DOMAIN + packed((run_id, round, step, digest))
+
+
+def require_signed(what: str, signed: bytes, signature: bytes, coordinator_key: bytes) -> None:
+    """Raise `RemoteProtocolError`, which calls the bytes `what`, unless the key signed them."""
     try:
-        Ed25519PublicKey.from_public_bytes(coordinator_key).verify(signature, domain + sha256(body))
+        Ed25519PublicKey.from_public_bytes(coordinator_key).verify(signature, signed)
     except (InvalidSignature, ValueError):  # ValueError: the key has another length
         raise RemoteProtocolError(
             f"expected {what} signed by this run's coordinator, got another signature"
@@ -144,12 +149,11 @@ def require_signed(
 
 
 def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
-    """The commit inside, after its signature, encoding and bounds were checked.
+    """The commit inside, after its encoding, signature and bounds were checked.
 
     Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or
     that is not canonical.
     """
-    require_signed("a commit", signed.body, signed.signature, coordinator_key, _DOMAIN)
     try:
         plain = unpacked(signed.body, text_bytes_max=_TEXT_BYTES_MAX, items_max=MEMBERS_MAX)
         commit = converted(plain, Commit)
@@ -161,6 +165,9 @@ def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
         raise RemoteProtocolError(
             "expected a commit in canonical encoding, got another encoding of it"
         )
+    place = commit.run_id, commit.round, commit.step
+    content = signed_bytes(*place, sha256(signed.body))
+    require_signed("a commit", content, signed.signature, coordinator_key)
     _check(commit)
     return commit
 

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.fuzz import applying
+from tests.fuzz import applying, histories
 from tests.fuzz.runner import CORPUS, Fuzzer, read_corpus, write_corpus
 from tests.fuzz.targets import targets
 
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="write the corpus")
     wanted = parser.parse_args(arguments)
     logging.disable(logging.WARNING)  # a replica says of each payload why it does not count
-    fuzzer = Fuzzer(targets() | applying.targets(), wanted.seed)
+    fuzzer = Fuzzer(targets() | histories.targets() | applying.targets(), wanted.seed)
     fuzzer.replay(read_corpus(wanted.corpus))
     began_s = time.monotonic()
     fuzzer.run(wanted.executions)

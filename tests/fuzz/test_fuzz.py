@@ -8,23 +8,25 @@ import pytest
 
 from node.demo.local_steps import aggregate
 from protocol.errors import RemoteProtocolError
-from tests.fuzz import applying, runner
+from tests.fuzz import applying, histories, runner
 from tests.fuzz.mutation import BYTES_MAX, mutant
 from tests.fuzz.runner import Fuzzer, read_corpus, write_corpus
 from tests.fuzz.targets import Target, targets
 
 EXECUTIONS = 20_000
 
+READERS = targets() | histories.targets()
 
-@pytest.mark.parametrize("name", sorted(targets()))
+
+@pytest.mark.parametrize("name", sorted(READERS))
 def test_a_reader_takes_what_is_right(name: str) -> None:
-    target = targets()[name]
+    target = READERS[name]
     for seed in target.seeds:
         target.judge(seed)
 
 
 def test_the_kept_corpus_and_new_mutants_break_no_promise() -> None:
-    fuzzer = Fuzzer(targets() | applying.targets(), seed=1)
+    fuzzer = Fuzzer(READERS | applying.targets(), seed=1)
     fuzzer.replay(read_corpus())
     fuzzer.run(EXECUTIONS)
     assert [(name, blob.hex(), wrong) for name, blob, wrong in fuzzer.report.findings] == []

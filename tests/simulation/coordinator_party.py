@@ -34,6 +34,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.machine.screening import is_transient
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service.door import Door
+from coordinator.service.heads import HeadDesk
 from coordinator.service.server import CoordinatorService
 from coordinator.state_snapshot import durable_part
 from protocol import wire_pb2 as wire
@@ -347,7 +348,14 @@ class SimulatedCoordinator:
                 checkpoints=CheckpointDesk(
                     sequencer, CheckpointStore(Path("checkpoints")), lambda: Contributions((), 0)
                 ),
+                heads=HeadDesk(
+                    self.journal,  # type: ignore[arg-type]
+                    self.run_id,
+                    self.journal.public_key,
+                    Path(),
+                ),
             )
+            self._service.heads.recover()
             self.switchboard.servicer, self.sequencer = self._service, sequencer
             self.desk = OperatorDesk(sequencer, self._service)
             for event in self.trust:
@@ -388,6 +396,7 @@ class SimulatedCoordinator:
                     "another commit is told",
                     effect,
                 )
+        require(self._service.heads.fault is None, self._service.heads.fault)
         self.loss_judge.saw(outcome.effects)
         self._service.delivery.emit(outcome)
 

@@ -29,6 +29,7 @@ from node.system.clock import own_clock_ms
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink, parse_link
+from protocol.codec.heads import Heads
 from protocol.codec.payload import decode
 from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
@@ -37,6 +38,7 @@ from protocol.run_info import RunInfo
 from protocol.wire_pb2 import Offers
 from tests.simulation.auditor import Auditor
 from tests.simulation.disk import Disk
+from tests.simulation.heads import SimulatedHeads
 from tests.simulation.link import SimulatedLink
 from tests.simulation.measuring import evaluator_only
 from tests.simulation.network import Network
@@ -145,6 +147,7 @@ class SimulatedNode:
         self.process: Process | None = None
         self.replica: Replica | None = None
         self.trainer: Trainer | None = None
+        self.heads: Heads | None = None
         self.status: NodeStatus | None = None
         self.decisions: DecisionLog | None = None
         self.swarm: Swarm | None = None
@@ -340,7 +343,8 @@ class SimulatedNode:
         replica = self._replica(info, process)
         position = await asyncio.to_thread(replica.load, self.disk)
         fetch = client.calls.fetch_commits
-        decisions = DecisionLog(info.run_id, info.coordinator_key, fetch)
+        self.heads = self.heads or Heads(info.run_id, info.coordinator_key)
+        decisions = DecisionLog(info.run_id, info.coordinator_key, fetch, heads=self.heads)
         if position:
             decisions.resume(position)
         snapshot_path: Any = self.disk.path("snapshots")
@@ -373,7 +377,7 @@ class SimulatedNode:
             clock_ms=own_clock_ms,
             snapshots=snapshots,
         )
-        addresses = await swarm.start()
+        hello = wire.Hello(addresses=await swarm.start())
         status = NodeStatus(self.peer, self.peer[:8])
         state_requests = evaluator_only(replica, process, client.send, status)
         context = RoundContext(
@@ -391,11 +395,12 @@ class SimulatedNode:
             save_every=self.place.save_every,
             state_requests=state_requests,
             restored=position,
+            heads=SimulatedHeads(self.heads, hello),
         )
         trainer = Trainer(context)
         self.trainer, self.decisions, self.status, self.swarm = trainer, decisions, status, swarm
         try:
-            reason = await self._run(client, info, wire.Hello(addresses=addresses), swarm)
+            reason = await self._run(client, info, hello, swarm)
             await state_requests.evaluator.finish()
             await asyncio.to_thread(replica.save, self.disk, trainer.position)
             client.send(wire.NodeMessage(leave=wire.Leave(reason=reason)))

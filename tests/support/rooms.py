@@ -36,6 +36,13 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/processes/test_faults.py": (*ROUND, *LINKS, "node/system/files.py"),
     "tests/processes/test_gossip_adam.py": ("node/gossip_adam/", "node/replica/gossip_adam.py"),
     "tests/processes/test_guides.py": ("docs/guide/", "README.md", "lockstep/commands/"),
+    "tests/processes/test_heads.py": (
+        "coordinator/service/heads.py",
+        "coordinator/process.py",
+        "node/control/",
+        "protocol/codec/commits.py",
+        "protocol/codec/heads.py",
+    ),
     "tests/processes/test_hole_punching.py": ("node/transports/libp2p/", "node/relay/"),
     "tests/processes/test_local_steps.py": ("node/demo/local_steps/", "node/replica/"),
     "tests/processes/test_nat.py": ("node/transports/", "node/relay/", "node/control/"),
