@@ -17,11 +17,18 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.draw import Draw, Drawn, changed_paths, drawn, tree_word
 from tests.support.sources import ROOT
 
 os.environ.setdefault("LOCKSTEP_NO_TRY_MODEL", "true")  # a coordinator's start would take seconds
+
+# On a busy machine an example takes as long as it takes.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 DURATIONS = Path(__file__).with_name("durations.json")
 

@@ -18,7 +18,7 @@ from protocol.clock import (
 from protocol.errors import RemoteProtocolError
 from protocol.runfile import RoundsSpec
 
-bounded = settings(deadline=None, max_examples=200)
+bounded = settings(max_examples=200)
 delays = st.integers(0, 5000)
 
 

@@ -45,7 +45,7 @@ def test_a_proof_is_for_this_session_this_run_and_this_key() -> None:
             verify_hello(public, signature, run, nonce)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 64 * 8 - 1))
 def test_any_flipped_bit_of_a_proof_is_refused(place: int) -> None:
     signature = bytearray(sign_hello(KEY, RUN, NONCE))
@@ -54,7 +54,7 @@ def test_any_flipped_bit_of_a_proof_is_refused(place: int) -> None:
         verify_hello(public_bytes(KEY), bytes(signature), RUN, NONCE)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=70), st.binary(max_size=70))
 def test_any_bytes_are_refused_and_nothing_else_happens(public: bytes, signature: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
@@ -153,7 +153,7 @@ def test_a_greeting_with_the_own_key_or_of_wrong_lengths_is_not_answered() -> No
             check_greeting(ONE_END, Greeting(bytes(key_bytes), bytes(nonce_bytes)))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.binary(max_size=70), st.binary(min_size=32, max_size=32))
 def test_any_bytes_are_no_proof_of_a_peer(signature: bytes, public: bytes) -> None:
     with pytest.raises(RemoteProtocolError):

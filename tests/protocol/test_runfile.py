@@ -16,7 +16,7 @@ from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id, ru
 from protocol.sections.removed import REMOVED_FIELDS
 
 KEY = bytes(range(32))
-bounded = settings(deadline=None, max_examples=100)
+bounded = settings(max_examples=100)
 
 
 def problem(text: str) -> str:
@@ -471,7 +471,7 @@ def test_json_that_breaks_its_parser_is_a_settings_error(blob: bytes) -> None:
         parse_run_json(blob, "told")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_run_file_or_an_error_for_people(blob: bytes) -> None:
     with contextlib.suppress(SettingsError, VersionError):

@@ -13,7 +13,7 @@ from protocol.runfile import ScheduleSpec
 from protocol.schedule import float32_bits, float32_value, in_force, learning_rate, scalars
 
 SHAPES = ("cosine", "constant")
-bounded = settings(deadline=None, max_examples=200)
+bounded = settings(max_examples=200)
 schedules = st.builds(
     ScheduleSpec,
     steps=st.integers(1, 10_000),

@@ -19,7 +19,7 @@ from protocol.shuffle import (
     samples_of,
 )
 
-bounded = settings(deadline=None, max_examples=100)
+bounded = settings(max_examples=100)
 WORD = 2**64 - 1
 
 
@@ -285,5 +285,5 @@ class Ledger(RuleBasedStateMachine):
         assert all(low.end < high.first for low, high in pairwise(shares))
 
 
-Ledger.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+Ledger.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestLedger = Ledger.TestCase

@@ -36,7 +36,7 @@ specs = st.builds(
     batch_samples_max=st.integers(1, 10_000),
     share_samples_first=st.integers(1, 1000),
 )
-bounded = settings(deadline=None, max_examples=200)
+bounded = settings(max_examples=200)
 
 
 def rounds(batch: int, first: int = 8) -> RoundsSpec:

@@ -4,7 +4,7 @@ each event the referee judges the effects, and every invariant of the state must
 
 from typing import Any, ClassVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -313,10 +313,8 @@ class AnyOrderOfMixing(AnyOrder):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
-    deadline=None,
     max_examples=60,
     stateful_step_count=60,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 TestAnyOrderOfMixing = AnyOrderOfMixing.TestCase
 TestAnyOrderOfMixing.settings = settings(TestAnyOrder.settings, max_examples=25)

@@ -150,7 +150,7 @@ def test_the_mean_loss_weighs_samples_and_needs_some() -> None:
     assert math.isnan(mean_loss([]))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(shares_lists, st.integers(0, 50))
 def test_the_unused_part_is_the_positions_after_the_used_samples(
     shares: tuple[Share, ...], samples: int

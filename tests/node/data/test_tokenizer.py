@@ -39,7 +39,7 @@ def _library_file(path: Path, *words: str) -> Path:
     return path
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.text())
 def test_bytes_give_any_text_back(text: str) -> None:
     byte_level = ByteTokenizer()
@@ -47,7 +47,7 @@ def test_bytes_give_any_text_back(text: str) -> None:
     assert byte_level.encode(text).tolist() == list(text.encode())
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(text=st.text())
 def test_trained_subwords_give_any_text_back(trained: SubwordTokenizer, text: str) -> None:
     assert trained.decode(trained.encode(text).tolist()) == text

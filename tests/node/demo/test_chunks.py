@@ -50,7 +50,7 @@ shape = st.lists(dimension, max_size=2).map(tuple) | st.tuples(
 
 
 @given(st.lists(shape, min_size=1, max_size=5), st.integers(1, 7))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_strip_holds_its_part_of_the_whole_and_goes_back_where_it_came_from(
     shapes: list[tuple[int, ...]], size: int
 ) -> None:

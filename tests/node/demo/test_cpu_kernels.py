@@ -72,7 +72,7 @@ def test_kernels_change_parameters_bit_for_bit_as_strips_do(threads: int) -> Non
     both_parameters(LAYOUT, votes(3))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     rows=st.integers(33, 200),
     columns=st.integers(33, 1300),

@@ -39,7 +39,7 @@ def extracted(
     ]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     chunks=st.integers(1, 12),
     top_k=st.sampled_from([1, 2, 3, 8, 32, 100, 513]),

@@ -153,7 +153,7 @@ _steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(_steps)
 def test_any_history_leaves_index_files_and_undecided_rounds_as_promised(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]

@@ -64,7 +64,7 @@ def header(kind: int, length: int) -> bytes:
     return b"LS" + bytes([kind, 0]) + length.to_bytes(4, "big") + bytes(8)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(controls | parts, max_size=6), st.data())
 def test_messages_come_out_as_they_went_in_however_the_stream_is_cut(
     messages: list[Message], data: Any
@@ -108,7 +108,7 @@ def kept_bytes(reader: FrameReader) -> int:
     return len(reader._buffer)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(0, 8 * (len(PART.data) + PART_FRAME_OVERHEAD) - 1))
 def test_a_flipped_bit_anywhere_in_a_part_gives_nothing(bit: int) -> None:
     damaged = bytearray(encode(PART))
@@ -215,7 +215,7 @@ def test_whole_messages_before_the_damage_come_first() -> None:
         next(messages)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.binary(max_size=40) | st.sampled_from([b"LS\x01\x00", b"LS\x02\x00", b"\0\0\0\x01"]),

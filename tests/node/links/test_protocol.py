@@ -130,7 +130,7 @@ def ask(request: int) -> LinkMessage:
 # ---- the meeting
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32))
 def test_two_ends_prove_their_keys_in_every_order_of_arrival(seed: int) -> None:
     order = random.Random(seed)
@@ -759,7 +759,7 @@ messages = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     st.booleans(),
     st.lists(messages.map(encode) | st.binary(max_size=30), max_size=30),
@@ -894,7 +894,7 @@ class Endless:
                 self.complete += 1
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32))
 def test_two_busy_ends_complete_all_that_is_not_cancelled_in_any_order(seed: int) -> None:
     world = Endless(seed)

@@ -57,7 +57,7 @@ def upload(number: int) -> Upload:
 # ---- the limit
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     limits,
     st.lists(st.tuples(pauses_ms, st.integers(1, 40), st.booleans()), min_size=1, max_size=25),
@@ -92,7 +92,7 @@ def test_no_five_seconds_carry_more_than_the_limit(
     assert heaviest(sent) <= WINDOW_MS * limit / 1000 + at_once
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(limits)
 def test_a_limit_is_used_but_for_its_reserve(limit: int) -> None:
     async def main() -> float:
@@ -338,7 +338,7 @@ def test_charges_in_excess_make_up_for_no_more_than_a_part() -> None:
     assert virtually(main()) >= (40_000 - Uplink(100_000, lambda: 0).part_bytes_max) / PER_MS - 100
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(limits, st.floats(0.0, 0.3), st.integers(1, 8))
 def test_the_limit_holds_when_more_leaves_than_was_guessed(
     limit: int, more: float, links: int

@@ -318,7 +318,7 @@ def test_only_sent_bytes_can_be_acknowledged_and_only_once(total: int) -> None:
         window.acknowledge(total, 2)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 2**20)), max_size=60))
 def test_any_acknowledgements_keep_the_window_in_its_bounds_and_never_shut_it_for_good(
     steps: list[tuple[int, int]],

@@ -80,7 +80,7 @@ def test_the_hash_does_not_depend_on_the_mappings_order() -> None:
     assert state_digest(dict(reversed(parameters.items()))) == state_digest(parameters)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(["a", "b", "c", "scalar"]), st.integers(0, 2**30), st.integers(0, 31))
 def test_every_single_bit_counts(name: str, entry: int, bit: int) -> None:
     parameters = _parameters()

@@ -97,7 +97,7 @@ hostile = st.one_of(st.binary(max_size=200), headers, mutated(), st.just(VERSION
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(hostile, min_size=1, max_size=3))
 def test_any_bytes_lead_two_replicas_to_the_same_state(
     pairs: dict[str, tuple[Replica, Replica]], name: str, payloads: list[bytes]

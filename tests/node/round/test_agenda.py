@@ -567,7 +567,7 @@ class AgendaMachine(RuleBasedStateMachine):
 
 
 TestAgendaMachine = AgendaMachine.TestCase
-TestAgendaMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAgendaMachine.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 # ---- the run goes on from a checkpoint

@@ -22,7 +22,7 @@ from protocol.codec.bits import (
 )
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 
-bounded = settings(deadline=None, max_examples=150)
+bounded = settings(max_examples=150)
 
 
 def numbers(*items: int) -> Numbers:

@@ -122,7 +122,7 @@ def test_a_restart_has_the_same_bytes_for_ever() -> None:
     )
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 2**48), st.integers(0, 2**64 - 1))
 def test_a_restart_comes_back_as_it_was(round: int, digest: int) -> None:
     entry = restart(round=round, state_digest=digest)
@@ -151,14 +151,14 @@ def test_a_restart_that_the_coordinator_signed_is_bounded_all_the_same(
         open_entry(signed(body), PUBLIC, RUN)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**48), st.binary(min_size=32, max_size=32))
 def test_a_void_comes_back_as_it_was(round: int, digest: bytes) -> None:
     entry = void(round=round, digest=Digest(digest), reason="most lack it")
     assert open_entry(sign_entry(entry, KEY), PUBLIC, RUN) == entry
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data())
 def test_any_flipped_bit_is_refused(data: st.DataObject) -> None:
     entry = sign_entry(void(), KEY)

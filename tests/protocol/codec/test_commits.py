@@ -31,7 +31,7 @@ from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, VOTE_SUM_MAX
 KEY = Ed25519PrivateKey.from_private_bytes(b"c" * 32)
 PUBLIC = public_bytes(KEY)
 RUN = RunId("ab" * 16)
-bounded = settings(deadline=None, max_examples=100)
+bounded = settings(max_examples=100)
 
 peer_ids = st.integers(0, 2**128 - 1).map(lambda number: PeerId(f"{number:032x}"))
 digests = st.binary(min_size=32, max_size=32).map(Digest)

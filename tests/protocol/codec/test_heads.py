@@ -213,7 +213,7 @@ def test_what_proves_nothing_says_why(blob: bytes, reason: str) -> None:
     assert str(error.value).isprintable()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.data())
 def test_two_histories_are_told_apart_wherever_they_part(data: st.DataObject) -> None:
     """Rounds of each are skipped as it likes; who follows one is shown any newer or known head of

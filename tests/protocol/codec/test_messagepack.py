@@ -16,7 +16,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import sha256
 from tests.protocol.codec.test_commits import commit, commits
 
-bounded = settings(deadline=None, max_examples=300)
+bounded = settings(max_examples=300)
 
 
 @dataclass(frozen=True, slots=True)

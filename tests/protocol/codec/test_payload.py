@@ -26,7 +26,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsErr
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNKS_MAX
 
-bounded = settings(deadline=None, max_examples=150)
+bounded = settings(max_examples=150)
 
 HEADER = Header(RunId("ab" * 16), 7, PeerId("01" * 16))
 SMALL = PayloadShape(chunks=2, top_k=2, value_bits=1)
@@ -222,7 +222,7 @@ def test_every_single_mutation_is_refused_or_is_another_payload() -> None:
         is_accepted(mutation, SMALL)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.integers(1, 40), st.integers(1, 12), value_widths, st.integers(0, 2**32), st.data())
 def test_a_mutated_container_is_refused_or_is_another_payload(
     top_k: int, chunks: int, value_bits: int, seed: int, data: st.DataObject
@@ -237,7 +237,7 @@ def test_a_mutated_container_is_refused_or_is_another_payload(
     is_accepted(container[:start] + data.draw(st.binary(max_size=3)) + container[stop:], shape)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 5), st.binary(max_size=40))
 def test_any_planes_are_refused_or_are_a_payload(
     chunks: int, top_k: int, short: int, body: bytes

@@ -18,7 +18,7 @@ from tests.protocol.codec.test_payload import (
     small_container,
 )
 
-bounded = settings(deadline=None, max_examples=150)
+bounded = settings(max_examples=150)
 
 
 def in_parts(container: bytes, shape: PayloadShape, parts: int) -> Coefficients:

@@ -51,7 +51,7 @@ def test_the_layout_of_a_small_container() -> None:
     assert encode(HEADER, small(), SMALL) == bytes.fromhex("".join(parts))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(st.integers(1, 300), st.integers(1, 12), st.integers(0, 2**32), st.floats(0, 1))
 def test_scales_come_back_with_their_chunks(
     top_k: int, chunks: int, seed: int, full: float
@@ -105,7 +105,7 @@ def test_every_single_mutation_is_refused_or_is_another_payload() -> None:
         is_accepted(container[:place] + b"\0" + container[place:], SMALL)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 2**32), st.data())
 def test_a_mutated_container_is_refused_or_is_another_payload(
     top_k: int, chunks: int, seed: int, data: st.DataObject

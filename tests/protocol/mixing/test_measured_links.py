@@ -107,7 +107,7 @@ def test_links_that_do_not_stand_out_make_no_groups() -> None:
     assert groups_of({}, dict.fromkeys(members, 2e7), 1e6) is None, "nothing was measured"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 9), st.integers(0, 2**32 - 1), st.data())
 def test_any_words_give_groups_whose_rounds_keep_the_mean(
     count: int, seed: int, data: st.DataObject

@@ -64,7 +64,7 @@ def test_where_one_direction_is_lost_edges_that_fail_for_both_ends_keep_the_mean
     assert abs(taken[0] - values.mean()) > 0.05
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(2, 17), st.integers(0, 2**32 - 1))
 def test_lost_arrows_and_local_changes_keep_the_mean(count: int, seed: int) -> None:
     chance = np.random.default_rng(seed)

@@ -43,7 +43,7 @@ def topologies(draw: st.DrawFn) -> tuple[Topology, list[PeerId]]:
     return Topology(draw(NAMES), order, groups, draw(st.integers(0, 9))), members
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(topologies(), st.integers(0, 10**6))
 def test_the_matrix_of_any_round_is_symmetric_and_doubly_stochastic(
     given_topology: tuple[Topology, list[PeerId]], round: int
@@ -57,7 +57,7 @@ def test_the_matrix_of_any_round_is_symmetric_and_doubly_stochastic(
     np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(topologies(), st.integers(0, 50))
 def test_the_product_over_any_period_contracts(
     given_topology: tuple[Topology, list[PeerId]], turn: int

@@ -86,7 +86,7 @@ def test_an_edge_that_was_not_planned_is_refused() -> None:
     assert edge_weights([(a, b), (b, c)]) == {(a, b): 1 / 3, (b, c): 1 / 3}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(NAMES, st.integers(0, 2**32 - 1))
 def test_the_mean_is_kept_under_churn_and_loss(name: TopologyName, seed: int) -> None:
     chance = np.random.default_rng(seed)

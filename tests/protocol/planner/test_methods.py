@@ -97,7 +97,7 @@ def test_gossip_sends_as_much_whatever_the_number_of_nodes() -> None:
     assert found.up_bytes == pytest.approx(7 * TRAFFIC.parameters)
 
 
-@few(max_examples=25, deadline=None)
+@few(max_examples=25)
 @given(
     st.lists(st.floats(1e5, 1e9), min_size=1, max_size=9),
     st.floats(1.0, 50.0),
@@ -122,7 +122,7 @@ def test_more_bandwidth_never_slows_a_method(
 
 
 @given(st.integers(1, 20), st.sampled_from(TOPOLOGY_NAMES))
-@few(max_examples=20, deadline=None)
+@few(max_examples=20)
 def test_the_parts_add_up(nodes: int, name: str) -> None:
     one = setting(nodes, replace(PASS, jitter=0.3))
     for method in METHOD_NAMES:

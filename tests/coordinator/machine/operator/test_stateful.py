@@ -2,7 +2,7 @@
 invariant holds, and a replay of the journal comes to the same state.
 """
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -83,8 +83,6 @@ class UnderAnOperator(AnyOrder):
 
 TestUnderAnOperator = UnderAnOperator.TestCase
 TestUnderAnOperator.settings = settings(
-    deadline=None,
     max_examples=30,
     stateful_step_count=60,
-    suppress_health_check=[HealthCheck.too_slow],
 )

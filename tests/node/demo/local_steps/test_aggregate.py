@@ -166,7 +166,7 @@ def test_the_reference_ends_at_the_same_digest(gain: float) -> None:
     assert digest_of(by_hand(STEPS, gain)) == GOLDEN[gain]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.integers(1, VOTE_SUM_MAX)), max_size=7),
     st.integers(GAIN_PARTS, GAIN_MAX * GAIN_PARTS),

@@ -155,7 +155,7 @@ def one_thread() -> Iterator[None]:
 WAYS = [through_a_file, through_a_copied_state, copied_whole, pickled_whole, rolled_back]
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(
     kind=st.sampled_from(KINDS),
     seed=st.integers(0, 5),
@@ -174,7 +174,7 @@ def test_a_training_goes_on_from_any_step_as_if_it_had_not_stopped(
         assert resumed.step() == whole.step()
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(kind=st.sampled_from(KINDS), seed=st.integers(0, 5), stop=st.integers(1, STEPS - 2))
 def test_a_loaded_optimizer_holds_all_that_the_saved_one_held(
     kind: Kind, seed: int, stop: int

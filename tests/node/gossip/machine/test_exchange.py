@@ -894,7 +894,7 @@ class Checker:
                 pass
 
 
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=250)
 @given(_histories)
 def test_any_history_keeps_pulls_single_offers_true_and_memory_bounded(
     history: list[tuple[events.Event, int]],
