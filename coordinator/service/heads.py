@@ -130,4 +130,10 @@ class HeadDesk:
         return first_from(by_step)
 
     def _head(self, row: RecordedCommit) -> Head:
-        return head_of(open_commit(row.signed, self._key), row.signed)
+        try:
+            return head_of(open_commit(row.signed, self._key), row.signed)
+        except RemoteProtocolError as error:
+            raise StorageError(
+                f"the journal's commit of round {row.round} is damaged: {error}; put the directory "
+                "back from its newest copy"
+            ) from None

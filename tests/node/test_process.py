@@ -16,15 +16,20 @@ from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from node.control.client import CoordinatorClient
 from node.data.publish import publish
+from node.links.network import PeerAddress
 from node.model.build import named_parameters_once
 from node.model.checkpoint import load_checkpoint
 from node.process import NodeProcess
 from node.replica.digest import state_digest
 from node.settings import NodeSettings
 from protocol.border.join_link import parse_link
-from protocol.errors import DataError, SettingsError, UnavailableError
+from protocol.codec.heads import PROOF_NAME, Heads, read_proof
+from protocol.errors import DataError, EquivocationError, SettingsError, UnavailableError
+from protocol.handshake import public_bytes
 from protocol.runfile import DataSpec, RunSpec
+from tests.node.links.net import neighbour
 from tests.support.data_server import serving
+from tests.support.history import History
 from tests.support.tiny import tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS, until
 
@@ -105,6 +110,25 @@ async def test_nodes_train_to_the_end_and_hold_the_same_parameters(
     digest = state_digest(named_parameters_once(loaded.model))
     assert f"{digest:016x}" == status["digests"]["last"]
     assert loaded.metadata["round"] == 7
+
+
+async def test_a_node_that_meets_another_history_says_goodbye_and_leaves(tmp_path: Path) -> None:
+    data, spec = tiny_corpus(tmp_path / "data"), tiny_spec(steps=100_000, members=1, copies_min=0)
+    async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
+        key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+        other = Heads(coordinator.run_id, public_bytes(key))
+        other.take(*History(key, coordinator.run_id, 2).signed[1])
+        async with NodeTask(coordinator.address, tmp_path, data, 0) as node:
+            process = node.process
+            await until(lambda: process.status()["heads"]["round"] > 1)
+            address = PeerAddress(process.started.mesh._identity.peer, (process.address,))
+            async with neighbour(other, address):
+                with pytest.raises(EquivocationError, match="has signed two different commits of"):
+                    await node.ended()
+            assert process.status()["heads"]["equivocation"]
+            await until(lambda: not coordinator.rounds.members.roster)
+    proof = read_proof((tmp_path / "node-0" / PROOF_NAME).read_bytes())
+    assert proof.second == other.own
 
 
 async def test_nodes_train_on_published_data_until_they_are_damaged(tmp_path: Path) -> None:

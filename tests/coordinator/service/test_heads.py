@@ -2,8 +2,9 @@
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.journal import JOURNAL_NAME
 from coordinator.process import CoordinatorProcess
 from coordinator.service.heads import TOO_OLD, TWO_HISTORIES
 from protocol import wire_pb2 as wire
@@ -218,6 +220,17 @@ async def test_forged_heads_are_counted_and_stop_nobody(
                 await node.hear("welcome")
             assert process.status()["heads"] == {"forged": number, "fault": ""}
         assert process.service.heads.fault is None
+
+
+async def test_a_damaged_signature_of_the_newest_commit_is_damage(
+    tmp_path: Path, history: list[Commit]
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "new" / JOURNAL_NAME)) as database:
+        database.execute("UPDATE commits SET signature = zeroblob(64)")
+        database.commit()
+    with pytest.raises(StorageError, match=f"commit of round {history[4].round} is damaged"):
+        async with running(tmp_path / "new", SPEC):
+            pass
 
 
 async def test_a_commit_is_shown_as_soon_as_it_is_told(tmp_path: Path) -> None:

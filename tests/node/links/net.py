@@ -13,10 +13,12 @@ from node.links.protocol import Identity
 from node.links.uplink import Uplink
 from node.transports.base import Accept, Pipe, Transport
 from node.transports.grpc_transport import GrpcTransport
+from protocol.codec.heads import Heads
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
 from protocol.wire_pb2 import OfferedPayload, Offers
+from tests.support.waiting import until
 
 RUN = RunId("ab" * 16)
 
@@ -214,3 +216,17 @@ async def meshes(
             for member in members:
                 member.mesh.keep([other.remote for other in members])
         yield members
+
+
+@asynccontextmanager
+async def neighbour(heads: Heads, to: PeerAddress) -> AsyncIterator[None]:
+    """A peer that knows these heads of a run, linked to another node of it."""
+    peer = Member(key_of(7), [grpc()], None, 7)
+    peer.mesh._identity = Identity(peer.key, heads.run_id, 7, heads)
+    await peer.mesh.start(peer)
+    peer.mesh.keep([to])
+    try:
+        await until(lambda: peer.linked)
+        yield
+    finally:
+        await peer.mesh.stop()

@@ -12,13 +12,12 @@ from coordinator.process import CoordinatorProcess
 from coordinator.service.heads import HeadDesk
 from node.control import heads as keeping
 from node.links.network import PeerAddress
-from node.links.protocol import Identity
 from node.relay.process import RelayProcess
 from protocol.codec.heads import PROOF_NAME, Heads, read_proof
 from protocol.errors import EquivocationError
 from protocol.handshake import public_bytes
 from tests.coordinator.client import COORDINATOR_KEY, joined_pair, quiet_spec, train
-from tests.node.links.net import Member, grpc, key_of
+from tests.node.links.net import neighbour
 from tests.node.relay.test_process import KEY, settings
 from tests.support.history import History
 from tests.support.waiting import PATIENCE_SECONDS, until
@@ -40,18 +39,8 @@ async def relaying(
         await relay.stop()
 
 
-@asynccontextmanager
-async def neighbour(heads: Heads, relay: RelayProcess) -> AsyncIterator[None]:
-    """A peer of the relay, which knows these heads."""
-    peer = Member(key_of(7), [grpc()], None, 7)
-    peer.mesh._identity = Identity(peer.key, heads.run_id, 7, heads)
-    await peer.mesh.start(peer)
-    peer.mesh.keep([PeerAddress(relay.peer, relay.addresses)])
-    try:
-        await until(lambda: peer.linked)
-        yield
-    finally:
-        await peer.mesh.stop()
+def address_of(relay: RelayProcess) -> PeerAddress:
+    return PeerAddress(relay.peer, relay.addresses)
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +55,7 @@ async def test_a_head_on_a_link_proves_two_histories_and_ends_the_relay(tmp_path
         other.take(*History(COORDINATOR_KEY, process.run_id, 2).signed[1])
         async with relaying(tmp_path / "relay", process) as (relay, running):
             await until(lambda: relay.status()["heads"]["round"] == own[-1].round)
-            async with neighbour(other, relay), asyncio.timeout(PATIENCE_SECONDS):
+            async with neighbour(other, address_of(relay)), asyncio.timeout(PATIENCE_SECONDS):
                 with pytest.raises(EquivocationError, match="two different commits of round 1"):
                     await running
     proof = read_proof((tmp_path / "relay" / PROOF_NAME).read_bytes())
@@ -87,7 +76,7 @@ async def test_a_head_that_only_a_peer_knows_is_shown_to_the_coordinator(
         newer = Heads(process.run_id, public_bytes(COORDINATOR_KEY))
         newer.take(*History(COORDINATOR_KEY, process.run_id, 5).signed[4])
         async with relaying(tmp_path / "relay", process) as (relay, running):
-            async with neighbour(newer, relay):
+            async with neighbour(newer, address_of(relay)):
                 assert newer.own is not None
                 await until(lambda: newer.own and newer.own.message in shown)
             assert not running.done()
@@ -100,7 +89,7 @@ async def test_a_forged_head_on_a_link_is_counted_and_the_relay_goes_on(tmp_path
         forged.take(*History(KEY, process.run_id, 2).signed[1])
         async with relaying(tmp_path / "relay", process) as (relay, running):
             await until(lambda: relay.status()["heads"]["round"] == 1)
-            async with neighbour(forged, relay):
+            async with neighbour(forged, address_of(relay)):
                 await until(lambda: relay.status()["heads"]["forged"] == 1)
             assert not running.done()
             assert not relay.status()["heads"]["equivocation"]
