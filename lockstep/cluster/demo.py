@@ -127,7 +127,7 @@ def _train_and_tell(settings: DemoSettings, spec: RunSpec) -> None:
         f"{settings.nodes} nodes, {TITLES[settings.algorithm]}",
     )
     write_json(settings.json_path, document)
-    _print_summary(document)
+    output.print(summary_table(document))
     messages.print(
         f"summary {settings.json_path}   plot {picture}   checkpoint {checkpoint}", soft_wrap=True
     )
@@ -214,7 +214,8 @@ def _validation(finished: Finished, evaluation: Evaluation) -> dict[int, float]:
     return {-1: evaluation.genesis, max(finished.losses, default=0): evaluation.final}
 
 
-def _print_summary(document: Mapping[str, Any]) -> None:
+def summary_table(document: Mapping[str, Any]) -> Table:
+    """The summary of a demo, for people."""
     loss, traffic, digests = document["loss"], document["traffic"], document["digests"]
     rounds = document["rounds"]
     facts = {
@@ -238,7 +239,7 @@ def _print_summary(document: Mapping[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         table.add_row(name, value)
-    output.print(table)
+    return table
 
 
 def against_text(times_less: float) -> str:

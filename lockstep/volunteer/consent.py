@@ -22,6 +22,8 @@ CONSENT_NAME = "consent"
 
 DAY_S = 86_400
 
+QUESTION = "train on this machine? [Y/n] "
+
 
 def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
     """What the run is and what a node of it uses, in lines, beside memory and disk
@@ -79,7 +81,7 @@ def ask_once(
         raise UsageError(
             "expected your consent to what is listed above, and nobody can be asked here: add --yes"
         )
-    if not yes and answer("train on this machine? [Y/n] ").strip().lower() not in ("", "y", "yes"):
+    if not yes and answer(QUESTION).strip().lower() not in ("", "y", "yes"):
         return False
     with replacing_file(place / CONSENT_NAME) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")

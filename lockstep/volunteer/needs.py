@@ -31,16 +31,21 @@ def judged(spec: RunSpec, memory_bytes: int, disk_bytes: int, place: Path) -> li
     if not (memory_bytes or disk_bytes or has_layout(spec.model)):
         return []  # the count would be made twice: the node makes it before it builds the model
     needs = needs_of(spec, sized(spec))
-    disk = bytes_text(needs.disk_bytes)
     _require(needs.memory_bytes, memory_bytes, f"{needs.parameters:,} parameters, without a pass,")
     if disk_bytes and needs.disk_bytes > disk_bytes:
         raise SettingsError(
-            f"this run may take {disk} of disk, {bytes_text(spec.retention.log_bytes_max)} of them "
-            f"for payloads: more than the {bytes_text(disk_bytes)} of --disk; nothing was written"
+            f"this run may take {bytes_text(needs.disk_bytes)} of disk, "
+            f"{bytes_text(spec.retention.log_bytes_max)} of them for payloads: more than the "
+            f"{bytes_text(disk_bytes)} of --disk; nothing was written"
         )
-    words = f"this run takes {memory_text(needs)}; at most {disk} of disk here"
-    free = _free(place)
+    free, words = _free(place), needs_text(needs)
     return [f"{words}; {bytes_text(free)} are free" if free < needs.disk_bytes else words]
+
+
+def needs_text(needs: Needs) -> str:
+    """The memory and the disk of a node, in words."""
+    disk = bytes_text(needs.disk_bytes)
+    return f"this run takes {memory_text(needs)}; at most {disk} of disk here"
 
 
 def memory_text(needs: Needs) -> str:
