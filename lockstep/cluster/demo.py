@@ -48,6 +48,7 @@ from node.data.prepare import prepare_builtin
 from node.system.files import storage_errors
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 CORPUS_BYTES = 4_000_000
 """Size of the part of the built-in corpus that is prepared: more than a demo reads, in a few
@@ -124,7 +125,7 @@ def _train_and_tell(settings: DemoSettings, spec: RunSpec) -> None:
         picture,
         finished.losses,
         _validation(finished, evaluation),
-        f"{settings.nodes} nodes, {TITLES[settings.algorithm]}",
+        f"{quantity(settings.nodes, 'node')}, {TITLES[settings.algorithm]}",
     )
     write_json(settings.json_path, document)
     output.print(summary_table(document))
@@ -221,13 +222,13 @@ def summary_table(document: Mapping[str, Any]) -> Table:
     facts = {
         "run": document["run_id"],
         "trained": f"{document['parameters']:,} parameters, {document['tokens']:,} tokens, "
-        f"{document['nodes']} nodes",
+        f"{quantity(document['nodes'], 'node')}",
         "rounds": f"{rounds['committed']} committed, {rounds['skipped']} skipped, "
         f"in {document['seconds']} s",
         "loss": f"training {loss['first']:.3f} to {loss['last']:.3f} nats per token",
         "": f"validation {loss['validation_first']:.3f} to {loss['validation_last']:.3f}",
         "replicas": apart_text(document["consensus"])
-        or f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds, "
+        or f"{agreement(digests['agreed'])} in {quantity(digests['rounds_checked'], 'round')}, "
         f"last digest {digests['last']}",
         "payload": f"{bytes_text(traffic['payload_bytes'])}, "
         f"{traffic['bits_per_value']:.2f} bits per value",

@@ -39,6 +39,7 @@ from protocol.errors import SettingsError, StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec, run_id
+from protocol.words import quantity
 
 EVERYWHERE = ("0.0.0.0", "::")
 """Hosts that stand for every address of this machine."""
@@ -108,8 +109,9 @@ def check_directory(directory: Path) -> None:
         with messages.status("replaying the journal"):
             found = check_journal(journal, Rounds(spec, run_id(spec, key)), key)
     messages.print(
-        f"{directory}: sound: {found.events} events, {found.commits} commits "
-        f"up to round {found.head_round}, {found.snapshots} snapshots",
+        f"{directory}: sound: {quantity(found.events, 'event')}, "
+        f"{quantity(found.commits, 'commit')} up to round {found.head_round}, "
+        f"{quantity(found.snapshots, 'snapshot')}",
         soft_wrap=True,
     )
 

@@ -41,6 +41,7 @@ from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import payload_bytes
 from protocol.run_info import RunInfo
 from protocol.runfile import DataSpec, RunSpec
+from protocol.words import quantity
 
 if TYPE_CHECKING:
     from node.rehearsal import Rehearsal
@@ -115,7 +116,8 @@ def examine(settings: NodeSettings, home: Path, *, finds_pass: bool) -> Iterator
         seconds: list[float] = []
         connect(address, seconds.append)
         info = ask_run(link)
-        about = f"run {info.spec.name} ({info.run_id[:8]}), {info.spec.schedule.steps} steps"
+        steps = quantity(info.spec.schedule.steps, "step")
+        about = f"run {info.spec.name} ({info.run_id[:8]}), {steps}"
         words = f"{address} answers in {1000 * seconds[0]:.0f} ms: {about}"
         yield Finding("coordinator", "ok", words)
     except LockstepError as error:
@@ -199,7 +201,8 @@ def _examine_run(coordinator: str) -> tuple[Finding, dict[str, Any]]:
     except LockstepError as error:
         return _failed("run", error), {}
     steps, members = status.get("steps", {}), status.get("members", ())
-    words = f"{steps.get('committed')} of {steps.get('total')} steps done, {len(members)} members"
+    done = f"{steps.get('committed')} of {steps.get('total')} steps done"
+    words = f"{done}, {quantity(len(members), 'member')}"
     if status.get("finished"):
         words, remedy = f"{words}: finished", "join another run"
         return Finding("run", "bad", words, remedy, ExitCode.OK), status
@@ -323,7 +326,7 @@ def _examine_data(settings: NodeSettings, info: RunInfo) -> Iterator[Finding]:
         words = f"{settings.data} has manifest {digest[:16]}, the run {data.manifest_sha256[:16]}"
         yield Finding("data", "bad", words, "get the operator's data", ExitCode.DATA)
         return
-    yield Finding("data", "ok", f"{settings.data}: {samples:,} samples, undamaged")
+    yield Finding("data", "ok", f"{settings.data}: {quantity(samples, 'sample')}, undamaged")
 
 
 def _examine_published(url: str, data: DataSpec) -> Finding:
@@ -338,7 +341,7 @@ def _examine_published(url: str, data: DataSpec) -> Finding:
             corpus.close()
         except LockstepError as error:
             return _failed("data", error)
-    return Finding("data", "ok", f"{url}: {samples:,} samples, one fetched and undamaged")
+    return Finding("data", "ok", f"{url}: {quantity(samples, 'sample')}, one fetched and undamaged")
 
 
 def _failed(check: str, error: LockstepError) -> Finding:

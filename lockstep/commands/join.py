@@ -48,6 +48,7 @@ from protocol.errors import DataError, LockstepError
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id
 from protocol.run_info import RunInfo
+from protocol.words import quantity
 
 log = logging.getLogger("lockstep.join")
 
@@ -257,8 +258,9 @@ def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
     if rounds.get("trained"):
         up, down = (bytes_text(traffic_bytes(status, way)) for way in ("up", "down"))
         lines.append(
-            f"this machine: counted in {rounds['counted']} of {rounds['trained']} rounds, "
-            f"{status.get('tokens', 0):,} tokens, {up} up, {down} down"
+            f"this machine: counted in {rounds['counted']} of "
+            f"{quantity(rounds['trained'], 'round')}, {status.get('tokens', 0):,} tokens, "
+            f"{up} up, {down} down"
         )
     if (checkpoint := place / "checkpoint").is_dir() and int(status.get("round", -1)) >= 0:
         lines.append(

@@ -35,6 +35,7 @@ from protocol.planner.parameters import Size, size_of
 from protocol.planner.payload_bytes import parameters_bytes, shape_of, votes_bytes
 from protocol.planner.plan import Plan, plan
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 CORE_FLOPS = 50e9
 """Operations per second of a machine of which nothing is said: one core of a desktop."""
@@ -122,7 +123,7 @@ def plan_run(
             },
         )
     if svg_path is not None:
-        title = f"{spec.name}: {setting.nodes} nodes, {size.parameters:,} parameters"
+        title = f"{spec.name}: {quantity(setting.nodes, 'node')}, {size.parameters:,} parameters"
         with replacing_file(svg_path) as temporary:
             temporary.write_text(chart(title, found.predictions), encoding="utf-8")
     if json_path != "-":

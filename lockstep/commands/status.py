@@ -15,7 +15,6 @@ from lockstep.console import (
     bytes_text,
     number,
     output,
-    quantity,
     replicas_text,
     write_json,
 )
@@ -26,6 +25,7 @@ from protocol.border.text import clean_document, one_line
 from protocol.codec.decoding import UNREADABLE
 from protocol.errors import RemoteProtocolError
 from protocol.ids import short
+from protocol.words import quantity
 
 TIMEOUT_S = 5.0
 """Longest wait for a coordinator. It answers in milliseconds; a far one over a bad link takes a

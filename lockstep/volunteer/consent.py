@@ -16,6 +16,7 @@ from node.system.files import replacing_file
 from protocol.errors import SettingsError
 from protocol.planner.parameters import size_of
 from protocol.run_info import RunInfo
+from protocol.words import quantity
 
 CONSENT_NAME = "consent"
 """File in a run's directory that says that its owner has agreed."""
@@ -32,7 +33,7 @@ def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
     """
     spec = info.spec
     lines = [
-        f"run: {spec.name} ({info.run_id[:8]}), {spec.schedule.steps:,} steps",
+        f"run: {spec.name} ({info.run_id[:8]}), {quantity(spec.schedule.steps, 'step')}",
         f"device: {'the first GPU, else the CPU' if device == 'auto' else device}",
     ]
     try:

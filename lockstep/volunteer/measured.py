@@ -26,6 +26,7 @@ from protocol.ids import RunId
 from protocol.planner.parameters import has_layout, size_of
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 if TYPE_CHECKING:
     from node.rehearsal import Rehearsal
@@ -135,7 +136,7 @@ def turned_out_otherwise(measured_s: float, quickest_s: float, made: int) -> str
 
 def pass_words(found: "Rehearsal") -> str:
     """The size of a pass and why it is not larger."""
-    number = "1 sample" if found.micro_batch == 1 else f"{found.micro_batch} samples"
+    number = quantity(found.micro_batch, "sample")
     return f"{number}: {found.reason}" if found.reason else f"{number}, as you chose"
 
 

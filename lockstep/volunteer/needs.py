@@ -8,12 +8,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.console import bytes_text, quantity
+from lockstep.console import bytes_text
 from protocol.errors import SettingsError
 from protocol.planner.needs import Needs, needs_of
 from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import mean_bytes, payload_bytes
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 if TYPE_CHECKING:
     from node.rehearsal import Rehearsal

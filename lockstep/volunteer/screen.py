@@ -12,8 +12,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.console import NARROWEST_COLUMNS, bytes_text, quantity
+from lockstep.console import NARROWEST_COLUMNS, bytes_text
 from protocol.ids import short
+from protocol.words import quantity
 
 COLOURS = {
     "counted": "green",
@@ -98,7 +99,8 @@ def _run(status: Mapping[str, Any], run: Mapping[str, Any]) -> Text:
         return Text(f"at {status['coordinator']}" if status.get("coordinator") else "")
     applied, steps = int(status.get("round", -1)), run.get("steps")
     where = f"round {applied}" if applied >= 0 else "before its first round"
-    return Text(f"{run.get('name')} ({short(str(run['run_id']))}): {where}, {steps} steps in all")
+    where += f", {quantity(int(steps or 0), 'step')} in all"
+    return Text(f"{run.get('name')} ({short(str(run['run_id']))}): {where}")
 
 
 def _own(status: Mapping[str, Any]) -> str:
@@ -145,10 +147,10 @@ def _work(status: Mapping[str, Any]) -> str:
     if not rounds.get("trained"):
         return ""
     facts = [
-        f"counted in {rounds.get('counted', 0)} of {rounds['trained']} rounds",
+        f"counted in {rounds.get('counted', 0)} of {quantity(rounds['trained'], 'round')}",
         f"{status.get('tokens') or 0:,} tokens",
     ]
-    facts += [f"share {status['share']} samples"] if status.get("share") else []
+    facts += [f"share {quantity(status['share'], 'sample')}"] if status.get("share") else []
     return " · ".join(facts)
 
 

@@ -43,6 +43,7 @@ from node.data.prepare import prepare_builtin
 from node.transports.factory import parse_kinds
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,11 +221,11 @@ def _print_summary(document: Mapping[str, Any], lines: Mapping[str, Mapping[str,
     rounds, digests, traffic = document["rounds"], document["digests"], document["traffic"]
     busiest = max(lines.values(), key=lambda line: line["up_bytes"])
     replicas = apart_text(document.get("consensus")) or (
-        f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds checked, "
-        f"last digest {digests['last']}"
+        f"{agreement(digests['agreed'])} in "
+        f"{quantity(digests['rounds_checked'], 'round')} checked, last digest {digests['last']}"
     )
     output.print(
-        f"{rounds['committed']} rounds committed, {rounds['skipped']} skipped, "
+        f"{quantity(rounds['committed'], 'round')} committed, {rounds['skipped']} skipped, "
         f"in {document['seconds']} s; replicas {replicas}; "
         f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
         f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round; "

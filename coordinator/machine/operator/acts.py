@@ -18,6 +18,7 @@ from protocol.codec.evidence import EVIDENCE_BYTES_MAX, read_evidence
 from protocol.codec.evidence import words as found
 from protocol.handshake import KEY_BYTES, SIGNATURE_BYTES
 from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
+from protocol.words import quantity
 
 REASON_MAX = 200
 """Characters of a reason: it is sent to nodes, whose own bound is 256 bytes of UTF-8."""
@@ -283,7 +284,7 @@ def words(act: Act) -> str:
         case Resume():
             return "resume the run"
         case Extend(steps):
-            return f"extend the run by {steps} steps"
+            return f"extend the run by {quantity(steps, 'step')}"
         case Rate(learning_rate):
             return f"set the largest learning rate to {learning_rate:g}"
         case Checkpoint():

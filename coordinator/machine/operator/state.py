@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from coordinator.machine.operator.admission import Admission
 from protocol.ids import Digest, PeerId
+from protocol.words import quantity
 
 NOTICES_KEPT = 8
 """Newest notices that are shown."""
@@ -76,7 +77,9 @@ class OperatorState:
         """Why the run ends before its last step; empty when it does not."""
         if self.finishing is None:
             return ""
-        return _because(f"the operator ended the run after {committed} steps", self.finishing)
+        return _because(
+            f"the operator ended the run after {quantity(committed, 'step')}", self.finishing
+        )
 
 
 def _because(words: str, reason: str) -> str:

@@ -12,12 +12,13 @@ from rich.table import Table
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act
 from lockstep.commands.run.place import PREFIX_MIN, at_work, key_of, target_of
-from lockstep.console import messages, output, quantity, write_json
+from lockstep.console import messages, output, write_json
 from lockstep.service.order_socket import Look, send
 from lockstep.service.tokens import made_up, new_token
 from protocol.border.text import clean_document
 from protocol.errors import SettingsError
 from protocol.ids import short
+from protocol.words import quantity
 
 BANS_SHOWN = 5
 """Bans that the answer to an order about another one shows."""
