@@ -55,7 +55,7 @@ log = logging.getLogger("lockstep.join")
 MANIFEST_NAME = "manifest.json"
 """The file that tells prepared data from any other directory."""
 
-ASKED_TO_LEAVE = "this node was asked to leave"
+ASKED_TO_LEAVE = "this node was stopped by its owner"
 """The reason of a node that its owner has ended."""
 
 SESSION = Path("/proc/self/autogroup")

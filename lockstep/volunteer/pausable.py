@@ -25,6 +25,7 @@ from lockstep.volunteer.limits import Limits, changed, hold, limits_text
 from lockstep.volunteer.machine import DailyUsage, on_battery
 from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.screen import traffic_bytes
+from protocol.clock import length_text
 from protocol.errors import SettingsError
 from protocol.limits import CONNECTIONS_MAX
 
@@ -207,8 +208,8 @@ class PausableNode:
         """Why the node must rest now, in words; empty when it may work."""
         if (left_s := self._paused_until_s - time.monotonic()) > 0:
             if math.isinf(left_s):
-                return "paused by its owner until `lockstep resume`"
-            return f"paused by its owner for {math.ceil(left_s / 60)} more min"
+                return "paused by you until `lockstep resume`"
+            return f"paused by you; goes on in {length_text(math.ceil(left_s), 'seconds')}"
         held = hold(self._limits, datetime.now(), self._used_bytes, on_battery())
         return held or self._others.reason()
 

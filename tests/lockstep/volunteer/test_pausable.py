@@ -153,6 +153,14 @@ async def test_a_pause_with_a_length_ends_by_itself(tmp_path: Path) -> None:
     assert await running
 
 
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(20.0, "goes on in 20 seconds"), (600.0, "goes on in 10 minutes")]
+)
+async def test_a_pause_says_how_long_it_lasts(tmp_path: Path, seconds: float, words: str) -> None:
+    owner = Owner(tmp_path)
+    assert owner.node.obey(Wish("pause", seconds))["said"].endswith(f"paused by you; {words}")
+
+
 async def test_a_pause_before_the_first_round_rests_at_once(tmp_path: Path) -> None:
     owner = Owner(tmp_path)
     await owner.node.start()
