@@ -184,6 +184,7 @@ def coordinator(
     *,
     directory: coordinator_options.Directory = None,
     listen: options.Listen = "127.0.0.1:50700",
+    advertise: coordinator_options.Advertise = "",
     admin: options.Admin = "127.0.0.1:50701",
     plain_text: coordinator_options.PlainText = False,
     vouch: coordinator_options.Vouch = None,
@@ -221,6 +222,7 @@ def coordinator(
     settings = CoordinatorSettings(
         place,
         listen,
+        advertise,
         vouched=tuple(vouch or ()),
         admit=admit,
         checkpoint_room=parse_size(checkpoint_room, "--checkpoint-room"),

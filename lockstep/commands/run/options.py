@@ -297,7 +297,7 @@ def create(
     ] = False,
     directory: Directory = None,
 ) -> None:
-    """Make a token and print it; only its digest is kept. Nodes join with --token TOKEN."""
+    """Make a token and print it, with the line that joins by it; only its digest is kept."""
     from lockstep.commands.run import orders
     from lockstep.volunteer.limits import parse_duration
 

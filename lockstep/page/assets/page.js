@@ -101,7 +101,9 @@ const ADMISSION = {
 function showJoinNote(status) {
   const alone = state.run.only_this_machine
     ? "Only this machine can reach that address: start the coordinator with --listen 0.0.0.0:50700 for others."
-    : "";
+    : state.run.own_address
+      ? "That is this machine's own address: if others reach it by another, start the coordinator with --advertise HOST."
+      : "";
   const over = status.finished ? "This run is finished: whoever joins now is told where its model is." : "";
   put("join-note", [over, alone, ADMISSION[status.operator.admission]].filter(Boolean).join(" "));
 }

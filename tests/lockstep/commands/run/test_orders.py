@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import sqlite3
 import stat
@@ -100,6 +101,24 @@ async def test_a_line_that_is_no_order_is_answered_with_the_reason(
 
     assert json.loads(await asyncio.to_thread(ask))["error"].startswith("expected an order")
     assert (await sent(tmp_path, Look()))["document"]["bans"] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "end"), [(604_800.0, r"until 2\d{3}-\d\d-\d\d .* UTC"), (None, "without an end")]
+)
+async def test_a_new_token_comes_with_its_end_and_the_line_that_joins_by_it(
+    tmp_path: Path,
+    process: CoordinatorProcess,
+    capsys: pytest.CaptureFixture[str],
+    seconds: float | None,
+    end: str,
+) -> None:
+    made = {"uses": 20, "expires_in_s": seconds, "vouches": False}
+    await asyncio.to_thread(orders.create_token, tmp_path, "friends", **made)
+    said = capsys.readouterr()
+    secret, (first, line) = said.out.strip(), said.err.strip().splitlines()
+    assert re.search(f"for 20 keys, {end}$", first)
+    assert f"join '{process.link.with_token(secret).text()}'" in line
 
 
 def test_a_token_of_a_far_end_is_listed_too() -> None:
