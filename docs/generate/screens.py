@@ -85,6 +85,7 @@ def own_table() -> str:
         "validation": {"loss": 2.0911, "round": 99},
         "rounds": {"trained": 102, "counted": 102},
         "tokens": 210_688,
+        "totals": {"run": work(157, 157), "all": work(215, 212), "runs": 2},
         "share": 16,
         "traffic": {"payload_up_bytes": 4_060_000, "payload_down_bytes": 4_120_000},
         "members": 2,
@@ -92,6 +93,11 @@ def own_table() -> str:
         "session": "connected",
     }
     return printed(render(status, hint=""))
+
+
+def work(trained: int, counted: int) -> dict[str, int]:
+    """Rounds over all sessions."""
+    return {"trained": trained, "counted": counted}
 
 
 def demo() -> str:

@@ -31,13 +31,13 @@ from lockstep.volunteer import measured
 from lockstep.volunteer.anew import begins_anew
 from lockstep.volunteer.consent import ask_once, has_agreed, somebody_is_there, terms
 from lockstep.volunteer.control import ControlSocket
+from lockstep.volunteer.ledger import Ledger
 from lockstep.volunteer.limits import Limits, limits_text
-from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.measured import FirstLook
 from lockstep.volunteer.needs import SEEN, judged, require_within
 from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.pausable import PausableNode
-from lockstep.volunteer.screen import traffic_bytes
+from lockstep.volunteer.screen import in_all, traffic_bytes
 from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
@@ -131,7 +131,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             measured.remember(*parts, seen.rehearsal)
         remember(place, link.address)
         _log_joining(info, key, place)
-        limited = (wishes.limits, DailyUsage(home.path), others)
+        limited = (wishes.limits, Ledger(home.path, info.run_id, info.spec.name), others)
         judge = partial(measured.judged_limits, info.spec)
         joining = _join(settings, options, key, limited, niceness=wishes.nice, judge=judge)
         reason, status = run_event_loop(joining)
@@ -262,6 +262,8 @@ def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
             f"{quantity(rounds['trained'], 'round')}, {status.get('tokens', 0):,} tokens, "
             f"{up} up, {down} down"
         )
+    if sums := in_all(status):
+        lines.append(f"in all: {sums}")
     if (checkpoint := place / "checkpoint").is_dir() and int(status.get("round", -1)) >= 0:
         lines.append(
             f"the model after round {status.get('round')}: {checkpoint}; "
@@ -285,7 +287,7 @@ async def _join(
     settings: NodeSettings,
     options: ServeOptions,
     key: Ed25519PrivateKey,
-    limited: tuple[Limits, DailyUsage, OthersWatch],
+    limited: tuple[Limits, Ledger, OthersWatch],
     *,
     niceness: int,
     judge: Callable[[Limits, int], str],

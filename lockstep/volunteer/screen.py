@@ -85,6 +85,7 @@ def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
         "data": Text(_data(status)),
         "loss": Text(_loss(status)),
         "work": Text(_work(status)),
+        "in all": Text(in_all(status)),
         "traffic": Text(_traffic(status)),
         "peers": Text(_peers(status)),
         "session": Text(_session(status)),
@@ -151,6 +152,20 @@ def _work(status: Mapping[str, Any]) -> str:
         f"{status.get('tokens') or 0:,} tokens",
     ]
     facts += [f"share {quantity(status['share'], 'sample')}"] if status.get("share") else []
+    return " · ".join(facts)
+
+
+def in_all(status: Mapping[str, Any]) -> str:
+    """The work of earlier sessions and other runs with that of this session; empty where there are
+    none.
+    """
+    sums, rounds = status.get("totals", {}), status.get("rounds", {})
+    run, everything = sums.get("run", {}), sums.get("all", {})
+    if everything.get("trained", 0) <= rounds.get("trained", 0):
+        return ""
+    facts = [f"counted in {run['counted']:,} of {quantity(run['trained'], 'round')} of this run"]
+    if sums["runs"] > 1:
+        facts.append(f"{everything['counted']:,} rounds of {sums['runs']:,} runs")
     return " · ".join(facts)
 
 
