@@ -15,14 +15,14 @@ from typing import Annotated
 
 import typer
 
-from lockstep import DISTRIBUTION, __version__, coordinator_options, options
+from lockstep import __version__, coordinator_options, options
 from lockstep.audit.cli import auditor, verify
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import run_app
 from lockstep.console import error_line, messages, output, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
-from lockstep.own_packages import EXTRAS
+from lockstep.own_packages import EXTRAS, how_to_add
 from lockstep.service.logs import log_to_standard_error
 from lockstep.settings_file import option_names, read_settings
 from lockstep.wan.cli import wan_app
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if extra := next((extra for extra, names in EXTRAS.items() if package in names), ""):
-            need = f"this command needs {package}: pip install '{DISTRIBUTION}[{extra}]'"
+            need = f"this command needs {package}: {how_to_add(extra)}"
             return _failed(UsageError(), need)
         return _failed(error, f"bug: {error}")
     except (KeyboardInterrupt, typer.Abort):

@@ -124,8 +124,10 @@ def demo() -> str:
         "traffic": {
             "payload_bytes": payload,
             "bits_per_value": 8 * payload / (size.chunks * spec.algorithm.top_k),
-            "up_bytes_per_node_round": 259_000,
-            "down_bytes_per_node_round": 53_700,
+            "payload_up_bytes_per_node_round": payload,
+            "payload_down_bytes_per_node_round": payload,
+            "other_up_bytes": 4_280_000,
+            "other_down_bytes": 176_000,
             "dense_bf16_bytes": dense,
             "times_less_than_dense": dense / payload,
         },

@@ -28,6 +28,7 @@ from lockstep.cluster.summary import (
     evaluate,
     run_to_its_end,
     summary,
+    traffic_lines,
 )
 from lockstep.console import (
     agreement,
@@ -219,21 +220,21 @@ def summary_table(document: Mapping[str, Any]) -> Table:
     """The summary of a demo, for people."""
     loss, traffic, digests = document["loss"], document["traffic"], document["digests"]
     rounds = document["rounds"]
+    payloads, other = traffic_lines(traffic)
     facts = {
         "run": document["run_id"],
         "trained": f"{document['parameters']:,} parameters, {document['tokens']:,} tokens, "
         f"{quantity(document['nodes'], 'node')}",
         "rounds": f"{rounds['committed']} committed, {rounds['skipped']} skipped, "
         f"in {document['seconds']} s",
-        "loss": f"training {loss['first']:.3f} to {loss['last']:.3f} nats per token",
-        "": f"validation {loss['validation_first']:.3f} to {loss['validation_last']:.3f}",
+        "loss": f"training {loss['first']:.3f} to {loss['last']:.3f} nats per token\n"
+        f"validation {loss['validation_first']:.3f} to {loss['validation_last']:.3f}",
         "replicas": apart_text(document["consensus"])
         or f"{agreement(digests['agreed'])} in {quantity(digests['rounds_checked'], 'round')}, "
         f"last digest {digests['last']}",
         "payload": f"{bytes_text(traffic['payload_bytes'])}, "
         f"{traffic['bits_per_value']:.2f} bits per value",
-        "traffic": f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
-        f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round",
+        "traffic": f"{payloads}\n{other}",
         "against": f"{bytes_text(traffic['dense_bf16_bytes'])} dense bf16: "
         + against_text(traffic["times_less_than_dense"]),
     }

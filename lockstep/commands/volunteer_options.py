@@ -78,6 +78,7 @@ def doctor(
     url: options.Url,
     *,
     home: options.Home = Path("~/.lockstep"),
+    token: options.Token = "",
     data: options.Data = None,
     data_url: options.DataUrl = "",
     device: options.Device = "auto",
@@ -95,8 +96,10 @@ def doctor(
     """
     from lockstep.commands.doctor import doctor as examine
     from node.settings import NodeSettings
+    from protocol.border.join_link import split_token
 
-    settings = NodeSettings(url, home, data=data, device=device, threads=threads)
+    url, token = split_token(url, token)
+    settings = NodeSettings(url, home, data=data, device=device, threads=threads, token=token)
     settings = replace(settings, micro_batch=micro_batch or settings.micro_batch)
     settings = replace(settings, data_url=data_url, duty_cycle=duty_cycle, gpu_memory=gpu_memory)
     settings = replace(settings, upload_limit=upload_limit, download_limit=download_limit)

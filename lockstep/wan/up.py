@@ -18,7 +18,13 @@ from typing import Any
 from lockstep.cluster.demo import CORPUS_BYTES, DemoSettings, demo_spec
 from lockstep.cluster.local import ClusterSettings
 from lockstep.cluster.names import COORDINATOR, RELAY, node_name
-from lockstep.cluster.summary import a_checkpoint, evaluate, run_to_its_end, summary
+from lockstep.cluster.summary import (
+    a_checkpoint,
+    evaluate,
+    run_to_its_end,
+    summary,
+    traffic_lines,
+)
 from lockstep.console import (
     agreement,
     apart_text,
@@ -218,7 +224,7 @@ def _link_text(link: tuple[str, LinkKind]) -> str:
 
 
 def _print_summary(document: Mapping[str, Any], lines: Mapping[str, Mapping[str, int]]) -> None:
-    rounds, digests, traffic = document["rounds"], document["digests"], document["traffic"]
+    rounds, digests = document["rounds"], document["digests"]
     busiest = max(lines.values(), key=lambda line: line["up_bytes"])
     replicas = apart_text(document.get("consensus")) or (
         f"{agreement(digests['agreed'])} in "
@@ -227,8 +233,7 @@ def _print_summary(document: Mapping[str, Any], lines: Mapping[str, Mapping[str,
     output.print(
         f"{quantity(rounds['committed'], 'round')} committed, {rounds['skipped']} skipped, "
         f"in {document['seconds']} s; replicas {replicas}; "
-        f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
-        f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round; "
+        f"{'; '.join(traffic_lines(document['traffic']))}; "
         f"busiest line: {bytes_text(busiest['up_bytes'])} up, "
         f"{bytes_text(busiest['down_bytes'])} down",
         soft_wrap=True,
