@@ -40,7 +40,8 @@ HOMELESS = (
 
 app = typer.Typer(
     name="lockstep",
-    help="Train one neural network on strangers' computers; all replicas stay equal, bit for bit.",
+    help="Train one neural network on many people's computers; every copy of it stays equal, bit "
+    "for bit.",
     epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -48,16 +49,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_help=True)
-app.add_typer(data_app)
-app.add_typer(wan_app)
-app.add_typer(run_app)
-app.command()(plan)
-app.command()(auditor)
-app.command()(verify)
+
+VOLUNTEER = "Give a machine to a run"
+
+OPERATOR = "Run one"
+
+RESEARCHER = "Try, predict and check"
+
 for volunteer_command in volunteer_options.COMMANDS:
-    app.command()(volunteer_command)
+    app.command(rich_help_panel=VOLUNTEER)(volunteer_command)
 for volunteer_group in volunteer_options.GROUPS:
-    app.add_typer(volunteer_group)
+    app.add_typer(volunteer_group, rich_help_panel=VOLUNTEER)
+for operator_group in (run_app, data_app):
+    app.add_typer(operator_group, rich_help_panel=OPERATOR)
+app.add_typer(wan_app, rich_help_panel=RESEARCHER)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,7 +153,6 @@ def _root(
         context.default_map = read_settings(settings, option_names(typer.main.get_command(app)))
 
 
-@app.command()
 def demo(
     *,
     nodes: options.Nodes = 4,
@@ -173,7 +177,32 @@ def demo(
     run_demo(DemoSettings(directory, nodes, rounds, seed, summary, algorithm))
 
 
-@app.command()
+@app.command(rich_help_panel=OPERATOR)
+def init(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File to write.")] = Path("run.toml"),
+    *,
+    defaults: Annotated[bool, typer.Option("--defaults", help="Ask no questions.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    published: options.Published = None,
+    algorithm: options.ChosenAlgorithm = "",
+) -> None:
+    """Write a commented run file."""
+    from lockstep.commands.init import chosen, remarks
+    from lockstep.run_file import write_run_file
+
+    spec = chosen(path, published, algorithm, defaults=defaults, force=force)
+    write_run_file(path, spec, force=force)
+    for remark in remarks(spec):
+        messages.print(remark, soft_wrap=True)
+    start = f"{own_command()} coordinator {path}"
+    output.print(
+        f"wrote {path}; next: {start} --listen 0.0.0.0:50700 (without --listen for this machine "
+        "alone)",
+        soft_wrap=True,
+    )
+
+
+@app.command(rich_help_panel=OPERATOR)
 def coordinator(
     run_file: Annotated[
         Path | None,
@@ -236,7 +265,7 @@ def coordinator(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=OPERATOR)
 def relay(
     url: options.Url,
     *,
@@ -290,32 +319,12 @@ def relay(
     relay_run(settings, ServeOptions(place, admin, follow_parent), home)
 
 
-@app.command()
+@app.command(rich_help_panel=OPERATOR)
 def status(url: options.Url, *, json: options.JsonFile = None) -> None:
     """Show a run as its coordinator sees it."""
     from lockstep.commands.status import status as show
 
     show(url, json)
-
-
-@app.command()
-def init(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="File to write.")] = Path("run.toml"),
-    *,
-    defaults: Annotated[bool, typer.Option("--defaults", help="Ask no questions.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    published: options.Published = None,
-    algorithm: options.ChosenAlgorithm = "",
-) -> None:
-    """Write a commented run file."""
-    from lockstep.commands.init import chosen, remarks
-    from lockstep.run_file import write_run_file
-
-    spec = chosen(path, published, algorithm, defaults=defaults, force=force)
-    write_run_file(path, spec, force=force)
-    for remark in remarks(spec):
-        messages.print(remark, soft_wrap=True)
-    output.print(f"wrote {path}; next: {own_command()} coordinator {path}", soft_wrap=True)
 
 
 @data_app.command()
@@ -361,3 +370,8 @@ def publish(
     from lockstep.commands.data import publish as publish_data
 
     publish_data(directory, url)
+
+
+app.command(rich_help_panel=OPERATOR)(auditor)
+for research_command in (demo, plan, verify, volunteer_options.generate):
+    app.command(rich_help_panel=RESEARCHER)(research_command)

@@ -50,9 +50,7 @@ def join(
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:
-    """Train on this machine as a node of a run. Ctrl-C finishes the round and leaves; a second one
-    stops at once. From another terminal: lockstep pause, resume, finish, stop, limit, me.
-    """
+    """Train on this machine as a node of a run; Ctrl-C finishes the round and leaves."""
     from lockstep.commands import join as command
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
@@ -284,5 +282,5 @@ def remove() -> None:
 GROUPS = (keys_app, service_app)
 """The volunteer's groups of commands."""
 
-COMMANDS = (join, doctor, pause, resume, finish, stop, limit, me, generate)
+COMMANDS = (join, doctor, me, pause, resume, limit, finish, stop)
 """The volunteer's commands, in the order of their help."""
