@@ -115,7 +115,8 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "pace": document.get("pace", {}).get("round"),
         "alarm": document.get("audit", {}).get("alarm"),
         "demoted": _demoted_text(document.get("audit", {}).get("demoted", ())),
-        "notice": _newest_notice(document),
+        "notice": _newest(document, "notices"),
+        "operator": _newest(document, "newest"),
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
         f"{quantity(steps.get('skipped') or 0, 'round')} skipped",
         "loss": number(document.get("loss")),
@@ -173,10 +174,10 @@ def _demoted_text(demoted: Sequence[Mapping[str, Any]]) -> str:
     return f"{short(str(demoted[0].get('peer_id')))}: {demoted[0].get('reason')}{others}"
 
 
-def _newest_notice(document: Mapping[str, Any]) -> str:
-    """What the operator told everyone last."""
-    notices = document.get("operator", {}).get("notices", ())
-    return str(notices[-1].get("text", "")) if notices else ""
+def _newest(document: Mapping[str, Any], kind: str) -> str:
+    """What the operator told everyone, or did, last."""
+    found = document.get("operator", {}).get(kind, ())
+    return str(found[-1].get("text", "")) if found else ""
 
 
 def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:

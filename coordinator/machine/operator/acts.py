@@ -314,10 +314,33 @@ def words(act: Act) -> str:
         case Disallow(peer):
             return f"take {peer} off the list"
         case Token(name, _, uses, _, vouches):
-            keys = "1 key" if uses == 1 else f"{uses} keys"
+            keys = quantity(uses, "key")
             return f"create the token {name} for {keys}" + (", vouching" if vouches else "")
         case Revoke(name):
             return f"revoke the token {name}"
+
+
+def public_words(act: Act) -> str:
+    """An act in words for everybody: without hosts, names of tokens and the keys that are kept out
+    or let in; empty for a notice, which is shown as one.
+    """
+    match act:
+        case Announce():
+            return ""
+        case Ban(target):
+            return f"ban a {'node' if is_key(target) else 'host'}"
+        case Unban(target):
+            return f"lift the ban of a {'node' if is_key(target) else 'host'}"
+        case Allow():
+            return "put a node on the list"
+        case Disallow():
+            return "take a node off the list"
+        case Token(_, _, uses, _, vouches):
+            return f"create a token for {quantity(uses, 'key')}" + (", vouching" if vouches else "")
+        case Revoke():
+            return "revoke a token"
+        case _:
+            return words(act)
 
 
 def _demotion(body: bytes, public_key: bytes) -> str:

@@ -7,7 +7,7 @@ from protocol.ids import Digest, PeerId
 from protocol.words import quantity
 
 NOTICES_KEPT = 8
-"""Newest notices that are shown."""
+"""Newest notices, and newest acts, that are shown."""
 
 
 NO_ACT = Digest(b"")
@@ -58,6 +58,8 @@ class OperatorState:
     admission: Admission = field(default_factory=Admission)
     rejected: dict[PeerId, Rejected] = field(default_factory=dict)
     """By auditor, while it is one."""
+    newest: list[Notice] = field(default_factory=list)
+    """The newest acts, in words for everybody, oldest first."""
     acts: int = 0
     """Number of all acts."""
     head: Digest = NO_ACT

@@ -1,7 +1,7 @@
 """`lockstep run pause | resume | finish | evict | ban | ...`: one order each, and `members`."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +16,7 @@ from lockstep.console import messages, output, write_json
 from lockstep.service.invitation import invitation
 from lockstep.service.order_socket import Look, send
 from lockstep.service.tokens import made_up, new_token
+from lockstep.volunteer.consent import somebody_is_there
 from protocol.border.join_link import parse_link
 from protocol.border.text import clean_document
 from protocol.errors import SettingsError
@@ -30,6 +31,25 @@ def tell(directory: Path | None, act: Act) -> None:
     """Sends one order, and prints that it was done."""
     answer = send(at_work(directory), act)
     output.print(f"done: {answer.get('said')}", soft_wrap=True)
+
+
+def tell_if_sure(
+    directory: Path | None,
+    act: Act,
+    *,
+    yes: bool,
+    terminal: bool | None = None,
+    answer: Callable[[str], str] = input,
+) -> None:
+    """Sends an order that hits others, once the operator has said yes on a terminal."""
+    if terminal is None:
+        terminal = somebody_is_there()
+    if terminal and not yes:
+        said = answer(f"{acts.words(act)}? [y/N] ").strip().lower()
+        if said not in ("y", "yes"):
+            messages.print("nothing was done")
+            return
+    tell(directory, act)
 
 
 def look(directory: Path | None) -> dict[str, Any]:
