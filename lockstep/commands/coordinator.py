@@ -27,7 +27,14 @@ from lockstep.service.journal_copy import readable_journal
 from lockstep.service.keys import KEY_NAME, load_or_create_key, read_key
 from lockstep.service.order_socket import OrderSocket
 from lockstep.service.overhead import OverheadMeter
-from lockstep.service.serve import NOTE_NAME, STATUS_NAME, ServeOptions, log_versions, serve
+from lockstep.service.serve import (
+    NOTE_NAME,
+    STATUS_NAME,
+    ServeOptions,
+    log_versions,
+    read_note,
+    serve,
+)
 from lockstep.service.signals import run_event_loop
 from node.system.tls import server_credentials
 from protocol.border.join_link import is_loopback
@@ -147,6 +154,8 @@ async def _coordinate(
         admission = process.rounds.state.operator.admission
         line = invitation(process.link, admission.mode)
         messages.print(line, soft_wrap=True, markup=False)
+        if note := read_note(settings.directory / NOTE_NAME):
+            messages.print(f"the page of the run: {note['admin']}/", soft_wrap=True)
         await orders.start()
         ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
         finished = f"run {process.run_id} ({spec.name}) is finished"

@@ -34,6 +34,9 @@ second or two."""
 NAME_SHOWN = 40
 """Characters of a run's id that an error shows; one is 32."""
 
+AUDITOR_NAME = "auditor"
+"""The name with which auditors come, which have places among the relays."""
+
 COMMITS_SHOWN = 5
 """Number of the newest commits in the table."""
 
@@ -125,7 +128,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
         "admits": admitted_nodes(document.get("operator", {}).get("admission")),
-        "relays": len(document.get("relays", ())) or None,
+        "relays": _relays_text(document),
         "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
     }
     table = Table.grid(padding=(0, 2))
@@ -164,6 +167,17 @@ def admitted_nodes(rule: object) -> str:
     """The nodes that a run with this rule of admission takes; empty when it takes everybody."""
     words = {"token": "nodes with a token of its operator", "list": "nodes on its operator's list"}
     return words.get(str(rule), "")
+
+
+def _relays_text(document: Mapping[str, Any]) -> str:
+    """The number of relays, and of auditors."""
+    found = document.get("relays", ())
+    auditors = sum(each.get("name") == AUDITOR_NAME for each in found)
+    relays = len(found) - auditors
+    words = [str(relays)] if relays else []
+    if auditors:
+        words.append(quantity(auditors, "auditor"))
+    return ", ".join(words)
 
 
 def _demoted_text(demoted: Sequence[Mapping[str, Any]]) -> str:
