@@ -62,7 +62,7 @@ def consent() -> str:
     lines = [
         needs_text(needs_of(info.spec, size_of(info.spec.model))),
         SEEN,
-        *terms(info, "auto", 0),
+        *terms(info, "x86_64 CPU, 2 of 2 threads", 0, members=8),
         *bell_lines(seen, NodeSettings("example.org", Path("run")), info.spec, waiting),
         "your limits: none",
         QUESTION.rstrip(),

@@ -199,14 +199,26 @@ def _measured(
 
 def _agreed(settings: NodeSettings, info: RunInfo, wishes: Wishes, seen: FirstLook | None) -> bool:
     """Whether the owner agrees to the run, now or at an earlier start."""
-    lines = terms(info, settings.device, wishes.limits.daily_transfer)
-    if seen and not has_agreed(settings.directory):
-        status: Mapping[str, Any] = {}
-        with contextlib.suppress(LockstepError):
-            status = clean_document(ask(settings.coordinator))
+    if has_agreed(settings.directory):
+        return True
+    status: Mapping[str, Any] = {}
+    with contextlib.suppress(LockstepError):
+        status = clean_document(ask(settings.coordinator))
+    members = measured.members_after(status)
+    lines = terms(info, _device(settings, seen), wishes.limits.daily_transfer, members)
+    if seen:
         lines += measured.bell_lines(seen, settings, info.spec, status)
     lines.append(f"your limits: {limits_text(wishes.limits) or 'none'}")
     return ask_once(settings.directory, lines, yes=wishes.yes)
+
+
+def _device(settings: NodeSettings, seen: FirstLook | None) -> str:
+    """The device that will train, by its name once it was measured, else as the settings say."""
+    if seen is None or seen.rehearsal is None:
+        return settings.device
+    from node.system.device import choose_devices, describe
+
+    return describe(*choose_devices(settings.device))
 
 
 def wait_asleep(niceness: int) -> None:

@@ -26,10 +26,10 @@ DAY_S = 86_400
 QUESTION = "train on this machine? [Y/n] "
 
 
-def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
+def terms(info: RunInfo, device: str, daily_transfer: int, members: int = 0) -> list[str]:
     """What the run is and what a node of it uses, in lines, beside memory and disk
     (`lockstep.volunteer.needs`) and what was measured (`lockstep.volunteer.measured`); numbers are
-    estimates.
+    estimates. `members` has the run with this node, 0 where that is not known.
     """
     spec = info.spec
     lines = [
@@ -41,7 +41,7 @@ def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
     except SettingsError:  # a model whose size needs torch
         return [*lines, f"model: {spec.model.type}"]
     data = spec.data.corpus + (f", fetched from {spec.data.url}" if spec.data.url else "")
-    sent = exchange_text(spec, size, DAY_S / slot_s(spec), "a day")
+    sent = exchange_text(spec, size, DAY_S / slot_s(spec), "a day", members)
     limit = f"; never more than {bytes_text(daily_transfer)}" if daily_transfer else ""
     return [
         *lines,

@@ -93,17 +93,24 @@ def _require(needed_bytes: int, memory_bytes: int, taker: str) -> None:
         )
 
 
-def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str) -> str:
-    """The bytes that a node sends and receives in these rounds, which are a `period`, in words."""
-    mixing = spec.algorithm.mixing
-    sent = bytes_text(rounds * payload_bytes(spec.algorithm, size))
-    if not spec.algorithm.mixes:
-        return f"about {sent} {period} up to each other member, and as much down from each"
-    mean = bytes_text(mean_bytes(size.parameters))
-    means = f"; at every {mixing.mean_every}th step {mean} to and from each other member"
-    if mixing.topology == "complete":
-        return f"about {sent} {period} up to each other member, and as much down from each{means}"
-    return f"about {sent} {period} up and as much down, however many take part{means}"
+def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str, members: int = 0) -> str:
+    """The bytes that a node sends and receives in these rounds, which are a `period`, in words, in
+    a run of this many members, or of as many as it begins with.
+    """
+    mixing, members = spec.algorithm.mixing, max(members, spec.membership.start_members, 2)
+    sent = rounds * payload_bytes(spec.algorithm, size)
+    means = ""
+    if spec.algorithm.mixes:
+        mean = bytes_text(mean_bytes(size.parameters))
+        means = f"; at every {mixing.mean_every}th step {mean} to and from each other member"
+    if spec.algorithm.mixes and mixing.topology != "complete":
+        return (
+            f"about {bytes_text(sent)} {period} up and as much down, however many take part{means}"
+        )
+    return (
+        f"about {bytes_text((members - 1) * sent)} {period} up and as much down with {members:,} "
+        f"members, {bytes_text(sent)} more with each further one{means}"
+    )
 
 
 def sized(spec: RunSpec) -> Size:

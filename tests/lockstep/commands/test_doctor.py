@@ -58,7 +58,7 @@ def test_the_upload_is_that_of_the_runs_algorithm() -> None:
     words = upload_words(RunSpec(rounds=timed, algorithm=mixes), size)
     assert words.startswith("1,000 kbit/s for one payload in time; about 2 MB a round up and as")
     votes = upload_words(RunSpec(rounds=timed), size)
-    assert votes.startswith("20 kbit/s for one payload in time; about 40.6 kB a round up to each")
+    assert votes.startswith("20 kbit/s for one payload in time; about 40.6 kB a round up and as")
 
 
 def test_a_measured_round_that_misses_the_bell_and_limits_that_are_too_low_are_bad() -> None:
