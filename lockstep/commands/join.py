@@ -147,7 +147,6 @@ def _log_joining(info: RunInfo, key: Ed25519PrivateKey, place: Path) -> None:
         "joining",
         extra={
             "run": f"{info.spec.name} ({info.run_id})",
-            "steps": info.spec.schedule.steps,
             "me": peer_id(public_bytes(key))[:8],
             "directory": place,
         },
@@ -204,8 +203,8 @@ def _agreed(settings: NodeSettings, info: RunInfo, wishes: Wishes, seen: FirstLo
     status: Mapping[str, Any] = {}
     with contextlib.suppress(LockstepError):
         status = clean_document(ask(settings.coordinator))
-    members = measured.members_after(status)
-    lines = terms(info, _device(settings, seen), wishes.limits.daily_transfer, members)
+    now = measured.members_after(status), measured.steps_of(status)
+    lines = terms(info, _device(settings, seen), wishes.limits.daily_transfer, *now)
     if seen:
         lines += measured.bell_lines(seen, settings, info.spec, status)
     lines.append(f"your limits: {limits_text(wishes.limits) or 'none'}")

@@ -26,14 +26,16 @@ DAY_S = 86_400
 QUESTION = "train on this machine? [Y/n] "
 
 
-def terms(info: RunInfo, device: str, daily_transfer: int, members: int = 0) -> list[str]:
+def terms(
+    info: RunInfo, device: str, daily_transfer: int, members: int = 0, steps: int = 0
+) -> list[str]:
     """What the run is and what a node of it uses, in lines, beside memory and disk
     (`lockstep.volunteer.needs`) and what was measured (`lockstep.volunteer.measured`); numbers are
-    estimates. `members` has the run with this node, 0 where that is not known.
+    estimates. `members` has the run with this node, and `steps` now; 0 where that is not known.
     """
     spec = info.spec
     lines = [
-        f"run: {spec.name} ({info.run_id[:8]}), {quantity(spec.schedule.steps, 'step')}",
+        f"run: {spec.name} ({info.run_id[:8]}), {quantity(steps or spec.schedule.steps, 'step')}",
         f"device: {'the first GPU, else the CPU' if device == 'auto' else device}",
     ]
     try:

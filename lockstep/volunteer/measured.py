@@ -172,6 +172,15 @@ def members_after(status: Mapping[str, Any]) -> int:
     return 1 + len(members) if isinstance(members, list) else 0
 
 
+def steps_of(status: Mapping[str, Any]) -> int:
+    """The length of the run now, by the coordinator's document: an operator may have changed it. 0
+    where it does not tell.
+    """
+    steps = status.get("steps")
+    total = steps.get("total") if isinstance(steps, Mapping) else None
+    return total if isinstance(total, int) and total > 0 else 0
+
+
 def judged_limits(spec: RunSpec, limits: Limits, members: int) -> str:
     """Why limits are too low for a run with this number of members, in words; empty where they
     will do, or where the size of the model is not known without torch.

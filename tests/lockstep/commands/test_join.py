@@ -180,10 +180,14 @@ def test_the_first_start_measures_the_pass_and_the_next_ones_remember_it(
     assert looked == [True, False]
 
 
+DOCUMENT = {"members": [{}] * 7, "phase": "computing", "steps": {"total": 2104, "committed": 7}}
+"""A coordinator's, of a run that was made longer."""
+
+
 def test_the_question_names_the_device_that_was_measured_and_the_traffic_of_all_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(joining, "ask", lambda _: {"members": [{}] * 7, "phase": "computing"})
+    monkeypatch.setattr(joining, "ask", lambda _: DOCUMENT)
     info = RunInfo(RunSpec(), RunId("12" * 16), b"k" * 32)
     settings = NodeSettings("h:1", tmp_path, device="cpu")
     seen = FirstLook(Rehearsal(4, 4, 0.1, 0.2, ""))
@@ -191,3 +195,4 @@ def test_the_question_names_the_device_that_was_measured_and_the_traffic_of_all_
     said = capsys.readouterr().err
     assert f"device: {describe(torch.device('cpu'))}\n" in said
     assert "with 8 members" in said
+    assert "2,104 steps" in said, "not those of the run file"
