@@ -130,6 +130,8 @@ def _tell_arithmetic(spec: RunSpec, untried: str) -> None:
     notes = remarks(spec)
     if untried and footprint is None:
         notes.append(f"model.type {spec.model.type!r} is not checked here: {untried}")
+    elif untried:
+        notes.append(f"checked by arithmetic alone, not on a sample: {untried}")
     for note in notes:
         messages.print(f"note: {note}", soft_wrap=True, markup=False)
 

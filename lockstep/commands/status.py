@@ -208,9 +208,10 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("why")
     for member in members:
+        peer, name = short(str(member.get("peer_id", "?"))), str(member.get("name") or "")
         table.add_row(
-            short(str(member.get("peer_id", "?"))),
-            str(member.get("name") or ""),
+            peer,
+            "" if name == peer else name,
             str(member.get("state")),
             str(member.get("round")),
             f"{member.get('samples_per_second') or 0:.1f}",

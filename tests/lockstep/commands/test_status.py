@@ -231,3 +231,8 @@ def test_a_run_that_does_not_take_everybody_says_so(rule: str, words: str) -> No
     assert "admits" not in "".join(
         map(printed, render(DOCUMENT | {"operator": {"admission": "open"}}))
     )
+
+
+def test_a_node_without_a_name_is_told_once() -> None:
+    nameless = {"peer_id": "4600d74e" + "0" * 24, "name": "4600d74e", "state": "ready"}
+    assert shown({**DOCUMENT, "members": [nameless]}).count("4600d74e") == 1
