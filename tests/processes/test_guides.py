@@ -311,15 +311,19 @@ def test_the_demo_is_read_as_the_guide_says(person: Person) -> None:
 
 FIGURE = re.compile(r"[0-9a-f]{16,}|\d[\d,.]*")
 
+UNIT = re.compile(r"# [kMG]?B\b")
+
 OF_THE_RUN = ("trained", "payload", "against")
 """Lines of the demo whose first figure no machine changes, but for the places that are drawn."""
 
 
 def require_alike(printed: str, pasted: str) -> None:
     """A demo prints the words of the guide, and its figures where they are the run's."""
-    assert [FIGURE.sub("#", line).split() for line in printed.splitlines()] == [
-        FIGURE.sub("#", line).split() for line in pasted.splitlines()
-    ]
+    now_words, then_words = (
+        [UNIT.sub("# B", FIGURE.sub("#", line)).split() for line in text.splitlines()]
+        for text in (printed, pasted)
+    )
+    assert now_words == then_words
     for now, then in zip(printed.splitlines(), pasted.splitlines(), strict=True):
         if now.startswith(OF_THE_RUN):
             found, told = (float(FIGURE.findall(line)[0].replace(",", "")) for line in (now, then))
