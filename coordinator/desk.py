@@ -16,6 +16,7 @@ from coordinator.machine.operator import acts, orders
 from coordinator.machine.operator.acts import Act, Ordered
 from coordinator.sequencer import Sequencer
 from coordinator.service.server import CoordinatorService
+from protocol.border.join_link import JoinLink
 from protocol.errors import SettingsError
 from protocol.wire_pb2 import CoordinatorMessage, Refused
 
@@ -23,15 +24,19 @@ log = logging.getLogger("lockstep.coordinator")
 
 
 class OperatorDesk:
-    """The operator's desk of one coordinator. `clock_s()` is the wall clock."""
+    """The operator's desk of one coordinator. `link()` is the link that volunteers are given,
+    `clock_s()` the wall clock.
+    """
 
     def __init__(
         self,
         sequencer: Sequencer,
         service: CoordinatorService,
+        link: Callable[[], JoinLink | None] = lambda: None,
         clock_s: Callable[[], int] = lambda: int(time.time()),
     ) -> None:
-        self._sequencer, self._service, self._clock_s = sequencer, service, clock_s
+        self._sequencer, self._service = sequencer, service
+        self._link, self._clock_s = link, clock_s
         self._writing = asyncio.Lock()
         service.evidence.order = self.order
 
@@ -67,7 +72,7 @@ class OperatorDesk:
             return self._document()
 
     def _document(self) -> dict[str, Any]:
-        rounds, now_ms = self._sequencer.rounds, self._sequencer.now_ms()
+        rounds, now_ms, link = self._sequencer.rounds, self._sequencer.now_ms(), self._link()
         operator, admission = rounds.state.operator, rounds.state.operator.admission
         hosts = self._service.node_sessions.hosts
         members = [
@@ -78,6 +83,7 @@ class OperatorDesk:
         return {
             "run_id": rounds.run_id,
             "name": rounds.spec.name,
+            "link": link.text() if link else "",
             "members": members,
             "bans": [{"target": target, "reason": why} for target, why in operator.bans.items()],
             "away": [

@@ -35,7 +35,7 @@ from coordinator.service.heads import HeadDesk
 from coordinator.service.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
-from protocol.addresses import listen_error, split_address
+from protocol.addresses import listen_error, parse_address, split_address
 from protocol.border.join_link import JoinLink, is_loopback
 from protocol.channel import SERVER_OPTIONS
 from protocol.codec.commits import Commit, open_commit
@@ -91,7 +91,7 @@ class CoordinatorProcess:
             checkpoints=CheckpointDesk(self._sequencer, store, self.history.contributions),
             heads=HeadDesk(self.journal, self.run_id, self._public_key, settings.directory),
         )
-        self.desk = OperatorDesk(self._sequencer, self.service)
+        self.desk = OperatorDesk(self._sequencer, self.service, lambda: self.link)
         self._traffic = Traffic(overhead)
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
@@ -138,7 +138,9 @@ class CoordinatorProcess:
     def link(self) -> JoinLink:
         """The link that volunteers are given, where the address is one that they can reach."""
         plain = self._credentials is None and not is_loopback(self.address)
-        return JoinLink(self.address, self.run_id, self._public_key, plain)
+        _, port = split_address(self.address)
+        address = parse_address(self._settings.advertise or self.address, port)
+        return JoinLink(address, self.run_id, self._public_key, plain)
 
     async def _work(self) -> None:
         """Handle events, and end the sessions of nodes that send none, until cancelled, or until a

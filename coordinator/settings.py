@@ -8,7 +8,8 @@ from typing import get_args
 
 from coordinator.machine.events import RestartAsked
 from coordinator.machine.operator.acts import Mode
-from protocol.addresses import check_listen
+from protocol.addresses import check_listen, parse_address
+from protocol.border.join_link import is_loopback
 from protocol.errors import RemoteProtocolError, SettingsError
 from protocol.ids import parse_peer_id
 
@@ -22,6 +23,10 @@ class CoordinatorSettings:
 
     listen: str = "127.0.0.1:50700"
     """Address and port for nodes; port 0 takes a free one."""
+
+    advertise: str = ""
+    """HOST or HOST:PORT at which nodes reach the coordinator, for the link that volunteers are
+    given; empty: as it listens."""
 
     goodbye_ms: int = 15_000
     """Time in milliseconds that a finished run waits for its nodes to report their last digest and
@@ -46,6 +51,16 @@ class CoordinatorSettings:
 
     def __post_init__(self) -> None:
         check_listen(self.listen)
+        if self.advertise and is_loopback(self.listen):
+            raise SettingsError(
+                f"--advertise: nobody elsewhere reaches a coordinator that listens on {self.listen}"
+                ": expected --listen 0.0.0.0:PORT beside it"
+            )
+        if self.advertise:
+            try:
+                parse_address(self.advertise)
+            except SettingsError as error:
+                raise SettingsError(f"--advertise: {error}") from None
         for peer in self.vouched:
             try:
                 parse_peer_id(peer)

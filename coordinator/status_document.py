@@ -237,6 +237,7 @@ def _operator(state: RunState) -> dict[str, Any]:
         "admission": operator.admission.mode,
         "bans": len(operator.bans),
         "notices": [{"given_s": each.given_s, "text": each.text} for each in operator.notices],
+        "newest": [{"given_s": each.given_s, "text": each.text} for each in operator.newest],
         "acts": operator.acts,
         "audit_head": operator.head.hex(),
     }

@@ -15,14 +15,14 @@ from typing import Annotated
 
 import typer
 
-from lockstep import DISTRIBUTION, __version__, coordinator_options, options
+from lockstep import __version__, coordinator_options, options
 from lockstep.audit.cli import auditor, verify
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import run_app
 from lockstep.console import error_line, messages, output, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
-from lockstep.own_packages import EXTRAS
+from lockstep.own_packages import EXTRAS, how_to_add
 from lockstep.service.logs import log_to_standard_error
 from lockstep.settings_file import option_names, read_settings
 from lockstep.wan.cli import wan_app
@@ -40,7 +40,8 @@ HOMELESS = (
 
 app = typer.Typer(
     name="lockstep",
-    help="Train one neural network on strangers' computers; all replicas stay equal, bit for bit.",
+    help="Train one neural network on many people's computers; every copy of it stays equal, bit "
+    "for bit.",
     epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -48,16 +49,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_help=True)
-app.add_typer(data_app)
-app.add_typer(wan_app)
-app.add_typer(run_app)
-app.command()(plan)
-app.command()(auditor)
-app.command()(verify)
+
+VOLUNTEER = "Give a machine to a run"
+
+OPERATOR = "Run one"
+
+RESEARCHER = "Try, predict and check"
+
 for volunteer_command in volunteer_options.COMMANDS:
-    app.command()(volunteer_command)
+    app.command(rich_help_panel=VOLUNTEER)(volunteer_command)
 for volunteer_group in volunteer_options.GROUPS:
-    app.add_typer(volunteer_group)
+    app.add_typer(volunteer_group, rich_help_panel=VOLUNTEER)
+for operator_group in (run_app, data_app):
+    app.add_typer(operator_group, rich_help_panel=OPERATOR)
+app.add_typer(wan_app, rich_help_panel=RESEARCHER)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if extra := next((extra for extra, names in EXTRAS.items() if package in names), ""):
-            need = f"this command needs {package}: pip install '{DISTRIBUTION}[{extra}]'"
+            need = f"this command needs {package}: {how_to_add(extra)}"
             return _failed(UsageError(), need)
         return _failed(error, f"bug: {error}")
     except (KeyboardInterrupt, typer.Abort):
@@ -148,7 +153,6 @@ def _root(
         context.default_map = read_settings(settings, option_names(typer.main.get_command(app)))
 
 
-@app.command()
 def demo(
     *,
     nodes: options.Nodes = 4,
@@ -173,7 +177,32 @@ def demo(
     run_demo(DemoSettings(directory, nodes, rounds, seed, summary, algorithm))
 
 
-@app.command()
+@app.command(rich_help_panel=OPERATOR)
+def init(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="File to write.")] = Path("run.toml"),
+    *,
+    defaults: Annotated[bool, typer.Option("--defaults", help="Ask no questions.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    published: options.Published = None,
+    algorithm: options.ChosenAlgorithm = "",
+) -> None:
+    """Write a commented run file."""
+    from lockstep.commands.init import chosen, remarks
+    from lockstep.run_file import write_run_file
+
+    spec = chosen(path, published, algorithm, defaults=defaults, force=force)
+    write_run_file(path, spec, force=force)
+    for remark in remarks(spec):
+        messages.print(remark, soft_wrap=True)
+    start = f"{own_command()} coordinator {path}"
+    output.print(
+        f"wrote {path}; next: {start} --listen 0.0.0.0:50700 (without --listen for this machine "
+        "alone)",
+        soft_wrap=True,
+    )
+
+
+@app.command(rich_help_panel=OPERATOR)
 def coordinator(
     run_file: Annotated[
         Path | None,
@@ -184,6 +213,7 @@ def coordinator(
     *,
     directory: coordinator_options.Directory = None,
     listen: options.Listen = "127.0.0.1:50700",
+    advertise: coordinator_options.Advertise = "",
     admin: options.Admin = "127.0.0.1:50701",
     plain_text: coordinator_options.PlainText = False,
     vouch: coordinator_options.Vouch = None,
@@ -221,6 +251,7 @@ def coordinator(
     settings = CoordinatorSettings(
         place,
         listen,
+        advertise,
         vouched=tuple(vouch or ()),
         admit=admit,
         checkpoint_room=parse_size(checkpoint_room, "--checkpoint-room"),
@@ -234,7 +265,7 @@ def coordinator(
     )
 
 
-@app.command()
+@app.command(rich_help_panel=OPERATOR)
 def relay(
     url: options.Url,
     *,
@@ -288,32 +319,12 @@ def relay(
     relay_run(settings, ServeOptions(place, admin, follow_parent), home)
 
 
-@app.command()
+@app.command(rich_help_panel=OPERATOR)
 def status(url: options.Url, *, json: options.JsonFile = None) -> None:
     """Show a run as its coordinator sees it."""
     from lockstep.commands.status import status as show
 
     show(url, json)
-
-
-@app.command()
-def init(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="File to write.")] = Path("run.toml"),
-    *,
-    defaults: Annotated[bool, typer.Option("--defaults", help="Ask no questions.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    published: options.Published = None,
-    algorithm: options.ChosenAlgorithm = "",
-) -> None:
-    """Write a commented run file."""
-    from lockstep.commands.init import chosen, remarks
-    from lockstep.run_file import write_run_file
-
-    spec = chosen(path, published, algorithm, defaults=defaults, force=force)
-    write_run_file(path, spec, force=force)
-    for remark in remarks(spec):
-        messages.print(remark, soft_wrap=True)
-    output.print(f"wrote {path}; next: {own_command()} coordinator {path}", soft_wrap=True)
 
 
 @data_app.command()
@@ -359,3 +370,8 @@ def publish(
     from lockstep.commands.data import publish as publish_data
 
     publish_data(directory, url)
+
+
+app.command(rich_help_panel=OPERATOR)(auditor)
+for research_command in (demo, plan, verify, volunteer_options.generate):
+    app.command(rich_help_panel=RESEARCHER)(research_command)

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from node.system.files import replacing_file
 from protocol.border.text import clean
+from protocol.words import quantity
 
 NARROWEST_COLUMNS = 80
 """Width that every table fits."""
@@ -125,11 +126,6 @@ def bytes_text(count: float) -> str:
     return f"{count:,.3g} TB"
 
 
-def quantity(count: int, noun: str) -> str:
-    """A number of things: "1 member", "2 members"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def number(value: object) -> str:
     """A loss with four decimals; empty when it is not known."""
     return f"{value:.4f}" if isinstance(value, int | float) else ""
@@ -156,5 +152,7 @@ def replicas_text(digests: Mapping[str, Any]) -> str:
     """The number of rounds whose digests were compared, and the result."""
     checked = digests.get("rounds_checked") or 0
     return (
-        f"{agreement(digests.get('agreed'))} in {checked} rounds" if checked else "not compared yet"
+        f"{agreement(digests.get('agreed'))} in {quantity(checked, 'round')}"
+        if checked
+        else "not compared yet"
     )

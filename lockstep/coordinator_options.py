@@ -15,6 +15,16 @@ Directory = Annotated[
     ),
 ]
 
+Advertise = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST[:PORT]",
+        envvar="LOCKSTEP_ADVERTISE",
+        show_default="an address of this machine",
+        help="Name or address at which volunteers reach this machine, for the link that joins.",
+    ),
+]
+
 PlainText = Annotated[
     bool,
     typer.Option(

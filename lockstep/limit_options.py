@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from lockstep.options import USE
 from lockstep.volunteer.limits import BOUNDS
 
 Nice = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="N",
         envvar="LOCKSTEP_NICE",
         min=0,
@@ -21,6 +23,7 @@ Nice = Annotated[
 Hours = Annotated[
     str,
     typer.Option(
+        rich_help_panel=USE,
         metavar="WINDOWS",
         envvar="LOCKSTEP_HOURS",
         show_default="always",
@@ -30,6 +33,7 @@ Hours = Annotated[
 DailyTransfer = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="BYTES",
         envvar="LOCKSTEP_DAILY_TRANSFER",
         min=BOUNDS["daily_transfer"][0],
@@ -41,6 +45,7 @@ OnBattery = Annotated[
     bool,
     typer.Option(
         "--on-battery",
+        rich_help_panel=USE,
         envvar="LOCKSTEP_ON_BATTERY",
         help="Work on battery too, in place of resting.",
     ),
@@ -48,6 +53,7 @@ OnBattery = Annotated[
 WhenIdle = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="MINUTES",
         envvar="LOCKSTEP_WHEN_IDLE",
         min=BOUNDS["when_idle"][0],
@@ -58,6 +64,7 @@ WhenIdle = Annotated[
 OtherLoad = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="PERCENT",
         envvar="LOCKSTEP_OTHER_LOAD",
         min=BOUNDS["other_load"][0],
@@ -68,6 +75,7 @@ OtherLoad = Annotated[
 DutyCycle = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="PERCENT",
         envvar="LOCKSTEP_DUTY_CYCLE",
         min=BOUNDS["duty_cycle"][0],
@@ -78,6 +86,7 @@ DutyCycle = Annotated[
 GpuMemory = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="PERCENT",
         envvar="LOCKSTEP_GPU_MEMORY",
         min=BOUNDS["gpu_memory"][0],

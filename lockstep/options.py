@@ -10,6 +10,14 @@ from typing import Annotated
 
 import typer
 
+USE = "What it may use"
+
+NETWORK = "Network"
+
+DATA = "Training data"
+
+PLACES = "Where things are kept and shown"
+
 Url = Annotated[
     str,
     typer.Argument(
@@ -51,6 +59,7 @@ ChosenAlgorithm = Annotated[
 Listen = Annotated[
     str,
     typer.Option(
+        rich_help_panel=NETWORK,
         metavar="HOST:PORT",
         envvar="LOCKSTEP_LISTEN",
         help="Address for connections of nodes; port 0 takes a free one.",
@@ -59,6 +68,7 @@ Listen = Annotated[
 Publish = Annotated[
     str,
     typer.Option(
+        rich_help_panel=PLACES,
         metavar="URL",
         envvar="LOCKSTEP_PUBLISH",
         show_default="nowhere",
@@ -70,6 +80,7 @@ Publish = Annotated[
 NodeListen = Annotated[
     str,
     typer.Option(
+        rich_help_panel=NETWORK,
         metavar="HOST:PORT",
         envvar="LOCKSTEP_LISTEN",
         help="Address for connections of peers; auto: the interface that leads to the coordinator.",
@@ -78,6 +89,7 @@ NodeListen = Annotated[
 Advertise = Annotated[
     list[str] | None,
     typer.Option(
+        rich_help_panel=NETWORK,
         metavar="ADDRESS",
         envvar="LOCKSTEP_ADVERTISE",
         show_default="found out at the start",
@@ -87,6 +99,7 @@ Advertise = Annotated[
 Links = Annotated[
     str,
     typer.Option(
+        rich_help_panel=NETWORK,
         metavar="KINDS",
         envvar="LOCKSTEP_LINKS",
         help="Transports to peers: grpc, libp2p or grpc,libp2p (the preferred one first).",
@@ -95,6 +108,7 @@ Links = Annotated[
 UploadLimit = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="BYTES",
         envvar="LOCKSTEP_UPLOAD_LIMIT",
         min=0,
@@ -104,6 +118,7 @@ UploadLimit = Annotated[
 DownloadLimit = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="BYTES",
         envvar="LOCKSTEP_DOWNLOAD_LIMIT",
         min=0,
@@ -114,6 +129,7 @@ DownloadLimit = Annotated[
 PeerLimit = Annotated[
     int,
     typer.Option(
+        rich_help_panel=NETWORK,
         metavar="BYTES",
         envvar="LOCKSTEP_PEER_LIMIT",
         min=0,
@@ -124,6 +140,7 @@ DialPrivate = Annotated[
     bool,
     typer.Option(
         "--dial-private",
+        rich_help_panel=NETWORK,
         help="Dial private addresses that members announce though the coordinator is outside: for "
         "machines of yours behind one router.",
     ),
@@ -132,6 +149,7 @@ P2pdSha256 = Annotated[
     str,
     typer.Option(
         "--p2pd-sha256",
+        rich_help_panel=NETWORK,
         metavar="DIGEST",
         envvar="LOCKSTEP_P2PD_SHA256",
         show_default="that of hivemind's release",
@@ -141,6 +159,7 @@ P2pdSha256 = Annotated[
 MemoryLimit = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="BYTES",
         envvar="LOCKSTEP_MEMORY",
         min=0,
@@ -151,6 +170,7 @@ MemoryLimit = Annotated[
 DiskLimit = Annotated[
     int,
     typer.Option(
+        rich_help_panel=USE,
         metavar="BYTES",
         envvar="LOCKSTEP_DISK",
         min=0,
@@ -178,6 +198,7 @@ Archive = Annotated[
 Admin = Annotated[
     str,
     typer.Option(
+        rich_help_panel=PLACES,
         metavar="HOST:PORT",
         envvar="LOCKSTEP_ADMIN",
         help="Address of the admin port (metrics, health, status); port 0 takes a free one.",
@@ -190,6 +211,7 @@ FollowParent = Annotated[bool, typer.Option("--follow-parent", hidden=True)]
 Home = Annotated[
     Path,
     typer.Option(
+        rich_help_panel=PLACES,
         metavar="DIR",
         envvar="LOCKSTEP_HOME",
         help="Directory of this computer's identity, with a directory for each run.",
@@ -198,6 +220,7 @@ Home = Annotated[
 NodeDirectory = Annotated[
     Path | None,
     typer.Option(
+        rich_help_panel=PLACES,
         metavar="DIR",
         envvar="LOCKSTEP_DIRECTORY",
         show_default="HOME/runs/RUN",
@@ -207,6 +230,7 @@ NodeDirectory = Annotated[
 Data = Annotated[
     Path | None,
     typer.Option(
+        rich_help_panel=DATA,
         metavar="DIR",
         envvar="LOCKSTEP_DATA",
         show_default="the run's own data",
@@ -216,6 +240,7 @@ Data = Annotated[
 DataUrl = Annotated[
     str,
     typer.Option(
+        rich_help_panel=DATA,
         metavar="URL",
         envvar="LOCKSTEP_DATA_URL",
         show_default="as in the run file",
@@ -225,6 +250,7 @@ DataUrl = Annotated[
 DataCache = Annotated[
     int,
     typer.Option(
+        rich_help_panel=DATA,
         metavar="BYTES",
         envvar="LOCKSTEP_DATA_CACHE",
         min=10**6,
@@ -243,6 +269,7 @@ WorkShare = Annotated[
 Corpora = Annotated[
     Path | None,
     typer.Option(
+        rich_help_panel=DATA,
         metavar="DIR",
         envvar="LOCKSTEP_CORPORA",
         show_default="HOME/corpora",
@@ -252,6 +279,7 @@ Corpora = Annotated[
 Device = Annotated[
     str,
     typer.Option(
+        rich_help_panel=USE,
         metavar="NAME",
         envvar="LOCKSTEP_DEVICE",
         help="Device that trains: cpu, cuda, cuda:1, several with commas; all: every GPU; "
@@ -261,12 +289,17 @@ Device = Annotated[
 Threads = Annotated[
     int,
     typer.Option(
-        metavar="N", envvar="LOCKSTEP_THREADS", min=0, help="CPU threads; 0: as many as cores."
+        rich_help_panel=USE,
+        metavar="N",
+        envvar="LOCKSTEP_THREADS",
+        min=0,
+        help="CPU threads; 0: as many as cores.",
     ),
 ]
 MicroBatch = Annotated[
     int | None,
     typer.Option(
+        rich_help_panel=USE,
         metavar="N",
         envvar="LOCKSTEP_MICRO_BATCH",
         min=1,
@@ -277,6 +310,7 @@ MicroBatch = Annotated[
 SaveEvery = Annotated[
     int,
     typer.Option(
+        rich_help_panel=PLACES,
         metavar="ROUNDS",
         envvar="LOCKSTEP_SAVE_EVERY",
         min=1,
@@ -306,6 +340,7 @@ Checkpoint = Annotated[
     Path | None,
     typer.Option(
         "--restart-from",
+        rich_help_panel=PLACES,
         metavar="CHECKPOINT",
         show_default=False,
         help="Checkpoint, or snapshot file, from which a run goes on whose newest state is lost.",

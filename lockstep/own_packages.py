@@ -7,6 +7,10 @@ module imports nothing but the standard library: it runs before anything that ne
 
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[1]
+"""The directory that this package lies in: that of a checkout, or where pip puts packages."""
 
 PACKAGES = ("protocol", "coordinator", "node")
 """Packages that come with Lockstep, besides `lockstep`; each has the attribute MARK."""
@@ -28,6 +32,15 @@ NODE_EXTRA = {
 
 EXTRAS = {"node": NODE_EXTRA, "datasets": {"datasets", "pyarrow"}}
 """Packages of others by the extra that brings them."""
+
+
+def how_to_add(extra: str) -> str:
+    """How to install the packages of an extra, by what this installation came from. The package is
+    on no index.
+    """
+    if (CHECKOUT / "Makefile").is_file():
+        return f"`make setup` in {CHECKOUT}"
+    return f"pip install 'WHEEL[{extra}]', with the wheel that Lockstep was installed from"
 
 
 def foreign_package() -> str:

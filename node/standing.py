@@ -16,6 +16,12 @@ from protocol import wire_pb2 as wire
 CATCHING_UP = ("catches up", "discards its state")
 """First words of the agenda's phases while the node is behind the log."""
 
+BETWEEN_ROUNDS = "waits for a round"
+"""The agenda's phase while no round is open."""
+
+OPEN_MAX = 64
+"""Opened rounds whose decision is awaited; older ones were decided in a time without a session."""
+
 
 @dataclass(slots=True)
 class _Round:
@@ -40,7 +46,10 @@ class Standing:
         """(state, reason) from the coordinator's last reply; empty while all is well."""
         self._told_earlier: tuple[str, str] | None = None
         self._opened = _Round(-1)
-        self._announced: dict[int, _Round] = {}
+        self._open: dict[int, _Round] = {}
+        """Rounds that were opened for this node, until they are decided. Others, which it takes
+        from the log, are nothing of its own.
+        """
         self._verdict = ("", "")
 
     @property
@@ -56,7 +65,7 @@ class Standing:
     def bell_in_ms(self, now_ms: int) -> int | None:
         """Time to the bell of the round in work; None between rounds."""
         left_ms = self._opened.bell_ms - now_ms
-        return left_ms if left_ms > 0 and self._opened.number not in self._announced else None
+        return left_ms if left_ms > 0 and self._opened.announced_ms is None else None
 
     # ---- what happens
 
@@ -70,21 +79,23 @@ class Standing:
             sum(share.count for share in opened.shares),
             opened.reason if opened.muted else "",
         )
+        self._open[opened.round] = self._opened
+        if len(self._open) > OPEN_MAX:
+            del self._open[min(self._open)]
 
     def announced(self, round: int, at_ms: int, worked_ms: int) -> None:
         """The node has told the coordinator of its work, which took `worked_ms`."""
         if round == self._opened.number:
             self._opened.announced_ms, self._opened.worked_ms = at_ms, worked_ms
-            self._announced[round] = self._opened
 
     def counted(self, round: int) -> None:
         """A commit holds this node's payload."""
-        self._announced.pop(round, None)
+        self._open.pop(round, None)
         self._verdict = ("counted", "")
 
     def left_out(self, round: int) -> None:
         """The round is decided without this node's payload."""
-        work = self._announced.pop(round, None)
+        work = self._open.pop(round, None)
         if work is None or work.announced_ms is None:
             return
         late_ms = work.announced_ms - work.publish_by_ms
@@ -100,9 +111,11 @@ class Standing:
             self._verdict = ("left out", reason)
 
     def skipped(self, round: int) -> None:
-        """The round counts for nobody."""
-        has_work = self._announced.pop(round, None) is not None
-        again = "; its work is sent again" if has_work else ""
+        """The round counts for nobody; one of before this node came is not its affair."""
+        work = self._open.pop(round, None)
+        if work is None:
+            return
+        again = "; its work is sent again" if work.announced_ms is not None else ""
         self._verdict = ("skipped", f"round {round} counts for nobody{again}")
 
     # ---- in words
@@ -121,7 +134,9 @@ class Standing:
         if self._verdict[0]:
             return self._verdict
         if self.round >= 0:
-            return "training", "its first round is under way"
+            return "training", "its first round since it joined is under way"
+        if phase == BETWEEN_ROUNDS:
+            return "waiting", "for the next round"
         return "starting", phase
 
 

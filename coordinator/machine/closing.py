@@ -26,6 +26,7 @@ from coordinator.machine.run_state import ClosedEarly, RunState
 from coordinator.machine.undecided_round import UndecidedRound, mean_loss
 from protocol.ids import Digest, PeerId
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 LEAST_PART = 4
 """A round of a public run lasts at least this part of its compute time: two keys that agree with
@@ -90,7 +91,22 @@ def contributors(undecided: UndecidedRound, members: Membership) -> list[Announc
 
 def reaches_quorum(counted: list[Announced], members: Membership, spec: RunSpec) -> bool:
     """Whether enough members that decide contribute."""
-    return sum(members.decides(payload.peer) for payload in counted) >= spec.rounds.quorum
+    return _deciding(counted, members) >= spec.rounds.quorum
+
+
+def lack_of_quorum(counted: list[Announced], members: Membership, spec: RunSpec) -> str:
+    """How many contributed to a round that is skipped, as it was judged, and how many must."""
+    deciding, everybody = _deciding(counted, members), quantity(len(counted), "contributor")
+    quorum = spec.rounds.quorum
+    needed = "1 is needed" if quorum == 1 else f"{quorum} are needed"
+    if deciding == len(counted):
+        return f"{everybody}; {needed}"
+    return f"{deciding} of {everybody} {'has' if deciding == 1 else 'have'} standing; {needed}"
+
+
+def _deciding(counted: list[Announced], members: Membership) -> int:
+    """The number of these authors whose word counts where the quorum is counted."""
+    return sum(members.decides(payload.peer) for payload in counted)
 
 
 def needs(undecided: UndecidedRound, members: Membership, now_ms: int) -> Needs:

@@ -44,9 +44,8 @@ def decide(
     if enough:
         return _commit(undecided, counted, state, members, spec, run_id=run_id)
     state.totals.skipped += 1
-    state.reason = (
-        f"round {undecided.round} was skipped: {len(counted)} contributors, quorum {rounds.quorum}"
-    )
+    lack = closing.lack_of_quorum(counted, members, spec)
+    state.reason = f"round {undecided.round} was skipped: {lack}"
     return SkipRound(undecided.round, state.reason)
 
 

@@ -6,6 +6,7 @@ the number of such nodes alone.
 """
 
 from protocol.ids import PeerId
+from protocol.words import quantity
 
 NODES_KEPT = 64
 """Refusing nodes that are remembered; of more the oldest are forgotten. Keys cost nothing."""
@@ -39,5 +40,5 @@ class RunRefusals:
         """All of it in one sentence for everybody; empty when no node has refused."""
         if not self._nodes:
             return ""
-        nodes = "1 node" if len(self) == 1 else f"{len(self)} nodes"
+        nodes = quantity(len(self), "node")
         return f"{nodes} refused this run file; the coordinator's log says why"

@@ -1,7 +1,11 @@
-"""Writes the reference pages that are made from code, and compares them with it."""
+"""Writes what the pages have from code: reference pages and the guides' screens; compares them."""
+
+from collections.abc import Iterator
+from pathlib import Path
 
 from docs.generate.metrics import metrics
 from docs.generate.run_file import run_file
+from docs.generate.screens import GUIDES, MAKERS, with_screens
 from docs.generate.settings import settings
 from docs.generate.tables import ROOT
 from docs.generate.wire import wire
@@ -17,14 +21,18 @@ PAGES = {
 
 
 def write() -> None:
-    """Write every page."""
+    """Write every page, and the screens of the guides."""
+    for path, text in _made():
+        path.write_text(text, encoding="utf-8")
+
+
+def outdated() -> list[Path]:
+    """Pages that are not what the code says."""
+    return [path for path, text in _made() if not path.exists() or path.read_text("utf-8") != text]
+
+
+def _made() -> Iterator[tuple[Path, str]]:
     for name, make in PAGES.items():
-        (REFERENCE / name).write_text(make(), encoding="utf-8")
-
-
-def outdated() -> list[str]:
-    """Names of the pages that are not what the code says."""
-    made = ((name, REFERENCE / name, make()) for name, make in PAGES.items())
-    return [
-        name for name, path, text in made if not path.exists() or path.read_text("utf-8") != text
-    ]
+        yield REFERENCE / name, make()
+    for name in MAKERS:
+        yield GUIDES / name, with_screens(name, (GUIDES / name).read_text("utf-8"))

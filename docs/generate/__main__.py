@@ -7,6 +7,7 @@ import argparse
 import sys
 
 from docs.generate import outdated, write
+from docs.generate.tables import ROOT
 
 
 def main() -> int:
@@ -16,10 +17,10 @@ def main() -> int:
     if not parser.parse_args().check:
         write()
         return 0
-    names = outdated()
-    for name in names:
-        print(f"docs/reference/{name} is not what the code says; run: python -m docs.generate")
-    return int(bool(names))
+    paths = outdated()
+    for path in paths:
+        print(f"{path.relative_to(ROOT)} is not what the code says; run: python -m docs.generate")
+    return int(bool(paths))
 
 
 if __name__ == "__main__":

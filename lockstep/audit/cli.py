@@ -64,10 +64,10 @@ def auditor(
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:
-    """Replay a run while it goes on, say where it differs, and keep all its payloads. Where it has
-    the run's data it computes some payloads again, and says whose author did not do its work.
+    """Replay a run while it goes on, say where it differs, and keep all its payloads.
 
-    Needs torch, no GPU. Goes on after a difference, with an alarm, and then ends with 9.
+    Where it has the run's data it computes some payloads again, and says whose author did not do
+    its work. Needs torch, no GPU. Goes on after a difference, with an alarm, and then ends with 9.
     """
     from lockstep.audit.auditor import AuditorSettings, audit
     from lockstep.service.home import Home

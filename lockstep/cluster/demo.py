@@ -28,6 +28,7 @@ from lockstep.cluster.summary import (
     evaluate,
     run_to_its_end,
     summary,
+    traffic_lines,
 )
 from lockstep.console import (
     agreement,
@@ -48,6 +49,7 @@ from node.data.prepare import prepare_builtin
 from node.system.files import storage_errors
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 CORPUS_BYTES = 4_000_000
 """Size of the part of the built-in corpus that is prepared: more than a demo reads, in a few
@@ -124,10 +126,10 @@ def _train_and_tell(settings: DemoSettings, spec: RunSpec) -> None:
         picture,
         finished.losses,
         _validation(finished, evaluation),
-        f"{settings.nodes} nodes, {TITLES[settings.algorithm]}",
+        f"{quantity(settings.nodes, 'node')}, {TITLES[settings.algorithm]}",
     )
     write_json(settings.json_path, document)
-    _print_summary(document)
+    output.print(summary_table(document))
     messages.print(
         f"summary {settings.json_path}   plot {picture}   checkpoint {checkpoint}", soft_wrap=True
     )
@@ -214,31 +216,32 @@ def _validation(finished: Finished, evaluation: Evaluation) -> dict[int, float]:
     return {-1: evaluation.genesis, max(finished.losses, default=0): evaluation.final}
 
 
-def _print_summary(document: Mapping[str, Any]) -> None:
+def summary_table(document: Mapping[str, Any]) -> Table:
+    """The summary of a demo, for people."""
     loss, traffic, digests = document["loss"], document["traffic"], document["digests"]
     rounds = document["rounds"]
+    payloads, other = traffic_lines(traffic)
     facts = {
         "run": document["run_id"],
         "trained": f"{document['parameters']:,} parameters, {document['tokens']:,} tokens, "
-        f"{document['nodes']} nodes",
+        f"{quantity(document['nodes'], 'node')}",
         "rounds": f"{rounds['committed']} committed, {rounds['skipped']} skipped, "
         f"in {document['seconds']} s",
-        "loss": f"training {loss['first']:.3f} to {loss['last']:.3f} nats per token",
-        "": f"validation {loss['validation_first']:.3f} to {loss['validation_last']:.3f}",
+        "loss": f"training {loss['first']:.3f} to {loss['last']:.3f} nats per token\n"
+        f"validation {loss['validation_first']:.3f} to {loss['validation_last']:.3f}",
         "replicas": apart_text(document["consensus"])
-        or f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds, "
+        or f"{agreement(digests['agreed'])} in {quantity(digests['rounds_checked'], 'round')}, "
         f"last digest {digests['last']}",
         "payload": f"{bytes_text(traffic['payload_bytes'])}, "
         f"{traffic['bits_per_value']:.2f} bits per value",
-        "traffic": f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
-        f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round",
+        "traffic": f"{payloads}\n{other}",
         "against": f"{bytes_text(traffic['dense_bf16_bytes'])} dense bf16: "
         + against_text(traffic["times_less_than_dense"]),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         table.add_row(name, value)
-    output.print(table)
+    return table
 
 
 def against_text(times_less: float) -> str:

@@ -2,7 +2,10 @@
 
     traffic.payload_bytes           mean size of a committed payload: one node, one round
     traffic.bits_per_value          size of that payload with its container, per transmitted value
-    traffic.*_bytes_per_node_round  all bytes on the nodes' lines, over nodes and rounds
+    traffic.payload_*_bytes_per_node_round
+                                    bytes of payloads on the nodes' lines, over nodes and rounds
+    traffic.other_*_bytes           all else on all nodes' lines, in the whole run: checkpoints of
+                                    the model, catching up, control, overhead
     traffic.dense_bf16_bytes        size of a dense bfloat16 gradient
     traffic.times_less_than_dense   dense_bf16_bytes over payload bytes uploaded per node and round
 
@@ -20,6 +23,7 @@ from typing import Any
 from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import Show, total_bytes
 from lockstep.cluster.local import Cluster
+from lockstep.console import bytes_text
 from node.data.corpus import Corpus
 from node.model.build import build_model
 from node.model.evaluate import evaluate_checkpoint
@@ -155,7 +159,12 @@ def traffic(finished: Finished, parameters: int) -> dict[str, float]:
     committed = finished.coordinator["traffic"]
     rounds = sum(finished.coordinator["steps"][fate] for fate in ("committed", "skipped"))
     counts = [status.get("traffic", {}) for status in finished.node_statuses]
-    payload_up = sum(count.get("payload_up_bytes", 0) for count in counts)
+    payload = {
+        way: sum(count.get(f"payload_{way}_bytes", 0) for count in counts) for way in ("up", "down")
+    }
+    other = {
+        way: sum(total_bytes(count, way) for count in counts) - payload[way] for way in payload
+    }
     sizes = [status.get("payload", {}).get("bits_per_value") for status in finished.node_statuses]
     bits = [size for size in sizes if size is not None]
     dense = 2 * parameters
@@ -163,12 +172,24 @@ def traffic(finished: Finished, parameters: int) -> dict[str, float]:
     return {
         "payload_bytes": round(committed["payload_bytes"] / committed["payloads"]),
         "bits_per_value": round(sum(bits) / len(bits), 3) if bits else 0.0,
-        "up_bytes_per_node_round": round(
-            sum(total_bytes(count, "up") for count in counts) / node_rounds
-        ),
-        "down_bytes_per_node_round": round(
-            sum(total_bytes(count, "down") for count in counts) / node_rounds
-        ),
+        "payload_up_bytes_per_node_round": round(payload["up"] / node_rounds),
+        "payload_down_bytes_per_node_round": round(payload["down"] / node_rounds),
+        "other_up_bytes": other["up"],
+        "other_down_bytes": other["down"],
         "dense_bf16_bytes": dense,
-        "times_less_than_dense": round(dense * node_rounds / payload_up, 1) if payload_up else 0.0,
+        "times_less_than_dense": (
+            round(dense * node_rounds / payload["up"], 1) if payload["up"] else 0.0
+        ),
     }
+
+
+def traffic_lines(traffic: Mapping[str, float]) -> tuple[str, str]:
+    """The traffic in words: of payloads, which every round has, and of all else."""
+    each, other = (
+        [bytes_text(traffic[name.format(way)]) for way in ("up", "down")]
+        for name in ("payload_{}_bytes_per_node_round", "other_{}_bytes")
+    )
+    return (
+        f"{each[0]} up, {each[1]} down of payloads per node and round",
+        f"all else in the whole run: {other[0]} up, {other[1]} down, checkpoints too",
+    )

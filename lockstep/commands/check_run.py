@@ -106,6 +106,11 @@ def check_file(path: Path) -> None:
     _tell_arithmetic(spec, "" if has_torch() else "torch is not installed here")
     if has_torch():
         check_run(spec)
+    else:
+        messages.print(
+            "note: checked by arithmetic alone, not on a sample: torch is not installed here",
+            soft_wrap=True,
+        )
 
 
 def require_trainable(run_file: Path, spec: RunSpec, *, tries: bool) -> None:

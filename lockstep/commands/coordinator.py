@@ -4,8 +4,6 @@ run.
 
 import asyncio
 import logging
-import socket
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,37 +14,37 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.journal_check import check_journal
 from coordinator.machine.events import RestartAsked
-from coordinator.machine.operator.acts import Mode
 from coordinator.machine.rounds import Rounds
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.commands.check_run import require_trainable
-from lockstep.console import messages, own_command
+from lockstep.console import messages
 from lockstep.page.routes import Page
 from lockstep.run_file import read_run_file
 from lockstep.service.directory import Owner, claimed
+from lockstep.service.invitation import invitation, reachable
 from lockstep.service.journal_copy import readable_journal
 from lockstep.service.keys import KEY_NAME, load_or_create_key, read_key
 from lockstep.service.order_socket import OrderSocket
 from lockstep.service.overhead import OverheadMeter
-from lockstep.service.serve import NOTE_NAME, STATUS_NAME, ServeOptions, log_versions, serve
+from lockstep.service.serve import (
+    NOTE_NAME,
+    STATUS_NAME,
+    ServeOptions,
+    log_versions,
+    read_note,
+    serve,
+)
 from lockstep.service.signals import run_event_loop
-from node.control.addresses import address_towards
 from node.system.tls import server_credentials
-from protocol.addresses import split_address
-from protocol.border.join_link import JoinLink, is_loopback
-from protocol.errors import SettingsError, StorageError, UnavailableError
+from protocol.border.join_link import is_loopback
+from protocol.errors import SettingsError, StorageError
 from protocol.handshake import public_bytes
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec, run_id
-
-EVERYWHERE = ("0.0.0.0", "::")
-"""Hosts that stand for every address of this machine."""
+from protocol.words import quantity
 
 log = logging.getLogger(__name__)
-
-FAR_ADDRESS = "192.0.2.1:9"
-"""An address of the documentation's network: the way to it leaves this machine. Nothing is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,47 +106,11 @@ def check_directory(directory: Path) -> None:
         with messages.status("replaying the journal"):
             found = check_journal(journal, Rounds(spec, run_id(spec, key)), key)
     messages.print(
-        f"{directory}: sound: {found.events} events, {found.commits} commits "
-        f"up to round {found.head_round}, {found.snapshots} snapshots",
+        f"{directory}: sound: {quantity(found.events, 'event')}, "
+        f"{quantity(found.commits, 'commit')} up to round {found.head_round}, "
+        f"{quantity(found.snapshots, 'snapshot')}",
         soft_wrap=True,
     )
-
-
-NEEDED: Mapping[Mode, str] = {
-    "open": "",
-    "token": "; each key once with a token: lockstep run token create",
-    "list": "; once you have allowed their keys: lockstep run allow KEY",
-}
-"""What newcomers need besides the link, by the rule of admission."""
-
-
-def invitation(link: JoinLink, mode: Mode = "open") -> str:
-    """The line to give to volunteers of a run that admits by this rule, or why nobody elsewhere can
-    join.
-    """
-    host, port = split_address(link.address)
-    if is_loopback(link.address):
-        return (
-            f"only this machine can reach this run, with: {own_command()} join {link.address}; "
-            f"start it with --listen 0.0.0.0:{port} for others{NEEDED[mode]}"
-        )
-    everywhere = host in EVERYWHERE
-    hint = " (or this machine's public name or address in place of its own)" if everywhere else ""
-    return f"volunteers join with: lockstep join '{reachable(link).text()}'{hint}{NEEDED[mode]}"
-
-
-def reachable(link: JoinLink) -> JoinLink:
-    """The link with an address of this machine where it names all of them."""
-    host, port = split_address(link.address)
-    return replace(link, address=f"{own_host()}:{port}") if host in EVERYWHERE else link
-
-
-def own_host() -> str:
-    """The address of this machine on the way to others, or its name where no way leads out."""
-    try:
-        return address_towards(FAR_ADDRESS).rpartition(":")[0]
-    except UnavailableError:
-        return socket.gethostname()
 
 
 def _own_key(directory: Path) -> Ed25519PrivateKey:
@@ -192,6 +154,8 @@ async def _coordinate(
         admission = process.rounds.state.operator.admission
         line = invitation(process.link, admission.mode)
         messages.print(line, soft_wrap=True, markup=False)
+        if note := read_note(settings.directory / NOTE_NAME):
+            messages.print(f"the page of the run: {note['admin']}/", soft_wrap=True)
         await orders.start()
         ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
         finished = f"run {process.run_id} ({spec.name}) is finished"

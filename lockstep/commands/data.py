@@ -12,6 +12,7 @@ from node.data.documents import Remarks
 from node.data.prepare import prepare_builtin, prepare_from
 from node.data.publish import publish as publish_corpus
 from protocol.addresses import PUBLISHED_URL
+from protocol.words import quantity
 
 BUILTIN = "builtin"
 """Name of the source that every machine has (`node.data.builtin`)."""
@@ -43,7 +44,8 @@ def prepare(sources: Sequence[str], out: Path, tokenizer: str) -> None:
     _print_remarks(remarks)
     for split in manifest.splits:
         output.print(
-            f"{split}: {manifest.documents[split]:,} documents, {manifest.tokens(split):,} tokens"
+            f"{split}: {quantity(manifest.documents[split], 'document')}, "
+            f"{quantity(manifest.tokens(split), 'token')}"
         )
     output.print(
         f"vocabulary: {manifest.vocabulary_size:,}\nmanifest_sha256: {manifest.digest.hex()}"

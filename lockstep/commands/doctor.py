@@ -16,14 +16,15 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rich.table import Table
 from rich.text import Text
 
-from lockstep import DISTRIBUTION, __version__
+from lockstep import __version__
 from lockstep.commands.status import admitted_nodes, ask
 from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, output, write_json
 from lockstep.exit_codes import ExitCode, exit_code
-from lockstep.own_packages import NODE_EXTRA
+from lockstep.own_packages import NODE_EXTRA, how_to_add
 from lockstep.service.contact import ask_run, connect, knock
 from lockstep.service.directory import require_writable
 from lockstep.service.home import Home
@@ -41,6 +42,7 @@ from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import payload_bytes
 from protocol.run_info import RunInfo
 from protocol.runfile import DataSpec, RunSpec
+from protocol.words import quantity
 
 if TYPE_CHECKING:
     from node.rehearsal import Rehearsal
@@ -109,13 +111,13 @@ def examine(settings: NodeSettings, home: Path, *, finds_pass: bool) -> Iterator
     software = examine_software()
     yield software
     yield (own := examine_place("home", home.expanduser()))
-    link, info = parse_link(settings.coordinator), None
+    link, info = parse_link(settings.coordinator).with_token(settings.token), None
     address = link.address
     try:
         seconds: list[float] = []
         connect(address, seconds.append)
         info = ask_run(link)
-        about = f"run {info.spec.name} ({info.run_id[:8]}), {info.spec.schedule.steps} steps"
+        about = f"run {info.spec.name} ({info.run_id[:8]})"
         words = f"{address} answers in {1000 * seconds[0]:.0f} ms: {about}"
         yield Finding("coordinator", "ok", words)
     except LockstepError as error:
@@ -139,9 +141,8 @@ def examine_software() -> Finding:
     missing = [package for package in sorted(NODE_EXTRA) if find_spec(package) is None]
     own = f"lockstep {__version__}, Python {platform.python_version()}"
     if missing:
-        remedy = f"pip install '{DISTRIBUTION}[node]'"
         words = f"{own}; missing: {', '.join(missing)}"
-        return Finding("software", "bad", words, remedy, ExitCode.USAGE)
+        return Finding("software", "bad", words, how_to_add("node"), ExitCode.USAGE)
     return Finding("software", "ok", f"{own}, torch {version('torch')}")
 
 
@@ -199,7 +200,8 @@ def _examine_run(coordinator: str) -> tuple[Finding, dict[str, Any]]:
     except LockstepError as error:
         return _failed("run", error), {}
     steps, members = status.get("steps", {}), status.get("members", ())
-    words = f"{steps.get('committed')} of {steps.get('total')} steps done, {len(members)} members"
+    done = f"{steps.get('committed')} of {steps.get('total')} steps done"
+    words = f"{done}, {quantity(len(members), 'member')}"
     if status.get("finished"):
         words, remedy = f"{words}: finished", "join another run"
         return Finding("run", "bad", words, remedy, ExitCode.OK), status
@@ -209,18 +211,23 @@ def _examine_run(coordinator: str) -> tuple[Finding, dict[str, Any]]:
 def examine_door(
     link: JoinLink, info: RunInfo, home: Path, status: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """Whether the run takes this machine: the coordinator says so of its key, if it has one."""
+    """Whether the run takes this machine: the coordinator says so of its key, or of a token in the
+    hands of any new key.
+    """
     path = home.expanduser() / KEY_NAME
-    if not path.is_file():
+    if not (path.is_file() or link.token):
         yield from examine_admission(status)
         return
     try:
-        told = knock(link, info, read_key(path))
+        key = read_key(path) if path.is_file() else Ed25519PrivateKey.generate()
+        told = knock(link, info, key)
     except LockstepError as error:
         yield _failed("admission", error)
         return
     if told.WhichOneof("kind") == "refused":
         yield Finding("admission", "note", told.refused.reason, "nothing, the node waits")
+    elif link.token:
+        yield Finding("admission", "ok", "the coordinator takes this machine with its token")
 
 
 def examine_admission(status: Mapping[str, Any]) -> Iterator[Finding]:
@@ -323,7 +330,7 @@ def _examine_data(settings: NodeSettings, info: RunInfo) -> Iterator[Finding]:
         words = f"{settings.data} has manifest {digest[:16]}, the run {data.manifest_sha256[:16]}"
         yield Finding("data", "bad", words, "get the operator's data", ExitCode.DATA)
         return
-    yield Finding("data", "ok", f"{settings.data}: {samples:,} samples, undamaged")
+    yield Finding("data", "ok", f"{settings.data}: {quantity(samples, 'sample')}, undamaged")
 
 
 def _examine_published(url: str, data: DataSpec) -> Finding:
@@ -338,7 +345,7 @@ def _examine_published(url: str, data: DataSpec) -> Finding:
             corpus.close()
         except LockstepError as error:
             return _failed("data", error)
-    return Finding("data", "ok", f"{url}: {samples:,} samples, one fetched and undamaged")
+    return Finding("data", "ok", f"{url}: {quantity(samples, 'sample')}, one fetched and undamaged")
 
 
 def _failed(check: str, error: LockstepError) -> Finding:

@@ -31,13 +31,13 @@ from lockstep.volunteer import measured
 from lockstep.volunteer.anew import begins_anew
 from lockstep.volunteer.consent import ask_once, has_agreed, somebody_is_there, terms
 from lockstep.volunteer.control import ControlSocket
+from lockstep.volunteer.ledger import Ledger
 from lockstep.volunteer.limits import Limits, limits_text
-from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.measured import FirstLook
 from lockstep.volunteer.needs import SEEN, judged, require_within
 from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.pausable import PausableNode
-from lockstep.volunteer.screen import traffic_bytes
+from lockstep.volunteer.screen import in_all, traffic_bytes
 from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
@@ -48,13 +48,14 @@ from protocol.errors import DataError, LockstepError
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id
 from protocol.run_info import RunInfo
+from protocol.words import quantity
 
 log = logging.getLogger("lockstep.join")
 
 MANIFEST_NAME = "manifest.json"
 """The file that tells prepared data from any other directory."""
 
-ASKED_TO_LEAVE = "this node was asked to leave"
+ASKED_TO_LEAVE = "this node was stopped by its owner"
 """The reason of a node that its owner has ended."""
 
 SESSION = Path("/proc/self/autogroup")
@@ -130,7 +131,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             measured.remember(*parts, seen.rehearsal)
         remember(place, link.address)
         _log_joining(info, key, place)
-        limited = (wishes.limits, DailyUsage(home.path), others)
+        limited = (wishes.limits, Ledger(home.path, info.run_id, info.spec.name), others)
         judge = partial(measured.judged_limits, info.spec)
         joining = _join(settings, options, key, limited, niceness=wishes.nice, judge=judge)
         reason, status = run_event_loop(joining)
@@ -146,7 +147,6 @@ def _log_joining(info: RunInfo, key: Ed25519PrivateKey, place: Path) -> None:
         "joining",
         extra={
             "run": f"{info.spec.name} ({info.run_id})",
-            "steps": info.spec.schedule.steps,
             "me": peer_id(public_bytes(key))[:8],
             "directory": place,
         },
@@ -198,14 +198,26 @@ def _measured(
 
 def _agreed(settings: NodeSettings, info: RunInfo, wishes: Wishes, seen: FirstLook | None) -> bool:
     """Whether the owner agrees to the run, now or at an earlier start."""
-    lines = terms(info, settings.device, wishes.limits.daily_transfer)
-    if seen and not has_agreed(settings.directory):
-        status: Mapping[str, Any] = {}
-        with contextlib.suppress(LockstepError):
-            status = clean_document(ask(settings.coordinator))
+    if has_agreed(settings.directory):
+        return True
+    status: Mapping[str, Any] = {}
+    with contextlib.suppress(LockstepError):
+        status = clean_document(ask(settings.coordinator))
+    now = measured.members_after(status), measured.steps_of(status)
+    lines = terms(info, _device(settings, seen), wishes.limits.daily_transfer, *now)
+    if seen:
         lines += measured.bell_lines(seen, settings, info.spec, status)
     lines.append(f"your limits: {limits_text(wishes.limits) or 'none'}")
     return ask_once(settings.directory, lines, yes=wishes.yes)
+
+
+def _device(settings: NodeSettings, seen: FirstLook | None) -> str:
+    """The device that will train, by its name once it was measured, else as the settings say."""
+    if seen is None or seen.rehearsal is None:
+        return settings.device
+    from node.system.device import choose_devices, describe
+
+    return describe(*choose_devices(settings.device))
 
 
 def wait_asleep(niceness: int) -> None:
@@ -257,9 +269,12 @@ def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
     if rounds.get("trained"):
         up, down = (bytes_text(traffic_bytes(status, way)) for way in ("up", "down"))
         lines.append(
-            f"this machine: counted in {rounds['counted']} of {rounds['trained']} rounds, "
-            f"{status.get('tokens', 0):,} tokens, {up} up, {down} down"
+            f"this machine: counted in {rounds['counted']} of "
+            f"{quantity(rounds['trained'], 'round')}, {status.get('tokens', 0):,} tokens, "
+            f"{up} up, {down} down"
         )
+    if sums := in_all(status):
+        lines.append(f"in all: {sums}")
     if (checkpoint := place / "checkpoint").is_dir() and int(status.get("round", -1)) >= 0:
         lines.append(
             f"the model after round {status.get('round')}: {checkpoint}; "
@@ -283,7 +298,7 @@ async def _join(
     settings: NodeSettings,
     options: ServeOptions,
     key: Ed25519PrivateKey,
-    limited: tuple[Limits, DailyUsage, OthersWatch],
+    limited: tuple[Limits, Ledger, OthersWatch],
     *,
     niceness: int,
     judge: Callable[[Limits, int], str],

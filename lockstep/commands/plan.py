@@ -4,6 +4,7 @@ Nothing is measured and nothing is sent: `protocol.planner` computes it from the
 of the nodes and what a machine computes.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from protocol.planner.parameters import Size, size_of
 from protocol.planner.payload_bytes import parameters_bytes, shape_of, votes_bytes
 from protocol.planner.plan import Plan, plan
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 CORE_FLOPS = 50e9
 """Operations per second of a machine of which nothing is said: one core of a desktop."""
@@ -108,7 +110,8 @@ def plan_run(
     setting = setting_of(spec, size, options, members)
     found = plan(setting, grows=options.matrix is None and members is None)
     shape = shape_of(spec.algorithm, size)
-    words = sentences(found, spec.algorithm, shape)
+    verdict, *further = sentences(found, spec.algorithm, shape)
+    words = [in_run_s_words(each, spec) for each in (verdict, _whole(spec, found), *further)]
     if json_path is not None:
         write_json(
             json_path,
@@ -122,12 +125,45 @@ def plan_run(
             },
         )
     if svg_path is not None:
-        title = f"{spec.name}: {setting.nodes} nodes, {size.parameters:,} parameters"
+        title = f"{spec.name}: {quantity(setting.nodes, 'node')}, {size.parameters:,} parameters"
         with replacing_file(svg_path) as temporary:
             temporary.write_text(chart(title, found.predictions), encoding="utf-8")
     if json_path != "-":
         for part in render(spec, size, found, words, members):
             output.print(part)
+
+
+def in_run_s_words(text: str, spec: RunSpec) -> str:
+    """Words about methods with the run's own name for its algorithm: rounds of local steps are
+    predicted as those of DeMo.
+    """
+    if not spec.algorithm.moves:
+        return text
+    for named, own in (("demo-overlap", "local steps with overlap"), ("(?i:demo)", "local steps")):
+        text = re.sub(rf"\b{named}\b", own, text)
+    return text
+
+
+def own_method(spec: RunSpec, found: Plan) -> Prediction:
+    """The prediction for the run as its run file has it."""
+    if spec.algorithm.mixes:
+        topology = spec.algorithm.mixing.topology
+        own = [each for each in found.predictions if each.topology == topology]
+        return own[0] if own else found.method("gossip-adam")
+    return found.method("demo-overlap" if spec.rounds.overlap else "demo")
+
+
+def _whole(spec: RunSpec, found: Plan) -> str:
+    """How long the run takes as its run file has it, and the bytes of a day."""
+    own, day_s = own_method(spec, found), 86_400
+    up, down = (
+        bytes_text(each * day_s / max(own.seconds, 1e-9)) for each in (own.up_bytes, own.down_bytes)
+    )
+    length = seconds_text(spec.schedule.steps * own.seconds)
+    return (
+        f"In all: {spec.schedule.steps:,} steps of this run, by {own.title}, take {length}, and a "
+        f"node sends {up} a day and receives {down}."
+    )
 
 
 def _members(options: PlanOptions) -> Measured:
@@ -242,9 +278,9 @@ def render(
     facts = _facts(spec, size, found.setting)
     pairs = members.links.measured_pairs if members else None
     facts.add_row("links", links_words(found.setting.network, pairs))
-    parts: list[RenderableType] = [facts, _methods(found)]
+    parts: list[RenderableType] = [facts, _methods(found, spec)]
     if found.growth:
-        parts.append(_growth(found))
+        parts.append(_growth(found, spec))
     elif table := links_table(found.setting.network):
         parts.append(table)
     return [*parts, *(Padding(Text(f"- {text}"), (0, 0)) for text in words)]
@@ -258,7 +294,7 @@ def _facts(spec: RunSpec, size: Size, setting: Setting) -> Table:
         f"{_span(network.down_bit_s)} down",
         "compute": f"{seconds_text(compute.pass_s)} a pass; "
         f"AdamW {seconds_text(compute.optimizer_s)}, "
-        f"DeMo {seconds_text(compute.extract_s + compute.apply_s)}; "
+        f"{in_run_s_words('DeMo', spec)} {seconds_text(compute.extract_s + compute.apply_s)}; "
         f"varies by {compute.jitter:.0%}",
         "sent": f"gradient {bytes_text(traffic.gradient)}, payload {bytes_text(traffic.payload)}, "
         f"parameters {bytes_text(traffic.parameters)}",
@@ -283,7 +319,7 @@ def _span(rates: Any) -> str:
     return rate_text(least) if least == most else f"{rate_text(least)} to {rate_text(most)}"
 
 
-def _methods(found: Plan) -> Table:
+def _methods(found: Plan, spec: RunSpec) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -297,7 +333,7 @@ def _methods(found: Plan) -> Table:
     for one in found.predictions:
         ratio = found.baseline.seconds / one.seconds if one.seconds else 1.0
         table.add_row(
-            _title(one, found.setting.traffic.local_steps),
+            in_run_s_words(_title(one, found.setting.traffic.local_steps), spec),
             seconds_text(one.seconds),
             seconds_text(one.compute_s),
             seconds_text(one.exposed_s),
@@ -317,7 +353,7 @@ def _title(one: Prediction, local_steps: int) -> str:
     return f"gossip {SHORT.get(one.topology, one.topology)}"
 
 
-def _growth(found: Plan) -> Table:
+def _growth(found: Plan, spec: RunSpec) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
@@ -330,5 +366,7 @@ def _growth(found: Plan) -> Table:
     for count in counts:
         table.add_column(str(count), justify="right", no_wrap=True)
     for method, points in found.growth.items():
-        table.add_row(method, *(seconds_text(point.seconds) for point in points))
+        table.add_row(
+            in_run_s_words(method, spec), *(seconds_text(point.seconds) for point in points)
+        )
     return table

@@ -15,7 +15,6 @@ from lockstep.console import (
     bytes_text,
     number,
     output,
-    quantity,
     replicas_text,
     write_json,
 )
@@ -26,6 +25,7 @@ from protocol.border.text import clean_document, one_line
 from protocol.codec.decoding import UNREADABLE
 from protocol.errors import RemoteProtocolError
 from protocol.ids import short
+from protocol.words import quantity
 
 TIMEOUT_S = 5.0
 """Longest wait for a coordinator. It answers in milliseconds; a far one over a bad link takes a
@@ -33,6 +33,9 @@ second or two."""
 
 NAME_SHOWN = 40
 """Characters of a run's id that an error shows; one is 32."""
+
+AUDITOR_NAME = "auditor"
+"""The name with which auditors come, which have places among the relays."""
 
 COMMITS_SHOWN = 5
 """Number of the newest commits in the table."""
@@ -115,7 +118,8 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "pace": document.get("pace", {}).get("round"),
         "alarm": document.get("audit", {}).get("alarm"),
         "demoted": _demoted_text(document.get("audit", {}).get("demoted", ())),
-        "notice": _newest_notice(document),
+        "notice": _newest(document, "notices"),
+        "operator": _newest(document, "newest"),
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
         f"{quantity(steps.get('skipped') or 0, 'round')} skipped",
         "loss": number(document.get("loss")),
@@ -124,7 +128,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
         "admits": admitted_nodes(document.get("operator", {}).get("admission")),
-        "relays": len(document.get("relays", ())) or None,
+        "relays": _relays_text(document),
         "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
     }
     table = Table.grid(padding=(0, 2))
@@ -165,6 +169,17 @@ def admitted_nodes(rule: object) -> str:
     return words.get(str(rule), "")
 
 
+def _relays_text(document: Mapping[str, Any]) -> str:
+    """The number of relays, and of auditors."""
+    found = document.get("relays", ())
+    auditors = sum(each.get("name") == AUDITOR_NAME for each in found)
+    relays = len(found) - auditors
+    words = [str(relays)] if relays else []
+    if auditors:
+        words.append(quantity(auditors, "auditor"))
+    return ", ".join(words)
+
+
 def _demoted_text(demoted: Sequence[Mapping[str, Any]]) -> str:
     """The key that lost its standing last, why, and the number of the others shown."""
     if not demoted:
@@ -173,10 +188,10 @@ def _demoted_text(demoted: Sequence[Mapping[str, Any]]) -> str:
     return f"{short(str(demoted[0].get('peer_id')))}: {demoted[0].get('reason')}{others}"
 
 
-def _newest_notice(document: Mapping[str, Any]) -> str:
-    """What the operator told everyone last."""
-    notices = document.get("operator", {}).get("notices", ())
-    return str(notices[-1].get("text", "")) if notices else ""
+def _newest(document: Mapping[str, Any], kind: str) -> str:
+    """What the operator told everyone, or did, last."""
+    found = document.get("operator", {}).get(kind, ())
+    return str(found[-1].get("text", "")) if found else ""
 
 
 def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
@@ -193,9 +208,10 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("why")
     for member in members:
+        peer, name = short(str(member.get("peer_id", "?"))), str(member.get("name") or "")
         table.add_row(
-            short(str(member.get("peer_id", "?"))),
-            str(member.get("name") or ""),
+            peer,
+            "" if name == peer else name,
             str(member.get("state")),
             str(member.get("round")),
             f"{member.get('samples_per_second') or 0:.1f}",

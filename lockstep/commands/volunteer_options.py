@@ -50,9 +50,7 @@ def join(
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:
-    """Train on this machine as a node of a run. Ctrl-C finishes the round and leaves; a second one
-    stops at once. From another terminal: lockstep pause, resume, finish, stop, limit, me.
-    """
+    """Train on this machine as a node of a run; Ctrl-C finishes the round and leaves."""
     from lockstep.commands import join as command
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
@@ -78,6 +76,7 @@ def doctor(
     url: options.Url,
     *,
     home: options.Home = Path("~/.lockstep"),
+    token: options.Token = "",
     data: options.Data = None,
     data_url: options.DataUrl = "",
     device: options.Device = "auto",
@@ -95,8 +94,10 @@ def doctor(
     """
     from lockstep.commands.doctor import doctor as examine
     from node.settings import NodeSettings
+    from protocol.border.join_link import split_token
 
-    settings = NodeSettings(url, home, data=data, device=device, threads=threads)
+    url, token = split_token(url, token)
+    settings = NodeSettings(url, home, data=data, device=device, threads=threads, token=token)
     settings = replace(settings, micro_batch=micro_batch or settings.micro_batch)
     settings = replace(settings, data_url=data_url, duty_cycle=duty_cycle, gpu_memory=gpu_memory)
     settings = replace(settings, upload_limit=upload_limit, download_limit=download_limit)
@@ -281,5 +282,5 @@ def remove() -> None:
 GROUPS = (keys_app, service_app)
 """The volunteer's groups of commands."""
 
-COMMANDS = (join, doctor, pause, resume, finish, stop, limit, me, generate)
+COMMANDS = (join, doctor, me, pause, resume, limit, finish, stop)
 """The volunteer's commands, in the order of their help."""

@@ -3,16 +3,23 @@ the owner's wish.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lockstep.console import output, write_json
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from lockstep.console import bytes_text, messages, output, write_json
 from lockstep.exit_codes import UsageError
 from lockstep.service.directory import owner_of
 from lockstep.service.home import Home
 from lockstep.volunteer.control import Wish, ask
+from lockstep.volunteer.ledger import Work, read_all
 from lockstep.volunteer.screen import render
 from protocol.errors import RemoteProtocolError, SettingsError, UnavailableError
+from protocol.ids import RunId, short
 
 
 def tell(
@@ -28,12 +35,51 @@ def tell(
 
 
 def show(home: Path, directory: Path | None, json_path: str | None) -> None:
-    """Prints the node's status, or writes it as JSON."""
-    status = _answer(Wish("me"), home, directory).get("status", {})
+    """Prints the node's status, or writes it as JSON; where no node works, what this computer has
+    done so far.
+    """
+    try:
+        status = _answer(Wish("me"), home, directory).get("status", {})
+        table = render(status, hint="")
+    except UnavailableError as error:
+        work = read_all((directory or home).expanduser())
+        if not work:
+            raise
+        messages.print(str(error), soft_wrap=True)
+        status, table = {"work": msgspec.to_builtins(work)}, work_table(work)
     if json_path is not None:
         write_json(json_path, status)
     if json_path != "-":
-        output.print(render(status, hint=""))
+        output.print(table)
+
+
+def work_table(work: Mapping[RunId, Work]) -> Table:
+    """What this computer has done, by run, the newest last."""
+    table = Table("run", "name", box=SIMPLE_HEAD, pad_edge=False, show_footer=len(work) > 1)
+    whole = sum(work.values(), Work())
+    sums = (
+        ("rounds", f"{whole.trained:,}"),
+        ("counted", f"{whole.counted:,}"),
+        ("tokens", f"{whole.tokens:,}"),
+        ("up", bytes_text(whole.up_bytes)),
+        ("down", bytes_text(whole.down_bytes)),
+    )
+    table.columns[0].footer = "in all"
+    for name, footer in sums:
+        table.add_column(name, footer=footer, justify="right")
+    table.add_column("last")
+    for run_id, each in work.items():
+        table.add_row(
+            short(run_id),
+            each.name,
+            f"{each.trained:,}",
+            f"{each.counted:,}",
+            f"{each.tokens:,}",
+            bytes_text(each.up_bytes),
+            bytes_text(each.down_bytes),
+            f"{datetime.fromtimestamp(each.last_s):%Y-%m-%d}",
+        )
+    return table
 
 
 def _answer(wish: Wish, home: Path, directory: Path | None) -> dict[str, Any]:

@@ -72,7 +72,8 @@ class Page:
         return web.Response(body=self._files[name], content_type=kind, charset="utf-8")
 
     async def _run(self, _: web.Request) -> web.Response:
-        spec, link = self._process.rounds.spec, self._reachable(self._process.link)
+        spec, given = self._process.rounds.spec, self._process.link
+        link = self._reachable(given)
         size = _size(spec.model)
         return _json(
             {
@@ -85,6 +86,7 @@ class Page:
                 "quorum": spec.rounds.quorum,
                 "join": f"lockstep join '{link.text()}'",
                 "only_this_machine": is_loopback(link.address),
+                "own_address": link != given,
             }
         )
 

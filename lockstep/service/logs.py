@@ -7,6 +7,7 @@ are: by message, which is fixed in the code, and by peer or host.
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -40,6 +41,9 @@ MESSAGES_MAX = 1024
 
 FIELD_BYTES_MAX = 4096
 """Length of one field in a line."""
+
+_ID = re.compile(r"\b([0-9a-f]{8})(?:[0-9a-f]{24}|[0-9a-f]{56})\b")
+"""An id or a digest in hexadecimal, and its first characters."""
 
 
 class LineLimit(logging.Filter):
@@ -94,8 +98,8 @@ class LineFormatter(logging.Formatter):
 
     _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+    def __init__(self, form: str = "%(asctime)s %(levelname)s %(name)s %(message)s") -> None:
+        super().__init__(form)
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line; the lines of a traceback are indented, so that no text in it passes
@@ -108,12 +112,30 @@ class LineFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The line without a traceback."""
         fields = {name: value for name, value in vars(record).items() if name not in self._STANDARD}
-        return " ".join(
-            [
-                super().formatMessage(record),
-                *(f"{name}={_plain(value)}" for name, value in fields.items()),
-            ]
-        )
+        return " ".join([super().formatMessage(record), *self._shown(fields)])
+
+    def _shown(self, fields: dict[str, object]) -> list[str]:
+        return [f"{name}={_plain(value)}" for name, value in fields.items()]
+
+
+class TerminalFormatter(LineFormatter):
+    """The same for a person at a terminal, who looks at one process and one run: the time of day,
+    the level of warnings and errors, and ids by their first characters.
+    """
+
+    default_time_format = "%H:%M:%S"
+    default_msec_format = None
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without a traceback."""
+        line = _ID.sub(r"\1", super().formatMessage(record))
+        return line if record.levelno < logging.WARNING else f"{record.levelname} {line}"
+
+    def _shown(self, fields: dict[str, object]) -> list[str]:
+        return super()._shown({name: value for name, value in fields.items() if name != "run"})
 
 
 def _plain(value: object) -> str:
@@ -146,7 +168,8 @@ def without_traceback(record: logging.LogRecord) -> bool:
 def log_to_standard_error(debug: bool) -> None:
     """Sends records of level INFO and above to standard error; with `debug` all records."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
+    for_a_person = sys.stderr.isatty() and not debug
+    handler.setFormatter(TerminalFormatter() if for_a_person else LineFormatter())
     handler.addFilter(LineLimit())
     logging.basicConfig(
         level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True

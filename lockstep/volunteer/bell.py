@@ -12,6 +12,7 @@ from lockstep.console import bytes_text
 from protocol.planner.parameters import Size
 from protocol.planner.payload_bytes import payload_bytes
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def judge_bell(
     """
     bell_s = spec.rounds.compute_ms / 1000
     latest_s = bell_s + spec.rounds.publish_ms / 1000
-    number = "1 sample" if samples == 1 else f"{samples} samples"
+    number = quantity(samples, "sample")
     took = f"a round with one pass of {number} takes {round_s:.2g} s"
     if round_s > latest_s:
         words = f"no, because {took} and its payload must be out after {latest_s:g} s"
@@ -47,7 +48,9 @@ def judge_bell(
             f"after {bell_s:g} s"
         )
         return Verdict(True, words)
-    words = f"yes: {took}, the bell rings after {bell_s:g} s: up to {share:,} samples a round"
+    words = (
+        f"yes: {took}, the bell rings after {bell_s:g} s: up to {quantity(share, 'sample')} a round"
+    )
     return Verdict(True, words)
 
 

@@ -16,21 +16,26 @@ from node.system.files import replacing_file
 from protocol.errors import SettingsError
 from protocol.planner.parameters import size_of
 from protocol.run_info import RunInfo
+from protocol.words import quantity
 
 CONSENT_NAME = "consent"
 """File in a run's directory that says that its owner has agreed."""
 
 DAY_S = 86_400
 
+QUESTION = "train on this machine? [Y/n] "
 
-def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
+
+def terms(
+    info: RunInfo, device: str, daily_transfer: int, members: int = 0, steps: int = 0
+) -> list[str]:
     """What the run is and what a node of it uses, in lines, beside memory and disk
     (`lockstep.volunteer.needs`) and what was measured (`lockstep.volunteer.measured`); numbers are
-    estimates.
+    estimates. `members` has the run with this node, and `steps` now; 0 where that is not known.
     """
     spec = info.spec
     lines = [
-        f"run: {spec.name} ({info.run_id[:8]}), {spec.schedule.steps:,} steps",
+        f"run: {spec.name} ({info.run_id[:8]}), {quantity(steps or spec.schedule.steps, 'step')}",
         f"device: {'the first GPU, else the CPU' if device == 'auto' else device}",
     ]
     try:
@@ -38,7 +43,7 @@ def terms(info: RunInfo, device: str, daily_transfer: int) -> list[str]:
     except SettingsError:  # a model whose size needs torch
         return [*lines, f"model: {spec.model.type}"]
     data = spec.data.corpus + (f", fetched from {spec.data.url}" if spec.data.url else "")
-    sent = exchange_text(spec, size, DAY_S / slot_s(spec), "a day")
+    sent = exchange_text(spec, size, DAY_S / slot_s(spec), "a day", members)
     limit = f"; never more than {bytes_text(daily_transfer)}" if daily_transfer else ""
     return [
         *lines,
@@ -79,7 +84,7 @@ def ask_once(
         raise UsageError(
             "expected your consent to what is listed above, and nobody can be asked here: add --yes"
         )
-    if not yes and answer("train on this machine? [Y/n] ").strip().lower() not in ("", "y", "yes"):
+    if not yes and answer(QUESTION).strip().lower() not in ("", "y", "yes"):
         return False
     with replacing_file(place / CONSENT_NAME) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -26,6 +26,7 @@ from protocol.ids import RunId
 from protocol.planner.parameters import has_layout, size_of
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 if TYPE_CHECKING:
     from node.rehearsal import Rehearsal
@@ -135,7 +136,7 @@ def turned_out_otherwise(measured_s: float, quickest_s: float, made: int) -> str
 
 def pass_words(found: "Rehearsal") -> str:
     """The size of a pass and why it is not larger."""
-    number = "1 sample" if found.micro_batch == 1 else f"{found.micro_batch} samples"
+    number = quantity(found.micro_batch, "sample")
     return f"{number}: {found.reason}" if found.reason else f"{number}, as you chose"
 
 
@@ -169,6 +170,15 @@ def members_after(status: Mapping[str, Any]) -> int:
     """Members of the run once this machine has joined, by the coordinator's document."""
     members = status.get("members")
     return 1 + len(members) if isinstance(members, list) else 0
+
+
+def steps_of(status: Mapping[str, Any]) -> int:
+    """The length of the run now, by the coordinator's document: an operator may have changed it. 0
+    where it does not tell.
+    """
+    steps = status.get("steps")
+    total = steps.get("total") if isinstance(steps, Mapping) else None
+    return total if isinstance(total, int) and total > 0 else 0
 
 
 def judged_limits(spec: RunSpec, limits: Limits, members: int) -> str:

@@ -8,12 +8,13 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lockstep.console import bytes_text, quantity
+from lockstep.console import bytes_text
 from protocol.errors import SettingsError
 from protocol.planner.needs import Needs, needs_of
 from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import mean_bytes, payload_bytes
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 if TYPE_CHECKING:
     from node.rehearsal import Rehearsal
@@ -31,16 +32,21 @@ def judged(spec: RunSpec, memory_bytes: int, disk_bytes: int, place: Path) -> li
     if not (memory_bytes or disk_bytes or has_layout(spec.model)):
         return []  # the count would be made twice: the node makes it before it builds the model
     needs = needs_of(spec, sized(spec))
-    disk = bytes_text(needs.disk_bytes)
     _require(needs.memory_bytes, memory_bytes, f"{needs.parameters:,} parameters, without a pass,")
     if disk_bytes and needs.disk_bytes > disk_bytes:
         raise SettingsError(
-            f"this run may take {disk} of disk, {bytes_text(spec.retention.log_bytes_max)} of them "
-            f"for payloads: more than the {bytes_text(disk_bytes)} of --disk; nothing was written"
+            f"this run may take {bytes_text(needs.disk_bytes)} of disk, "
+            f"{bytes_text(spec.retention.log_bytes_max)} of them for payloads: more than the "
+            f"{bytes_text(disk_bytes)} of --disk; nothing was written"
         )
-    words = f"this run takes {memory_text(needs)}; at most {disk} of disk here"
-    free = _free(place)
+    free, words = _free(place), needs_text(needs)
     return [f"{words}; {bytes_text(free)} are free" if free < needs.disk_bytes else words]
+
+
+def needs_text(needs: Needs) -> str:
+    """The memory and the disk of a node, in words."""
+    disk = bytes_text(needs.disk_bytes)
+    return f"this run takes {memory_text(needs)}; at most {disk} of disk here"
 
 
 def memory_text(needs: Needs) -> str:
@@ -87,17 +93,24 @@ def _require(needed_bytes: int, memory_bytes: int, taker: str) -> None:
         )
 
 
-def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str) -> str:
-    """The bytes that a node sends and receives in these rounds, which are a `period`, in words."""
-    mixing = spec.algorithm.mixing
-    sent = bytes_text(rounds * payload_bytes(spec.algorithm, size))
-    if not spec.algorithm.mixes:
-        return f"about {sent} {period} up to each other member, and as much down from each"
-    mean = bytes_text(mean_bytes(size.parameters))
-    means = f"; at every {mixing.mean_every}th step {mean} to and from each other member"
-    if mixing.topology == "complete":
-        return f"about {sent} {period} up to each other member, and as much down from each{means}"
-    return f"about {sent} {period} up and as much down, however many take part{means}"
+def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str, members: int = 0) -> str:
+    """The bytes that a node sends and receives in these rounds, which are a `period`, in words, in
+    a run of this many members, or of as many as it begins with.
+    """
+    mixing, members = spec.algorithm.mixing, max(members, spec.membership.start_members, 2)
+    sent = rounds * payload_bytes(spec.algorithm, size)
+    means = ""
+    if spec.algorithm.mixes:
+        mean = bytes_text(mean_bytes(size.parameters))
+        means = f"; at every {mixing.mean_every}th step {mean} to and from each other member"
+    if spec.algorithm.mixes and mixing.topology != "complete":
+        return (
+            f"about {bytes_text(sent)} {period} up and as much down, however many take part{means}"
+        )
+    return (
+        f"about {bytes_text((members - 1) * sent)} {period} up and as much down with {members:,} "
+        f"members, {bytes_text(sent)} more with each further one{means}"
+    )
 
 
 def sized(spec: RunSpec) -> Size:

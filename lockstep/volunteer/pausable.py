@@ -21,10 +21,11 @@ from prometheus_client import CollectorRegistry
 
 from lockstep.exit_codes import StoppedError
 from lockstep.volunteer.control import Wish
+from lockstep.volunteer.ledger import Ledger
 from lockstep.volunteer.limits import Limits, changed, hold, limits_text
-from lockstep.volunteer.machine import DailyUsage, on_battery
+from lockstep.volunteer.machine import on_battery
 from lockstep.volunteer.others.watch import OthersWatch
-from lockstep.volunteer.screen import traffic_bytes
+from protocol.clock import length_text
 from protocol.errors import SettingsError
 from protocol.limits import CONNECTIONS_MAX
 
@@ -33,6 +34,8 @@ log = logging.getLogger("lockstep.join")
 LOOK_S = 5.0
 """Pause between two looks at the limits."""
 
+SAVE_S = 60.0
+"""Pause between two saves of what was done: a node that is killed loses that of a minute."""
 
 ROUND_COUNTS = ("trained", "counted", "left_out")
 """Counts of a status's rounds."""
@@ -76,13 +79,13 @@ class PausableNode:
         self,
         make: Callable[[Limits], Node],
         limits: Limits,
-        usage: DailyUsage,
+        ledger: Ledger,
         others: OthersWatch | None = None,
         judge: Callable[[Limits, int], str] = lambda limits, members: "",
     ) -> None:
         """`judge` tells why limits are too low for a run with a number of members."""
         self._judge = judge
-        self._make, self._limits, self._usage = make, limits, usage
+        self._make, self._limits, self._ledger = make, limits, ledger
         self._others = others or OthersWatch(limits.others)
         self._node: Node | None = None
         self._paused_until_s = 0.0
@@ -125,7 +128,7 @@ class PausableNode:
         finally:
             looking.cancel()
             self._count_bytes()
-            self._usage.save()
+            self._ledger.save()
 
     async def stop(self) -> None:
         """Close everything. Safe to call twice."""
@@ -189,17 +192,20 @@ class PausableNode:
             log.info("goes on")
 
     async def _look(self) -> None:
-        """Wakes the work when a limit may have been reached."""
+        """Wakes the work when a limit may have been reached, and keeps its counts."""
+        saved_s = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_S)
             self._count_bytes()
+            if (now_s := time.monotonic()) >= saved_s + SAVE_S:
+                saved_s = now_s
+                await asyncio.to_thread(self._ledger.save)
             await self._others.look()
             if self.resting_reason():
                 self._changed.set()
 
     def _count_bytes(self) -> None:
-        moved = _moved(self._node.status() if self._node else self.last_status)
-        self._used_bytes = self._usage.add(f"{datetime.now():%Y-%m-%d}", moved)
+        self._used_bytes = self._ledger.note(self._session(), datetime.now())
 
     # ---- wishes
 
@@ -207,8 +213,8 @@ class PausableNode:
         """Why the node must rest now, in words; empty when it may work."""
         if (left_s := self._paused_until_s - time.monotonic()) > 0:
             if math.isinf(left_s):
-                return "paused by its owner until `lockstep resume`"
-            return f"paused by its owner for {math.ceil(left_s / 60)} more min"
+                return "paused by you until `lockstep resume`"
+            return f"paused by you; goes on in {length_text(math.ceil(left_s), 'seconds')}"
         held = hold(self._limits, datetime.now(), self._used_bytes, on_battery())
         return held or self._others.reason()
 
@@ -271,22 +277,31 @@ class PausableNode:
 
     def status(self) -> dict[str, Any]:
         """The status of the node, or of the last one while none works."""
+        status = self._session()
+        status |= {"limits": self._limits_text(status), "totals": self._ledger.document(status)}
         if self._node:
-            status = self._node.status()
-            work = {
-                name: count + self._earlier.get(name, 0) for name, count in _work_of(status).items()
-            }
-            rounds = {name: work.pop(name) for name in ROUND_COUNTS}
-            return status | work | {"rounds": rounds, "limits": self._limits_text(status)}
+            return status
         reason = self.resting_reason()
         state = {"state": "resting" if reason else "starting", "reason": reason}
-        return self.last_status | {
+        return status | {
             "standing": state,
-            "limits": self._limits_text(self.last_status),
             "phase": "rests" if reason else "starts",
             "session": "",
             "bell_in_seconds": None,
         }
+
+    def _session(self) -> dict[str, Any]:
+        """The status of the node, or of the last one, with the work of all nodes since this process
+        began.
+        """
+        if self._node is None:
+            return dict(self.last_status)
+        status = self._node.status()
+        work = {
+            name: count + self._earlier.get(name, 0) for name, count in _work_of(status).items()
+        }
+        rounds = {name: work.pop(name) for name in ROUND_COUNTS}
+        return status | work | {"rounds": rounds}
 
     def unready(self) -> str:
         """Why it takes no part in rounds; empty when it does."""
@@ -298,11 +313,6 @@ def _give_back_memory() -> None:
     from node.system.device import give_back_memory
 
     give_back_memory()
-
-
-def _moved(status: Mapping[str, Any]) -> int:
-    """Bytes of the whole process, which outlives the nodes that it makes."""
-    return traffic_bytes(status, "up") + traffic_bytes(status, "down")
 
 
 def _work_of(status: Mapping[str, Any]) -> dict[str, int]:

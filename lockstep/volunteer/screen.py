@@ -12,8 +12,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.console import NARROWEST_COLUMNS, bytes_text, quantity
+from lockstep.console import NARROWEST_COLUMNS, bytes_text
 from protocol.ids import short
+from protocol.words import quantity
 
 COLOURS = {
     "counted": "green",
@@ -84,6 +85,7 @@ def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
         "data": Text(_data(status)),
         "loss": Text(_loss(status)),
         "work": Text(_work(status)),
+        "in all": Text(in_all(status)),
         "traffic": Text(_traffic(status)),
         "peers": Text(_peers(status)),
         "session": Text(_session(status)),
@@ -98,7 +100,8 @@ def _run(status: Mapping[str, Any], run: Mapping[str, Any]) -> Text:
         return Text(f"at {status['coordinator']}" if status.get("coordinator") else "")
     applied, steps = int(status.get("round", -1)), run.get("steps")
     where = f"round {applied}" if applied >= 0 else "before its first round"
-    return Text(f"{run.get('name')} ({short(str(run['run_id']))}): {where}, {steps} steps in all")
+    where += f", {quantity(int(steps or 0), 'step')} in all"
+    return Text(f"{run.get('name')} ({short(str(run['run_id']))}): {where}")
 
 
 def _own(status: Mapping[str, Any]) -> str:
@@ -145,10 +148,24 @@ def _work(status: Mapping[str, Any]) -> str:
     if not rounds.get("trained"):
         return ""
     facts = [
-        f"counted in {rounds.get('counted', 0)} of {rounds['trained']} rounds",
+        f"counted in {rounds.get('counted', 0)} of {quantity(rounds['trained'], 'round')}",
         f"{status.get('tokens') or 0:,} tokens",
     ]
-    facts += [f"share {status['share']} samples"] if status.get("share") else []
+    facts += [f"share {quantity(status['share'], 'sample')}"] if status.get("share") else []
+    return " · ".join(facts)
+
+
+def in_all(status: Mapping[str, Any]) -> str:
+    """The work of earlier sessions and other runs with that of this session; empty where there are
+    none.
+    """
+    sums, rounds = status.get("totals", {}), status.get("rounds", {})
+    run, everything = sums.get("run", {}), sums.get("all", {})
+    if everything.get("trained", 0) <= rounds.get("trained", 0):
+        return ""
+    facts = [f"counted in {run['counted']:,} of {quantity(run['trained'], 'round')} of this run"]
+    if sums["runs"] > 1:
+        facts.append(f"{everything['counted']:,} rounds of {sums['runs']:,} runs")
     return " · ".join(facts)
 
 

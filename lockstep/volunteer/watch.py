@@ -96,6 +96,8 @@ class _Above(logging.Handler):
         words = record.getMessage()
         if reason := getattr(record, "reason", "") or getattr(record, "note", ""):
             words = f"{words}: {reason}"
+        elif loss := number(getattr(record, "loss", None)):
+            words = f"{words}: {loss}"
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         style = "yellow" if record.levelno >= logging.WARNING else ""
         self._console.print(Text(f"{clock} {words}", style=style), soft_wrap=True)

@@ -18,7 +18,13 @@ from typing import Any
 from lockstep.cluster.demo import CORPUS_BYTES, DemoSettings, demo_spec
 from lockstep.cluster.local import ClusterSettings
 from lockstep.cluster.names import COORDINATOR, RELAY, node_name
-from lockstep.cluster.summary import a_checkpoint, evaluate, run_to_its_end, summary
+from lockstep.cluster.summary import (
+    a_checkpoint,
+    evaluate,
+    run_to_its_end,
+    summary,
+    traffic_lines,
+)
 from lockstep.console import (
     agreement,
     apart_text,
@@ -43,6 +49,7 @@ from node.data.prepare import prepare_builtin
 from node.transports.factory import parse_kinds
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
+from protocol.words import quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +224,16 @@ def _link_text(link: tuple[str, LinkKind]) -> str:
 
 
 def _print_summary(document: Mapping[str, Any], lines: Mapping[str, Mapping[str, int]]) -> None:
-    rounds, digests, traffic = document["rounds"], document["digests"], document["traffic"]
+    rounds, digests = document["rounds"], document["digests"]
     busiest = max(lines.values(), key=lambda line: line["up_bytes"])
     replicas = apart_text(document.get("consensus")) or (
-        f"{agreement(digests['agreed'])} in {digests['rounds_checked']} rounds checked, "
-        f"last digest {digests['last']}"
+        f"{agreement(digests['agreed'])} in "
+        f"{quantity(digests['rounds_checked'], 'round')} checked, last digest {digests['last']}"
     )
     output.print(
-        f"{rounds['committed']} rounds committed, {rounds['skipped']} skipped, "
+        f"{quantity(rounds['committed'], 'round')} committed, {rounds['skipped']} skipped, "
         f"in {document['seconds']} s; replicas {replicas}; "
-        f"{bytes_text(traffic['up_bytes_per_node_round'])} up, "
-        f"{bytes_text(traffic['down_bytes_per_node_round'])} down per node and round; "
+        f"{'; '.join(traffic_lines(document['traffic']))}; "
         f"busiest line: {bytes_text(busiest['up_bytes'])} up, "
         f"{bytes_text(busiest['down_bytes'])} down",
         soft_wrap=True,

@@ -116,7 +116,7 @@ class RelayProcess:
         self._client = CoordinatorClient(link, key)
         self._started: Started | None = None
         self._stopping = asyncio.Event()
-        self._end_reason = f"this {settings.name} was asked to leave"
+        self._end_reason = f"this {settings.name} was stopped by its owner"
         self._phase = Phase.STARTING
         self._self_check = ""
         self.addresses: tuple[str, ...] = ()

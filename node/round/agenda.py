@@ -108,7 +108,7 @@ class Agenda:
         self._newcomer = False  # whether it has no state of a run that has one
         self._activity = Activity.BETWEEN_ROUNDS
         self._stay = Stay.STAYS
-        self._end_reason = "this node was asked to leave"
+        self._end_reason = "this node was stopped by its owner"
         self._opened: wire.RoundOpened | None = None
         self._ordered: wire.Resync | None = None
         self._obeyed = wire.Resync(round=-1)

@@ -46,6 +46,7 @@ class Inbox:
         for pending in self._pending.announced:
             context.client.send(pending.announcement)
             context.witness.add(pending.round, context.swarm.holding(pending.round))
+        context.state_requests.repeat()
         self._tell(events.Welcomed())
 
     def received(self, message: wire.CoordinatorMessage) -> None:

@@ -152,7 +152,7 @@ def _growth(plan: Plan) -> Iterator[str]:
         (one.nodes for one, other in zip(demo, gossip, strict=True) if other.seconds < one.seconds),
         None,
     )
-    growth = "DeMo's traffic grows by a payload with every node; gossip Adam's does not grow"
+    growth = "The traffic of DeMo grows by a payload with every node, that of gossip Adam does not"
     if first is None:
         yield f"{growth}, but up to {demo[-1].nodes} nodes DeMo with overlap is the quicker one."
     elif first > plan.setting.nodes:
@@ -187,10 +187,14 @@ def _topology_choice(plan: Plan) -> Iterator[str]:
 
 def _diloco(plan: Plan) -> Iterator[str]:
     diloco, local_steps = plan.method("diloco"), plan.setting.traffic.local_steps
-    if diloco.seconds < plan.best.seconds:
+    quicker = diloco.seconds < plan.best.seconds
+    lighter = diloco.seconds < EQUAL * plan.best.seconds and diloco.up_bytes < plan.best.up_bytes
+    if quicker or lighter:
         yield (
-            f"DiLoCo: a local step takes {seconds_text(diloco.seconds)}, less than any round, but "
-            f"nodes agree only after {local_steps} of them, and a step is worth less."
+            f"DiLoCo: a local step takes {seconds_text(diloco.seconds)} and sends "
+            f"{bytes_text(diloco.up_bytes)} up, beside {seconds_text(plan.best.seconds)} and "
+            f"{bytes_text(plan.best.up_bytes)} of the best round, but nodes agree only after "
+            f"{local_steps} of them, and a step is worth less."
         )
 
 

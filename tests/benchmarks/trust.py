@@ -30,9 +30,9 @@ from coordinator.machine.closing import LEAST_PART
 from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import total_bytes
 from lockstep.cluster.local import Cluster, ClusterSettings
-from lockstep.commands.coordinator import own_host
 from lockstep.presets import run_of
 from lockstep.run_file import write_run_file
+from lockstep.service.invitation import own_host
 from lockstep.service.keys import load_or_create_key
 from protocol.border.join_link import is_loopback
 from protocol.errors import SettingsError

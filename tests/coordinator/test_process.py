@@ -56,6 +56,24 @@ async def test_the_operators_word_and_the_secret_of_a_public_run_outlive_a_resta
     assert set(salts) == {salts[0]}
 
 
+@pytest.mark.parametrize(
+    ("advertise", "address"),
+    [("run.example", "run.example:{port}"), ("run.example:1", "run.example:1")],
+)
+async def test_the_link_has_the_address_that_the_operator_names(
+    tmp_path: Path, advertise: str, address: str
+) -> None:
+    settings = CoordinatorSettings(tmp_path, "0.0.0.0:0", advertise)
+    process = CoordinatorProcess(quiet_spec(), settings, COORDINATOR_KEY)
+    try:
+        await process.start()
+        port = process.address.rpartition(":")[2]
+        assert process.link.address == address.format(port=port)
+        assert (await process.desk.document())["link"] == process.link.text()
+    finally:
+        await process.stop()
+
+
 async def test_a_run_among_people_that_know_each_other_has_no_secret(tmp_path: Path) -> None:
     async with running(tmp_path, quiet_spec()) as process:
         assert process.rounds.members.standing.salt == b""

@@ -21,6 +21,20 @@ def test_an_address_without_a_valid_port_is_refused(listen: str) -> None:
         CoordinatorSettings(Path("d"), listen)
 
 
+@pytest.mark.parametrize(
+    ("listen", "advertise", "words"),
+    [
+        ("127.0.0.1:0", "run.example", "--advertise: nobody elsewhere reaches .* 127.0.0.1:0"),
+        ("0.0.0.0:0", "http://run", "expected HOST:PORT"),
+    ],
+)
+def test_an_address_that_no_volunteer_can_use_is_not_advertised(
+    listen: str, advertise: str, words: str
+) -> None:
+    with pytest.raises(SettingsError, match=words):
+        CoordinatorSettings(Path("d"), listen, advertise)
+
+
 def test_the_goodbye_cannot_be_negative() -> None:
     with pytest.raises(SettingsError, match="goodbye_ms: expected 0 or more, got -1"):
         CoordinatorSettings(Path("d"), goodbye_ms=-1)

@@ -1,6 +1,7 @@
 """The pages as these tests read them: their links, their anchors, their commands."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 AT_THE_ROOT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 
-_FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^( *)```(?P<language>.*?)\n(?P<body>.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"\[(?:[^\]]|\n)*?\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (.+?)(?: \{#([\w-]+)\})?$", re.MULTILINE)
@@ -47,13 +48,28 @@ def mentions(page: Path) -> Iterator[str]:
             yield " ".join(words[1:])
 
 
-def commands(page: Path) -> Iterator[str]:
-    """Command lines of `lockstep` in the code blocks of a page, without what stands before it."""
+def fences(page: Path) -> Iterator[tuple[str, str]]:
+    """Language and text of each block between fences, without its indentation."""
+    for found in _FENCE.finditer(page.read_text("utf-8")):
+        yield found["language"], textwrap.dedent(found["body"])
+
+
+def typed(page: Path) -> Iterator[str]:
+    """What a reader may type: the lines of blocks of `sh` and of indented blocks; a line that ends
+    with a backslash goes on in the next.
+    """
     text = page.read_text("utf-8")
-    blocks = [found.group(0) for found in _FENCE.finditer(text)]
-    lines = [line for block in blocks for line in block.splitlines()]
-    lines += _INDENTED.findall(_FENCE.sub("", text))
-    for line in lines:
-        found = re.match(r"(?:sudo )?(?:\S*/)?lockstep (?=[a-z-])(.+)", line.strip())
+    blocks = [body for language, body in fences(page) if language == "sh"]
+    blocks += [f"{line}\n" for line in _INDENTED.findall(_FENCE.sub("", text))]
+    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+        yield line.strip()
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Command lines of `lockstep` among them, without what stands before it."""
+    for line in typed(page):
+        found = re.match(
+            r"(?:sudo |docker compose exec \w+ )?(?:\S*/)?lockstep (?=[a-z-])(.+)", line
+        )
         if found:
             yield re.sub(r"\s+#.*$", "", found[1]).strip()

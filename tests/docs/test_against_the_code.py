@@ -4,7 +4,6 @@ import ast
 import inspect
 import re
 import runpy
-import shlex
 import tomllib
 from collections.abc import Iterator
 from itertools import chain
@@ -18,6 +17,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.status_document import status
 from docs.generate import PAGES, REFERENCE
 from docs.generate.run_file import unit
+from docs.generate.screens import with_screens
 from lockstep.cli import app
 from lockstep.exit_codes import MEANINGS
 from lockstep.settings_file import read_settings
@@ -26,7 +26,7 @@ from protocol.errors import SettingsError
 from protocol.ids import RunId
 from protocol.limits import VOTE_SUM_MAX
 from protocol.runfile import RunSpec, parse_run_file
-from tests.docs.pages import DOCS, ROOT, commands, mentions, pages
+from tests.docs.pages import DOCS, ROOT
 
 # ---- generated pages
 
@@ -87,56 +87,13 @@ def schemas(spec: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{path}{name}", schema
 
 
-# ---- commands
+# ---- screens
 
 
-def told() -> list[tuple[str, str]]:
-    guides = [*sorted((DOCS / "guide").glob("*.md")), ROOT / "README.md"]
-    return [(str(page.relative_to(ROOT)), line) for page in guides for line in commands(page)]
-
-
-def test_guides_and_readme_tell_commands() -> None:
-    assert len(told()) > 20
-
-
-@pytest.mark.parametrize(("page", "line"), told())
-def test_a_command_of_a_guide_is_one_of_the_command_line(page: str, line: str) -> None:
-    command, given = accepted(page, line)
-    arguments = [each for each in command.params if each.param_type_name == "argument"]
-    needed = sum(each.required for each in arguments)
-    assert not getattr(command, "commands", {}) or "--version" in line, f"{page}: {line}"
-    assert needed <= given <= len(arguments), f"{page}: {command.name}: {given} arguments"
-
-
-def test_every_command_that_a_sentence_names_is_one_of_the_command_line() -> None:
-    named = [(str(page.relative_to(ROOT)), line) for page in written() for line in mentions(page)]
-    assert len(named) > 20
-    for page, line in named:
-        accepted(page, line.removesuffix(" COMMAND"))
-
-
-def written() -> list[Path]:
-    return [page for page in pages() if "results" not in page.relative_to(ROOT).parts]
-
-
-def accepted(page: str, line: str) -> tuple[Any, int]:
-    """The command of a line whose options it knows, and the number of its arguments."""
-    words = shlex.split(line)
-    command: Any = typer.main.get_command(app)
-    given = 0
-    while words:
-        word = words.pop(0)
-        options = {name: each for each in command.params for name in each.opts}
-        if word.startswith("--"):
-            assert word in options or word == "--help", f"{page}: {command.name} {word}: unknown"
-            if word in options and not getattr(options[word], "is_flag", False) and words:
-                words.pop(0)
-        elif commands_below := getattr(command, "commands", {}):
-            assert word in commands_below, f"{page}: no command {word} in: {line}"
-            command = commands_below[word]
-        else:
-            given += 1
-    return command, given
+@pytest.mark.parametrize("name", sorted(page.name for page in (DOCS / "guide").glob("*.md")))
+def test_the_screens_of_a_guide_are_those_that_the_code_prints(name: str) -> None:
+    text = (DOCS / "guide" / name).read_text("utf-8")
+    assert text == with_screens(name, text), "run: python -m docs.generate"
 
 
 # ---- exit codes, dependencies
@@ -233,7 +190,7 @@ def test_the_tables_of_the_optimizer_have_its_parameters_and_defaults() -> None:
 
 
 def test_the_settings_file_of_the_guide_is_one(tmp_path: Path) -> None:
-    (example,) = blocks("guide/operate.md", "toml")
+    (example,) = (each for each in blocks("guide/operate.md", "toml") if "[coordinator]" in each)
     (tmp_path / "settings.toml").write_text(example)
     command: Any = typer.main.get_command(app)
     commands_known = {

@@ -38,12 +38,19 @@ def test_a_page_of_the_site_links_to_no_file_outside_it(page: Path) -> None:
         assert (page.parent / path).resolve().is_relative_to(DOCS), f"{named(page)}: {link}"
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation_once() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
-    listed = set(re.findall(r"[\w/-]+\.md", navigation))
+    listed = re.findall(r"[\w/-]+\.md", navigation)
     there = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
     notes = {name for name in there if name.startswith("results/") and name.count("/") > 1}
-    assert listed == there - notes
+    assert sorted(listed) == sorted(there - notes)
+
+
+def test_the_index_leads_to_every_page_that_answers_a_question() -> None:
+    listed = {link.partition("#")[0] for link in links(DOCS / "index.md")}
+    folders = (DOCS / name for name in ("guide", "explain", "reference", "results"))
+    there = {str(page.relative_to(DOCS)) for folder in folders for page in folder.glob("*.md")}
+    assert there <= listed
 
 
 def test_the_readme_is_short() -> None:

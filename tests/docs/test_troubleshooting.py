@@ -22,6 +22,11 @@ COMPOSED = {
         "refused this run file; the coordinator's log says why",
     ),
     "this key is at work at ...": ("this key is at work",),
+    "round N was skipped: C of R contributors have standing; Q are needed": (
+        " was skipped: ",
+        " standing; ",
+        " are needed",
+    ),
 }
 """Parts of messages in which a value has words, too."""
 

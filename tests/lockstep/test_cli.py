@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import lockstep
+from lockstep import own_packages
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
 from lockstep.own_packages import NODE_EXTRA
@@ -272,15 +273,21 @@ def test_each_missing_package_of_the_extra_is_named_with_the_way_to_it(
 
     monkeypatch.setattr("lockstep.commands.status.status", missing)
     assert main(["status", "127.0.0.1:1"]) == ExitCode.USAGE
-    expected = f"this command needs {package}: pip install 'lockstep-train[node]'"
-    assert expected in error_line(capsys)
+    assert f"this command needs {package}: `make setup` in {ROOT}" in error_line(capsys)
+
+
+def test_away_from_a_checkout_the_wheel_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_packages, "CHECKOUT", tmp_path)
+    assert own_packages.how_to_add("node").startswith("pip install 'WHEEL[node]'")
 
 
 @pytest.mark.parametrize("arguments", [("join", "127.0.0.1:1"), ("demo",), ("generate", "nowhere")])
 def test_a_command_that_needs_torch_says_how_to_get_it(arguments: tuple[str, ...]) -> None:
     done = without_torch(*arguments)
     assert done.returncode == ExitCode.USAGE, done.stderr
-    assert "pip install 'lockstep-train[node]'" in done.stderr
+    assert "`make setup` in" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 

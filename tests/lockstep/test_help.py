@@ -75,3 +75,25 @@ def test_defaults_that_depend_on_something_are_worded(
     assert "[default: (RUN.coordinator, beside the run file)]" in help_text(
         ("coordinator",), capsys
     )
+
+
+def test_every_command_stands_in_a_group_with_its_first_sentence_alone() -> None:
+    groups: dict[str, list[str]] = {}
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        groups.setdefault(command.rich_help_panel, []).append(name)
+        first = (command.help or "").partition("\n\n")[0]
+        assert len(first) <= 120, f"{name}: the list of commands shows all of: {first}"
+    assert list(groups) == ["Give a machine to a run", "Run one", "Try, predict and check"]
+    assert groups["Give a machine to a run"][0] == "join"
+
+
+def test_the_options_of_join_stand_in_groups() -> None:
+    command = typer.main.get_command(app).commands["join"]  # type: ignore[attr-defined]
+    sizes: dict[str, int] = {}
+    for option in command.params:
+        if option.param_type_name == "option" and not option.hidden:
+            panel = option.rich_help_panel or "Options"
+            sizes[panel] = sizes.get(panel, 0) + 1
+    assert len(sizes) >= 5
+    assert max(sizes.values()) <= 16, sizes
+    assert sizes["Options"] <= 5, "the rest has a group"

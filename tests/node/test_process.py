@@ -165,7 +165,7 @@ async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replay
             async with leaves:
                 await until(lambda: coordinator.status()["steps"]["committed"] >= 3)
                 leaves.process.leave()
-                assert await leaves.ended() == "this node was asked to leave"
+                assert await leaves.ended() == "this node was stopped by its owner"
             saved = leaves.process.status()["round"]
             again, fresh = (
                 NodeTask(coordinator.address, tmp_path, data, number) for number in (1, 2)

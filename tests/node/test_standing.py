@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.standing import Standing
+from node.standing import OPEN_MAX, Standing
 from protocol import wire_pb2 as wire
 
 
@@ -62,9 +62,34 @@ def test_a_skipped_round_is_nobody_s_fault() -> None:
 
 def test_a_skipped_round_without_work_of_this_node_promises_nothing() -> None:
     standing = working()
-    standing.skipped(4)
+    standing.skipped(5)
     state, reason = standing.words("waits for a round", "")
-    assert (state, reason) == ("skipped", "round 4 counts for nobody")
+    assert (state, reason) == ("skipped", "round 5 counts for nobody")
+
+
+def test_a_skipped_round_that_it_takes_from_the_log_is_not_its_own() -> None:
+    standing = Standing()
+    standing.skipped(27)
+    assert standing.words("waits for a round", "") == ("waiting", "for the next round")
+    standing.opened(opened(38, bell_ms=4_000, publish_by_ms=6_000))
+    standing.skipped(28)
+    assert standing.words("trains round 38", "") == (
+        "training",
+        "its first round since it joined is under way",
+    )
+    standing.counted(38)
+    standing.skipped(41)  # it was away
+    assert standing.words("waits for a round", "") == ("counted", "")
+
+
+def test_rounds_whose_decision_never_came_are_not_kept_for_ever() -> None:
+    standing = Standing()
+    for round in range(OPEN_MAX + 1):
+        standing.opened(opened(round, bell_ms=4_000, publish_by_ms=6_000))
+    standing.skipped(0)
+    assert standing.words("trains a round", "")[0] == "training"
+    standing.skipped(1)
+    assert standing.words("trains a round", "")[0] == "skipped"
 
 
 def test_a_muted_node_knows_why_and_when_it_counts_again() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.generate.screens import screens
 from lockstep.service.keys import read_key
 from protocol.border.join_link import JoinLink
 from protocol.handshake import public_bytes
@@ -208,6 +209,7 @@ def test_a_run_is_begun_steered_ended_and_audited_as_the_guides_say(person: Pers
         person.until(lambda: coordinator.says(r"lockstep join"), "the line for volunteers")
         person.places = {"lockstep://HOST:PORT/RUN#KEY": whole_link(person)} | person.places
         person.types("run admit open")
+        person.types("run token create")
         assert re.match(r"\w{40}\n", person.types("run token create --uses 20 --expires 7d"))
         relays = "relay HOST:50700 --listen 0.0.0.0:50710 --advertise HOST:50710"
         audits = "auditor HOST:50700 --admin 127.0.0.1:50721"
@@ -292,17 +294,40 @@ def afterwards(person: Person) -> None:
 
 def test_the_demo_is_read_as_the_guide_says(person: Person) -> None:
     """Of simulate.md and audit.md: the demo's own command has a test of its own."""
-    demo = ["demo", "--nodes", "2", "--rounds", "3", "--directory", "out/demo"]
-    subprocess.run(
+    demo = ["demo", "--nodes", "2", "--rounds", "10", "--directory", "out/demo"]
+    done = subprocess.run(
         [sys.executable, "-m", "lockstep", *demo],
         cwd=person.directory,
         env=person.environment("demo"),
         check=True,
         timeout=PATIENCE_S,
         capture_output=True,
+        text=True,
     )
+    require_alike(done.stdout, *screens("simulate.md"))
     assert "equals" in person.types("verify out/demo --checkpoint out/demo/checkpoint")
     assert "def " in person.types('generate out/demo/checkpoint --prompt "def "')
+
+
+FIGURE = re.compile(r"[0-9a-f]{16,}|\d[\d,.]*")
+
+UNIT = re.compile(r"# [kMG]?B\b")
+
+OF_THE_RUN = ("trained", "payload", "against")
+"""Lines of the demo whose first figure no machine changes, but for the places that are drawn."""
+
+
+def require_alike(printed: str, pasted: str) -> None:
+    """A demo prints the words of the guide, and its figures where they are the run's."""
+    now_words, then_words = (
+        [UNIT.sub("# B", FIGURE.sub("#", line)).split() for line in text.splitlines()]
+        for text in (printed, pasted)
+    )
+    assert now_words == then_words
+    for now, then in zip(printed.splitlines(), pasted.splitlines(), strict=True):
+        if now.startswith(OF_THE_RUN):
+            found, told = (float(FIGURE.findall(line)[0].replace(",", "")) for line in (now, then))
+            assert found == pytest.approx(told, rel=0.02), f"{now}; the guide has: {then}"
 
 
 def test_data_models_and_plans_are_made_as_the_guides_say(person: Person) -> None:

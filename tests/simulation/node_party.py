@@ -63,7 +63,7 @@ SUPERVISOR_MS = (300, 8_000)
 MET_FILE = "met"
 """File that is on the disk once the coordinator has answered."""
 
-LEFT = "this node was asked to leave"
+LEFT = "this node was stopped by its owner"
 """Reason with which a trainer ends that was asked to leave."""
 
 

@@ -126,9 +126,9 @@ def words(state: RunState) -> str:
     found = state.checkpoints
     if work := found.work:
         if work.writer in work.awaited:
-            return f"{work.writer[:8]} writes the checkpoint of round {work.round}"
+            return f"{state.members.named(work.writer)} writes the checkpoint of round {work.round}"
         if work.stored is None:
-            return f"{work.writer[:8]} sends the checkpoint of round {work.round}"
+            return f"{state.members.named(work.writer)} sends the checkpoint of round {work.round}"
         return f"the checkpoint of round {work.round} waits for the members' agreement"
     if found.wanted:
         return f"a checkpoint is wanted: {found.wanted}" + (f"; {found.note}" if found.note else "")

@@ -84,7 +84,8 @@ def words(state: RunState) -> str:
     """How the next measurement stands, for people; empty when there is nothing to say."""
     found = state.evaluation
     if found.turn:
-        return f"{found.turn.peer[:8]} measures the state after round {found.turn.round}"
+        who = state.members.named(found.turn.peer)
+        return f"{who} measures the state after round {found.turn.round}"
     return found.note
 
 

@@ -5,7 +5,7 @@ from typing import Literal
 
 from coordinator.machine.members.standing import Standing
 from coordinator.machine.pacing import smoothed_speed
-from protocol.ids import PeerId
+from protocol.ids import PeerId, short
 from protocol.mixing.link_report import MeasuredLink
 
 
@@ -90,3 +90,8 @@ class MembershipState:
     lapsed_ms: dict[PeerId, int] = field(default_factory=dict)
     former: dict[PeerId, FormerMember] = field(default_factory=dict)
     standing: Standing = field(default_factory=Standing)
+
+    def named(self, peer: PeerId) -> str:
+        """A node as people know it: its name, or the first characters of its id."""
+        member = self.roster.get(peer)
+        return member.name if member and member.name else short(peer)

@@ -18,6 +18,7 @@ from protocol.codec.evidence import EVIDENCE_BYTES_MAX, read_evidence
 from protocol.codec.evidence import words as found
 from protocol.handshake import KEY_BYTES, SIGNATURE_BYTES
 from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
+from protocol.words import quantity
 
 REASON_MAX = 200
 """Characters of a reason: it is sent to nodes, whose own bound is 256 bytes of UTF-8."""
@@ -283,7 +284,7 @@ def words(act: Act) -> str:
         case Resume():
             return "resume the run"
         case Extend(steps):
-            return f"extend the run by {steps} steps"
+            return f"extend the run by {quantity(steps, 'step')}"
         case Rate(learning_rate):
             return f"set the largest learning rate to {learning_rate:g}"
         case Checkpoint():
@@ -313,10 +314,33 @@ def words(act: Act) -> str:
         case Disallow(peer):
             return f"take {peer} off the list"
         case Token(name, _, uses, _, vouches):
-            keys = "1 key" if uses == 1 else f"{uses} keys"
+            keys = quantity(uses, "key")
             return f"create the token {name} for {keys}" + (", vouching" if vouches else "")
         case Revoke(name):
             return f"revoke the token {name}"
+
+
+def public_words(act: Act) -> str:
+    """An act in words for everybody: without hosts, names of tokens and the keys that are kept out
+    or let in; empty for a notice, which is shown as one.
+    """
+    match act:
+        case Announce():
+            return ""
+        case Ban(target):
+            return f"ban a {'node' if is_key(target) else 'host'}"
+        case Unban(target):
+            return f"lift the ban of a {'node' if is_key(target) else 'host'}"
+        case Allow():
+            return "put a node on the list"
+        case Disallow():
+            return "take a node off the list"
+        case Token(_, _, uses, _, vouches):
+            return f"create a token for {quantity(uses, 'key')}" + (", vouching" if vouches else "")
+        case Revoke():
+            return "revoke a token"
+        case _:
+            return words(act)
 
 
 def _demotion(body: bytes, public_key: bytes) -> str:

@@ -73,6 +73,9 @@ def take(
                 raise LocalProtocolError(flaw)
             state.operator.acts += 1
             state.operator.head = event.digest
+            if said := acts.public_words(act):
+                newest = [*state.operator.newest, Notice(given_s, said)]
+                state.operator.newest = newest[-NOTICES_KEPT:]
             if isinstance(act, acts.Extend | acts.Rate):
                 return _reschedule(act, state, *run)
             if isinstance(act, acts.Demote):

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 
 from coordinator.machine.operator.admission import Admission
 from protocol.ids import Digest, PeerId
+from protocol.words import quantity
 
 NOTICES_KEPT = 8
-"""Newest notices that are shown."""
+"""Newest notices, and newest acts, that are shown."""
 
 
 NO_ACT = Digest(b"")
@@ -57,6 +58,8 @@ class OperatorState:
     admission: Admission = field(default_factory=Admission)
     rejected: dict[PeerId, Rejected] = field(default_factory=dict)
     """By auditor, while it is one."""
+    newest: list[Notice] = field(default_factory=list)
+    """The newest acts, in words for everybody, oldest first."""
     acts: int = 0
     """Number of all acts."""
     head: Digest = NO_ACT
@@ -76,7 +79,9 @@ class OperatorState:
         """Why the run ends before its last step; empty when it does not."""
         if self.finishing is None:
             return ""
-        return _because(f"the operator ended the run after {committed} steps", self.finishing)
+        return _because(
+            f"the operator ended the run after {quantity(committed, 'step')}", self.finishing
+        )
 
 
 def _because(words: str, reason: str) -> str:

@@ -40,6 +40,10 @@ Why = Annotated[
         help="Reason that nodes and the status are told, at most 200 characters.",
     ),
 ]
+Yes = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do it without a question; it is asked on a terminal alone."),
+]
 Node = Annotated[
     str,
     typer.Argument(
@@ -81,14 +85,14 @@ def resume(*, directory: Directory = None) -> None:
 
 
 @run_app.command()
-def finish(*, reason: Why = "", directory: Directory = None) -> None:
+def finish(*, reason: Why = "", yes: Yes = False, directory: Directory = None) -> None:
     """End the run after the round that is open; nodes save the model as after the last step.
 
     Only `lockstep run extend` takes it back.
     """
     from lockstep.commands.run import orders
 
-    orders.tell(directory, acts.Finish(reason))
+    orders.tell_if_sure(directory, acts.Finish(reason), yes=yes)
 
 
 @run_app.command()
@@ -157,11 +161,12 @@ def evict(
 
 
 @run_app.command()
-def ban(target: Target, *, reason: Why = "", directory: Directory = None) -> None:
+def ban(target: Target, *, reason: Why = "", yes: Yes = False, directory: Directory = None) -> None:
     """Refuse a node or a host from now on; its nodes end with exit code 9 and the reason."""
     from lockstep.commands.run import orders
 
-    orders.tell(directory, acts.Ban(orders.target(directory, target), reason))
+    act = acts.Ban(orders.target(directory, target), reason)
+    orders.tell_if_sure(directory, act, yes=yes)
 
 
 @run_app.command()
@@ -297,7 +302,7 @@ def create(
     ] = False,
     directory: Directory = None,
 ) -> None:
-    """Make a token and print it; only its digest is kept. Nodes join with --token TOKEN."""
+    """Make a token and print it, with the line that joins by it; only its digest is kept."""
     from lockstep.commands.run import orders
     from lockstep.volunteer.limits import parse_duration
 

@@ -1,7 +1,7 @@
 """`lockstep run pause | resume | finish | evict | ban | ...`: one order each, and `members`."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -12,12 +12,16 @@ from rich.table import Table
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act
 from lockstep.commands.run.place import PREFIX_MIN, at_work, key_of, target_of
-from lockstep.console import messages, output, quantity, write_json
+from lockstep.console import messages, output, write_json
+from lockstep.service.invitation import invitation
 from lockstep.service.order_socket import Look, send
 from lockstep.service.tokens import made_up, new_token
+from lockstep.volunteer.consent import somebody_is_there
+from protocol.border.join_link import parse_link
 from protocol.border.text import clean_document
 from protocol.errors import SettingsError
 from protocol.ids import short
+from protocol.words import quantity
 
 BANS_SHOWN = 5
 """Bans that the answer to an order about another one shows."""
@@ -27,6 +31,25 @@ def tell(directory: Path | None, act: Act) -> None:
     """Sends one order, and prints that it was done."""
     answer = send(at_work(directory), act)
     output.print(f"done: {answer.get('said')}", soft_wrap=True)
+
+
+def tell_if_sure(
+    directory: Path | None,
+    act: Act,
+    *,
+    yes: bool,
+    terminal: bool | None = None,
+    answer: Callable[[str], str] = input,
+) -> None:
+    """Sends an order that hits others, once the operator has said yes on a terminal."""
+    if terminal is None:
+        terminal = somebody_is_there()
+    if terminal and not yes:
+        said = answer(f"{acts.words(act)}? [y/N] ").strip().lower()
+        if said not in ("y", "yes"):
+            messages.print("nothing was done")
+            return
+    tell(directory, act)
 
 
 def look(directory: Path | None) -> dict[str, Any]:
@@ -103,11 +126,19 @@ def members(directory: Path | None, json_path: str | None) -> None:
 def create_token(
     directory: Path | None, name: str, *, uses: int, expires_in_s: float | None, vouches: bool
 ) -> None:
-    """Makes a token and prints it; nothing keeps it but the operator."""
+    """Makes a token and prints it, with the line that joins by it; nothing keeps it but the
+    operator.
+    """
     expires_s = int(time.time() + expires_in_s) if expires_in_s else 0
     place, name = at_work(directory), name or made_up("token")
     secret, said = new_token(place, name, uses=uses, expires_s=expires_s, vouches=vouches)
-    messages.print(f"done: {said}; nodes join with: lockstep join LINK --token", soft_wrap=True)
+    end = f"until {moment(expires_s)}" if expires_s else "without an end"
+    messages.print(f"done: {said}, {end}", soft_wrap=True)
+    link = parse_link(send(place, Look())["document"]["link"])
+    if link.plain:
+        messages.print("nobody elsewhere can show a token to a coordinator with --plain-text")
+    else:
+        messages.print(invitation(link.with_token(secret)), soft_wrap=True)
     output.print(secret, soft_wrap=True)
 
 

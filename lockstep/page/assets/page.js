@@ -15,8 +15,8 @@ const charts = {
     { label: "validation", color: "--wait", points: true },
   ]),
   time: lineChart(document.getElementById("time-chart"), [
-    { label: "measured s", color: "--accent" },
-    { label: "slot s", color: "--wait", dash: [4, 4] },
+    { label: "measured", color: "--accent" },
+    { label: "slot", color: "--wait", dash: [4, 4] },
   ]),
 };
 
@@ -66,10 +66,11 @@ function cell(row, text, kind) {
 
 function node(row, name, peer) {
   const element = row.insertCell();
-  if (name) element.append(`${name} `);
+  const short = peer.slice(0, 8);
+  if (name && name !== short) element.append(`${name} `);
   const id = document.createElement("span");
   id.className = "id";
-  id.textContent = peer.slice(0, 8);
+  id.textContent = short;
   element.append(id);
 }
 
@@ -93,6 +94,8 @@ function showRun(run) {
   put("join", run.join);
 }
 
+const PHASES = { computing: "training", exchanging: "training" };
+
 const ADMISSION = {
   token: "This run takes nodes with a token: ask its operator for one, and add --token TOKEN.",
   list: "This run takes only nodes on its operator's list: ask the operator to allow yours.",
@@ -101,22 +104,29 @@ const ADMISSION = {
 function showJoinNote(status) {
   const alone = state.run.only_this_machine
     ? "Only this machine can reach that address: start the coordinator with --listen 0.0.0.0:50700 for others."
-    : "";
+    : state.run.own_address
+      ? "That is this machine's own address: if others reach it by another, start the coordinator with --advertise HOST."
+      : "";
   const over = status.finished ? "This run is finished: whoever joins now is told where its model is." : "";
   put("join-note", [over, alone, ADMISSION[status.operator.admission]].filter(Boolean).join(" "));
 }
 
-function showNotices(notices) {
-  document.getElementById("notices").replaceChildren(...[...notices].reverse().map((each) => {
+function showWords(id, words) {
+  document.getElementById(id).replaceChildren(...[...words].reverse().map((each) => {
     const item = document.createElement("li");
     item.textContent = `${new Date(1000 * each.given_s).toLocaleString()}: ${each.text}`;
     return item;
   }));
+  document.getElementById(id).parentElement.hidden = !words.length;
 }
 
 function showStatus(status) {
-  put("phase", status.phase, `phase ${status.phase}`);
-  put("reason", `Round ${status.round}: ${status.reason || status.phase}`);
+  put("phase", PHASES[status.phase] || status.phase, `phase ${status.phase}`);
+  const where = status.round < 0 ? "" : `Round ${count(status.round)}: `;
+  put("reason", where + (status.reason || status.phase));
+  const empty = status.round < 0;
+  for (const section of document.querySelectorAll(".of-rounds")) section.hidden = empty;
+  document.querySelector("main").className = status.phase === "waiting" ? "waiting" : "";
   const steps = status.steps;
   put("steps", `${count(steps.committed)} of ${count(steps.total)}, ${count(steps.skipped)} skipped`);
   document.getElementById("progress").value = steps.total ? steps.committed / steps.total : 0;
@@ -141,11 +151,12 @@ function showStatus(status) {
   put("traffic", mean && dense
     ? `${bytes(mean)} each; a dense gradient: ${bytes(dense)}`
     : bytes(traffic.payload_bytes));
-  put("samples", `${count(status.data.samples_trained)}, ${count(status.data.samples_lost)} lost`);
+  put("samples", `${count(status.data.samples_trained)} used, ${count(status.data.samples_lost)} not used`);
   put("pace", [status.pace.reason, status.pace.round].filter(Boolean).join("; "));
   showMembers(status.members, status.steps.committed);
   showJoinNote(status);
-  showNotices(status.operator.notices);
+  showWords("notices", status.operator.notices);
+  showWords("acts", status.operator.newest);
   showAudit(status.audit, new Map(status.members.map((member) => [member.peer_id, member.name])));
   showCheckpoints(status.checkpoint);
 }

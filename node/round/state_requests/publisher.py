@@ -20,7 +20,6 @@ from pathlib import Path
 
 from torch import Tensor
 
-from node.control.client import CoordinatorClient
 from node.data.tokenizer import Tokenizer
 from node.model.card import CardFacts, model_card
 from node.model.checkpoint import save_checkpoint
@@ -85,14 +84,19 @@ async def no_loss(round: int, patience_s: float) -> float | None:
     return None
 
 
+Send = Callable[[wire.NodeMessage], None]
+
+Put = Callable[[wire.CheckpointPart], Awaitable[wire.CheckpointReply]]
+
+
 @dataclass(frozen=True, slots=True)
 class Outlet:
     """Where a checkpoint goes, and how a node says so."""
 
     directory: Path
     """Where the files lie while they go out."""
-    send: Callable[[wire.NodeMessage], None]
-    put: Callable[[wire.CheckpointPart], Awaitable[wire.CheckpointReply]]
+    send: Send
+    put: Put
     url: str = ""
     """An address of the volunteer's; empty: none."""
     upload_limit: int = 0
@@ -322,12 +326,12 @@ def publisher_of(
     info: RunInfo,
     replica: Replica,
     tokenizer: Tokenizer,
-    client: CoordinatorClient,
+    ways: tuple[Send, Put],
     *,
     loss_of: Callable[[int, float], Awaitable[float | None]] = no_loss,
 ) -> Publisher:
-    """The publisher of a node with these settings. Raises `SettingsError` for an address that
-    fsspec cannot write here.
+    """The publisher of a node with these settings; `ways` lead to the coordinator. Raises
+    `SettingsError` for an address that fsspec cannot write here.
     """
     if settings.publish:
         local_path(settings.publish)
@@ -338,8 +342,7 @@ def publisher_of(
 
     outlet = Outlet(
         settings.directory / DIRECTORY_NAME,
-        client.send,
-        client.calls.put_checkpoint,
+        *ways,
         settings.publish,
         settings.upload_limit,
     )

@@ -8,6 +8,7 @@ from node.data.corpus import Corpus
 from node.replica.replica import Replica
 from node.round.state_requests.evaluator import Evaluator, evaluator_of
 from node.round.state_requests.publisher import Publisher, publisher_of
+from node.round.state_requests.said import Said
 from node.settings import NodeSettings
 from node.status import NodeStatus
 from node.system.clock import own_clock_ms
@@ -21,6 +22,9 @@ class StateRequests(Protocol):
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
         """Take a request about the state after a round."""
+
+    def repeat(self) -> None:
+        """A new session has begun: say again what one that was lost may have taken along."""
 
     async def show_state(self, round: int) -> None:
         """Begin what is asked for of the state after `round`, which the replica has and keeps until
@@ -45,6 +49,9 @@ class NoStateRequests:
     def asked(self, message: wire.CoordinatorMessage) -> None:
         return
 
+    def repeat(self) -> None:
+        return
+
     async def show_state(self, round: int) -> None:
         return
 
@@ -62,16 +69,25 @@ class PublisherAndEvaluator:
     """The publisher and the evaluator of a node."""
 
     def __init__(
-        self, publisher: Publisher, evaluator: Evaluator, duty: DutyKeeper | None = None
+        self,
+        publisher: Publisher,
+        evaluator: Evaluator,
+        said: Said,
+        duty: DutyKeeper | None = None,
     ) -> None:
-        self.publisher, self.evaluator = publisher, evaluator
+        """`said` is how both of them speak."""
+        self.publisher, self.evaluator, self._said = publisher, evaluator, said
         self._duty = duty or DutyKeeper()
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
+        self._said.forget(str(message.WhichOneof("kind")))
         if message.WhichOneof("kind") == "checkpoint":
             self.publisher.asked(message.checkpoint)
         else:
             self.evaluator.asked(message.evaluation)
+
+    def repeat(self) -> None:
+        self._said.repeat()
 
     async def show_state(self, round: int) -> None:
         await self.publisher.show_state(round)
@@ -112,14 +128,15 @@ def publisher_and_evaluator(
     """The publisher and the evaluator of a node with these settings; `SettingsError` as
     `publisher_of`.
     """
-    length = info.spec.data.sequence_length
+    length, said = info.spec.data.sequence_length, Said(client.send)
     evaluator = evaluator_of(
         replica,
         lambda count: corpus.validation(count, length),
-        client.send,
+        said.say,
         own_clock_ms,
         status,
     )
     tokenizer, loss_of = corpus.tokenizer, evaluator.loss_of
-    publisher = publisher_of(settings, info, replica, tokenizer, client, loss_of=loss_of)
-    return PublisherAndEvaluator(publisher, evaluator, duty)
+    ways = said.say, client.calls.put_checkpoint
+    publisher = publisher_of(settings, info, replica, tokenizer, ways, loss_of=loss_of)
+    return PublisherAndEvaluator(publisher, evaluator, said, duty)

@@ -127,7 +127,7 @@ def test_one_below_the_quorum_skips_with_the_numbers() -> None:
     driver.exchange(0, A, B)
     effects = driver.wait(1500)
     assert of_kind(SkipRound, effects) == [
-        SkipRound(0, "round 0 was skipped: 2 contributors, quorum 3")
+        SkipRound(0, "round 0 was skipped: 2 contributors; 3 are needed")
     ]
     assert driver.commits == []
     assert driver.machine.state.totals.skipped == 1
@@ -146,7 +146,7 @@ def test_a_muted_contributor_does_not_fill_the_quorum() -> None:
     driver.announce(C, 2)
     driver.hold(C, 2, [A])
     driver.wait(1500)
-    assert driver.skips[-1].reason == "round 2 was skipped: 1 contributors, quorum 2"
+    assert driver.skips[-1].reason == "round 2 was skipped: 1 contributor; 2 are needed"
 
 
 def test_rounds_are_decided_in_order() -> None:

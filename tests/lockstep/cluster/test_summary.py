@@ -59,9 +59,11 @@ def test_every_promised_figure_is_there_and_right() -> None:
         "traffic": {
             "payload_bytes": 1000,
             "bits_per_value": 9.5,
-            # (4000 + 700 + 300 + 500) * 2 nodes / (2 nodes * 5 rounds)
-            "up_bytes_per_node_round": 1100,
-            "down_bytes_per_node_round": 1400,
+            # 4000 * 2 nodes / (2 nodes * 5 rounds)
+            "payload_up_bytes_per_node_round": 800,
+            "payload_down_bytes_per_node_round": 1000,
+            "other_up_bytes": 2 * (700 + 300 + 500),
+            "other_down_bytes": 2 * (1500 + 500),
             "dense_bf16_bytes": 2_000_000,
             # 2 MB against 800 B of payloads up per node and round
             "times_less_than_dense": 2500.0,
@@ -74,7 +76,8 @@ def test_traffic_of_a_node_before_it_was_killed_counts_too() -> None:
     before = traffic(finished(), 1_000_000)
     killed = [*NODES, {"traffic": COUNTS}]
     after = traffic(finished(node_statuses=killed), 1_000_000)
-    assert after["up_bytes_per_node_round"] == 1.5 * before["up_bytes_per_node_round"]
+    for name in ("payload_up_bytes_per_node_round", "other_up_bytes"):
+        assert after[name] == 1.5 * before[name]
     assert after["times_less_than_dense"] == pytest.approx(
         before["times_less_than_dense"] / 1.5, rel=1e-3
     )

@@ -211,6 +211,11 @@ def test_without_torch_or_for_a_run_that_has_begun_nothing_is_tried(
         patch.setattr(check_run, "has_torch", lambda: False)
         start(path)
         assert "is not checked here: torch is not installed here" in capsys.readouterr().err
+        known = tmp_path / "known.toml"
+        known.write_text(run_file_text(RunSpec()))
+        assert main(["coordinator", "--check-run", str(known)]) == ExitCode.OK
+        said = capsys.readouterr().err
+        assert "arithmetic alone, not on a sample: torch is not installed here" in said
     assert (tmp_path / "run.coordinator" / "journal.sqlite").exists()
     start(path)
     assert "model.type" not in capsys.readouterr().err

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine.operator.acts import Ban
+from coordinator.machine.operator.acts import Admit, Ban, Token
 from coordinator.process import CoordinatorProcess
 from lockstep.cli import main
 from lockstep.commands import doctor
@@ -29,7 +29,7 @@ from node.settings import NodeSettings
 from node.system.hardware import Facts, unused
 from protocol.border.join_link import parse_link
 from protocol.handshake import public_bytes
-from protocol.ids import peer_id
+from protocol.ids import peer_id, sha256
 from protocol.planner.parameters import Size
 from protocol.runfile import AlgorithmSpec, RoundsSpec, RunSpec
 from tests.lockstep.shared import printed
@@ -58,7 +58,7 @@ def test_the_upload_is_that_of_the_runs_algorithm() -> None:
     words = upload_words(RunSpec(rounds=timed, algorithm=mixes), size)
     assert words.startswith("1,000 kbit/s for one payload in time; about 2 MB a round up and as")
     votes = upload_words(RunSpec(rounds=timed), size)
-    assert votes.startswith("20 kbit/s for one payload in time; about 40.6 kB a round up to each")
+    assert votes.startswith("20 kbit/s for one payload in time; about 40.6 kB a round up and as")
 
 
 def test_a_measured_round_that_misses_the_bell_and_limits_that_are_too_low_are_bad() -> None:
@@ -100,6 +100,40 @@ async def test_a_key_that_the_run_does_not_take_is_told_with_the_code_of_a_join(
         (banned,) = await asyncio.to_thread(found, process)
     assert (banned.verdict, banned.code) == ("bad", ExitCode.REFUSED)
     assert "banned this node: noise" in banned.found
+
+
+@pytest.mark.parametrize("has_key", [False, True])
+async def test_a_token_is_judged_as_at_a_join_and_not_used(tmp_path: Path, has_key: bool) -> None:
+    home, token = tmp_path / "home", Token("friends", sha256(b"secret"), 1)
+    if has_key:
+        load_or_create_key(home)
+
+    def found(process: CoordinatorProcess, secret: str) -> list[Finding]:
+        link = parse_link(process.address).with_token(secret)
+        return list(examine_door(link, ask_run(link), home, {}))
+
+    async with coordinator_of(tiny_spec(), tmp_path / "c") as process:
+        await process.desk.order(Admit("token"))
+        await process.desk.order(token)
+        for _ in range(2):
+            (taken,) = await asyncio.to_thread(found, process, "secret")
+            assert (taken.check, taken.verdict) == ("admission", "ok")
+        (wrong,) = await asyncio.to_thread(found, process, "another")
+        assert (wrong.verdict, wrong.code) == ("bad", ExitCode.REFUSED)
+        assert process.rounds.state.operator.admission.tokens["friends"].uses == 0
+
+
+def test_doctor_takes_the_token_out_of_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[NodeSettings] = []
+
+    def examined(settings: NodeSettings, *_: object, **__: object) -> list[Finding]:
+        taken.append(settings)
+        return []
+
+    monkeypatch.setattr(doctor, "examine", examined)
+    main(["doctor", "lockstep://127.0.0.1:1?token=secret"])
+    (settings,) = taken
+    assert (settings.coordinator, settings.token) == ("lockstep://127.0.0.1:1", "secret")
 
 
 def test_the_table_fits_80_columns() -> None:

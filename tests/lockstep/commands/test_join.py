@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from lockstep.cli import main
 from lockstep.commands import join as joining
@@ -18,6 +19,7 @@ from lockstep.volunteer.limits import Limits
 from lockstep.volunteer.measured import FirstLook
 from node.rehearsal import Rehearsal
 from node.settings import NodeSettings
+from node.system.device import describe
 from protocol import wire_pb2 as wire
 from protocol.ids import RunId
 from protocol.run_info import RunInfo
@@ -176,3 +178,21 @@ def test_the_first_start_measures_the_pass_and_the_next_ones_remember_it(
     (tmp_path / CONSENT_NAME).touch()
     assert started(8, shown=True) == 8
     assert looked == [True, False]
+
+
+DOCUMENT = {"members": [{}] * 7, "phase": "computing", "steps": {"total": 2104, "committed": 7}}
+"""A coordinator's, of a run that was made longer."""
+
+
+def test_the_question_names_the_device_that_was_measured_and_the_traffic_of_all_members(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(joining, "ask", lambda _: DOCUMENT)
+    info = RunInfo(RunSpec(), RunId("12" * 16), b"k" * 32)
+    settings = NodeSettings("h:1", tmp_path, device="cpu")
+    seen = FirstLook(Rehearsal(4, 4, 0.1, 0.2, ""))
+    assert joining._agreed(settings, info, joining.Wishes(Limits(), 0, yes=True), seen)
+    said = capsys.readouterr().err
+    assert f"device: {describe(torch.device('cpu'))}\n" in said
+    assert "with 8 members" in said
+    assert "2,104 steps" in said, "not those of the run file"

@@ -1,6 +1,7 @@
 """`lockstep plan` as a person types it: tables of 80 columns, JSON, a figure, clear errors."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -99,7 +100,7 @@ def test_standard_output_is_json_alone_when_asked(
 def test_it_needs_no_torch(run_file: Path) -> None:
     done = without_torch("plan", str(run_file), "--nodes", "3")
     assert done.returncode == 0, done.stderr
-    assert "demo-overlap" in done.stdout
+    assert "all-reduce" in done.stdout
 
 
 def test_given_figures_are_taken(run_file: Path) -> None:
@@ -186,3 +187,27 @@ def test_a_model_of_unknown_layout_asks_for_its_parameters(
     assert main(["plan", str(path), "--nodes", "4"]) == ExitCode.SETTINGS
     assert "--parameters" in error_line(capsys)
     assert main(["plan", str(path), "--nodes", "4", "--parameters", "5000000"]) == ExitCode.OK
+
+
+def test_a_plan_has_the_run_s_own_words_and_its_length_and_bytes_of_a_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for algorithm, own, other in (
+        ("local_steps", "local steps", "demo"),
+        ("demo", "demo", "local"),
+    ):
+        file = tmp_path / f"{algorithm}.toml"
+        sections = {"schedule": {"steps": 1000}, "rounds": {"overlap": 0}}
+        file.write_text(run_file_text(run_of(algorithm, **sections)))
+        line = ("--nodes", "8", "--profiles", "cable,dsl", "--compute-s", "2")
+        assert main(["plan", str(file), *line]) == ExitCode.OK
+        shown = " ".join(capsys.readouterr().out.split())
+        assert other not in shown.lower().partition(" method ")[2].partition(" diloco")[0]
+        table = re.search(rf" {own} (\S+) s .*? (\S+) kB ", shown)
+        in_all = rf"1,000 steps of this run, by {own}, take (\S+) min, .* sends (\S+) GB"
+        total = re.search(in_all, shown)
+        assert table
+        assert total
+        seconds, sent = float(table[1]), float(table[2])
+        assert float(total[1]) == pytest.approx(1000 * seconds / 60, rel=0.01)
+        assert float(total[2]) == pytest.approx(sent * 86_400 / seconds / 1e6, rel=0.01)

@@ -58,6 +58,6 @@ def test_a_relay_drains_on_sigterm_and_ends_with_exit_code_0(tmp_path: Path) -> 
         os.kill(relay.pid, signal.SIGTERM)
         assert relay.wait(time.monotonic() + END_S) == ExitCode.OK
         cluster.watch()
-        assert relay.last_words() == "this relay was asked to leave"
+        assert relay.last_words() == "this relay was stopped by its owner"
         assert relay.status["phase"] == "drains: told every node to do without it"
         assert cluster.coordinator.status["relays"] == []

@@ -194,6 +194,11 @@ def test_before_the_first_round_the_status_shows_no_number_and_relays_are_counte
     assert "-1" not in text
     assert re.search(r"round +waiting", text)
     assert re.search(r"relays +1", text)
+    both = [{"peer_id": "ab", "name": "relay"}, {"peer_id": "cd", "name": "auditor"}]
+    assert re.search(r"relays +1, 1 auditor *\n", shown({**DOCUMENT, "relays": both}))
+    assert re.search(r"relays +1 auditor *\n", shown({**DOCUMENT, "relays": both[1:]}))
+    done = {"newest": [{"given_s": 1, "text": "vouch for ab"}]}
+    assert re.search(r"operator +vouch for ab", shown({**DOCUMENT, "operator": done}))
 
 
 def test_the_newest_checkpoint_and_its_confirmation_are_shown() -> None:
@@ -226,3 +231,8 @@ def test_a_run_that_does_not_take_everybody_says_so(rule: str, words: str) -> No
     assert "admits" not in "".join(
         map(printed, render(DOCUMENT | {"operator": {"admission": "open"}}))
     )
+
+
+def test_a_node_without_a_name_is_told_once() -> None:
+    nameless = {"peer_id": "4600d74e" + "0" * 24, "name": "4600d74e", "state": "ready"}
+    assert shown({**DOCUMENT, "members": [nameless]}).count("4600d74e") == 1

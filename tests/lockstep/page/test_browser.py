@@ -67,6 +67,10 @@ async def test_the_page_shows_a_live_run_and_finds_it_again_after_a_restart(
         await one.say(one.hello(await one.connect(), name="<img src=x onerror=alert(1)>"))
         await one.hear("welcome")
         await asyncio.to_thread(browser.get, url)
+        await until(lambda: text("phase") == "waiting", "that the run waits")
+        assert "Round" not in text("reason"), "there is no round -1"
+        hidden = "return document.querySelectorAll('.of-rounds[hidden]').length"
+        assert browser.execute_script(hidden) == 4, "empty boxes are not shown"
         await until(lambda: "<img src=x" in text("members"), "a foreign name as text")
         await one.call.done_writing()
         await one.join()

@@ -11,6 +11,7 @@ from coordinator.process import CoordinatorProcess
 from lockstep.page.routes import Page
 from lockstep.service.admin import AdminServer
 from protocol import wire_pb2 as wire
+from protocol.border.join_link import JoinLink
 from tests.coordinator.client import joined_pair, node_of, quiet_spec, running, train
 
 
@@ -125,6 +126,19 @@ async def test_the_run_tells_how_to_join_it(served: tuple[CoordinatorProcess, st
     assert run["join"] == f"lockstep join '{process.link.text()}'"
     assert run["only_this_machine"] is True
     assert run["run_id"] == process.run_id
+    assert run["own_address"] is False
+
+
+async def test_the_page_says_that_the_machine_chose_the_address_of_the_link(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, quiet_spec()) as process:
+        other = JoinLink("run.example:1", process.link.run_id, process.link.key)
+        server = AdminServer(process, page=Page(process, lambda _: other).routes())
+        _, run, _ = await get(f"{await server.start()}/run.json")
+        assert (run["own_address"], run["only_this_machine"]) == (True, False)
+        assert "run.example:1" in run["join"]
+        await server.stop()
 
 
 async def test_a_restart_keeps_rounds_losses_and_credit(tmp_path: Path) -> None:

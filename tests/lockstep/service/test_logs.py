@@ -1,6 +1,7 @@
 """Log records: one line, with every field that was given."""
 
 import logging
+import re
 
 import pytest
 
@@ -10,6 +11,7 @@ from lockstep.service.logs import (
     LINES_PER_PEER,
     LineFormatter,
     LineLimit,
+    TerminalFormatter,
     log_to_standard_error,
 )
 
@@ -39,6 +41,16 @@ def test_a_value_with_spaces_or_line_ends_is_quoted_and_stays_on_the_line() -> N
     line = formatted("skipped", reason='only 1 of "2"\ncontributors', empty="")
     assert line.endswith(r'''reason="only 1 of \"2\"\ncontributors" empty=""''')
     assert "\n" not in line
+
+
+def test_on_a_terminal_a_line_is_short_and_says_the_same() -> None:
+    fields = {"run": "ab" * 16, "peer": "1a2b3c4d" + "0" * 24, "digest": "f" * 64, "round": 3}
+    record = logging.makeLogRecord({"levelno": 20, "msg": "committed", **fields})
+    clock, _, line = TerminalFormatter().format(record).partition(" ")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", clock)
+    assert line == "committed peer=1a2b3c4d digest=ffffffff round=3"
+    warned = logging.makeLogRecord({"levelno": logging.WARNING, "levelname": "WARNING", "msg": "x"})
+    assert TerminalFormatter().format(warned).startswith("WARNING ")
 
 
 def test_debug_decides_what_is_logged(capsys: pytest.CaptureFixture[str]) -> None:

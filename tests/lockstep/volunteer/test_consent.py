@@ -1,5 +1,6 @@
 """The question at the first join: what is shown, and when nobody is asked."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,23 @@ def test_the_terms_name_run_model_network_and_device() -> None:
     for words in (
         "run: winter (12121212), 2,000 steps",
         "parameters; data: lockstep-2026",
-        "a day up to each other member, and as much down from each",
+        "a day up and as much down with 2 members, ",
         "never more than 5 MB",
         "device: the first GPU, else the CPU",
     ):
         assert words in text
+
+
+def test_the_terms_tell_the_traffic_in_all_with_the_members_of_now() -> None:
+    def network(members: int) -> str:
+        return next(each for each in terms(INFO, "cpu", 0, members) if each.startswith("network"))
+
+    alone = re.search(r"about (\S+) MB a day .* with 2 members, (\S+) MB more", network(0))
+    eight = re.search(r"about (\S+) GB a day up and as much down with 8 members", network(8))
+    assert alone
+    assert eight
+    assert alone[1] == alone[2]
+    assert float(eight[1]) == pytest.approx(7 * float(alone[1]) / 1000, rel=0.01)
 
 
 def test_the_terms_of_a_run_whose_nodes_mix_name_the_parameters_that_they_send() -> None:

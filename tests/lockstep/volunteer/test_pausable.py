@@ -16,13 +16,16 @@ from prometheus_client import CollectorRegistry
 from lockstep.exit_codes import StoppedError
 from lockstep.volunteer import pausable
 from lockstep.volunteer.control import ControlSocket, Wish, ask
+from lockstep.volunteer.ledger import Ledger, read_all
 from lockstep.volunteer.limits import Limits, parse_hours
-from lockstep.volunteer.machine import DailyUsage
 from lockstep.volunteer.others.quiet import QuietLimits
 from lockstep.volunteer.others.watch import OthersWatch, Readers
 from lockstep.volunteer.pausable import PausableNode
 from protocol.errors import SettingsError, UnavailableError
+from protocol.ids import RunId
 from tests.support.waiting import until
+
+RUN = RunId("12" * 16)
 
 
 class FakeNode:
@@ -88,7 +91,7 @@ class Owner:
         self.idle_s = idle_s
         limits = limits or Limits()
         others = OthersWatch(limits.others, self._readers)
-        self.node = PausableNode(self._make, limits, DailyUsage(place), others, judge)
+        self.node = PausableNode(self._make, limits, Ledger(place, RUN, "first"), others, judge)
 
     def _readers(self) -> Readers:
         return Readers(lambda: self.idle_s, lambda: 0.0, lambda: None, lambda: True)
@@ -151,6 +154,31 @@ async def test_a_pause_with_a_length_ends_by_itself(tmp_path: Path) -> None:
     await until(lambda: len(owner.nodes) == 2)
     owner.node.leave()
     assert await running
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(20.0, "goes on in 20 seconds"), (600.0, "goes on in 10 minutes")]
+)
+async def test_a_pause_says_how_long_it_lasts(tmp_path: Path, seconds: float, words: str) -> None:
+    owner = Owner(tmp_path)
+    assert owner.node.obey(Wish("pause", seconds))["said"].endswith(f"paused by you; {words}")
+
+
+async def test_what_was_done_is_kept_while_it_works_and_over_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pausable, "LOOK_S", 0.01)
+    monkeypatch.setattr(pausable, "SAVE_S", 0.0)
+    owner = Owner(tmp_path)
+    running = await owner.begin()
+    await until(lambda: RUN in read_all(tmp_path))  # a kill now would lose nothing
+    assert (read_all(tmp_path)[RUN].counted, read_all(tmp_path)[RUN].name) == (2, "first")
+    owner.node.obey(Wish("pause", 0.05))
+    await until(lambda: len(owner.nodes) == 2)
+    assert owner.node.status()["totals"]["run"]["counted"] == 4
+    owner.node.leave()
+    assert await running
+    assert read_all(tmp_path)[RUN].counted == 4
 
 
 async def test_a_pause_before_the_first_round_rests_at_once(tmp_path: Path) -> None:

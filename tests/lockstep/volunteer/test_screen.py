@@ -36,7 +36,7 @@ def test_the_screen_tells_everything_in_80_columns() -> None:
     text = printed(render(STATUS))
     assert max(map(len, text.splitlines())) <= 80
     for words in (
-        "first (cccccccc): round 11, 2000 steps in all",
+        "first (cccccccc): round 11, 2,000 steps in all",
         "attic (ea6978eb) · NVIDIA GeForce RTX 4090",
         "late: by 1.2 s in round 11: its work took 6.2 s",
         "exchanges round 12 · bell in 4 s",

@@ -356,7 +356,7 @@ def test_a_finished_run_is_followed_to_its_last_decision() -> None:
 def test_a_leaving_node_takes_no_decision_that_none_of_its_rounds_waits_for() -> None:
     machine = ready()
     machine.handle(events.LeaveAsked(), BEHIND)
-    assert machine.next(BEHIND) == events.End("this node was asked to leave")
+    assert machine.next(BEHIND) == events.End("this node was stopped by its owner")
 
 
 def test_a_node_without_a_state_ends_at_once_when_the_run_is_finished() -> None:

@@ -150,7 +150,7 @@ async def test_asked_to_leave_a_node_does_not_wait_for_what_it_catches_up_with(
         late.welcome()
         await late.waits.wait()
         late.trainer.leave()
-        assert "asked to leave" in await asyncio.wait_for(task, PATIENCE_SECONDS)
+        assert "stopped by its owner" in await asyncio.wait_for(task, PATIENCE_SECONDS)
     position = late.trainer.position
     assert where(position) == (2, 1)
     # and the state is that of round 1: going on from it leads to what the log has
@@ -175,7 +175,7 @@ async def test_a_node_that_leaves_while_the_coordinator_is_away_waits_only_a_mom
         announced = await stage.announced(1)
         stage.client.offline = "lost the coordinator; reconnecting"
         stage.trainer.leave()
-        assert "asked to leave" in await asyncio.wait_for(task, PATIENCE_SECONDS)
+        assert "stopped by its owner" in await asyncio.wait_for(task, PATIENCE_SECONDS)
     position = stage.trainer.position
     assert where(position) == (0, -1)
     assert [pending.digest for pending in position.pending] == [announced.digest]
@@ -233,7 +233,7 @@ async def test_to_look_again_for_a_payload_that_nobody_keeps_is_no_new_wait(
         stage.commit(0, [(await stage.announced(1)).digest])
         await until(lambda: looks > 1)
         stage.trainer.leave()
-        assert "asked to leave" in await asyncio.wait_for(task, PATIENCE_SECONDS)
+        assert "stopped by its owner" in await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert where(stage.trainer.position) == (0, -1)
     assert looks > 2, "it should go on looking until then"
 

@@ -2,6 +2,7 @@
 that change what comes next.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from node.control.members import MemberList
 from node.round import events
 from node.round.inbox import Inbox
 from node.round.pending import PendingRounds
+from node.round.state_requests.requests import NoStateRequests
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import Restart, sign_entry
 from protocol.codec.commits import Commit, Entry, genesis_digest, sign_commit
@@ -82,11 +84,22 @@ def test_a_message_of_a_newer_coordinator_changes_nothing(stage: Stage) -> None:
 
 def test_a_welcome_tells_the_newest_decision_before_the_agenda_hears_of_it(stage: Stage) -> None:
     decided = list[int]()
+    repeated: list[bool] = []
+    context = replace(stage.context, state_requests=StateRequestsThatTell(repeated))
     inbox = Inbox(
-        stage.context, PendingRounds(), lambda event: decided.append(stage.decisions.decided_round)
+        context, PendingRounds(), lambda event: decided.append(stage.decisions.decided_round)
     )
     inbox.welcomed(wire.Welcome(decided_round=7))
     assert decided == [7]
+    assert repeated == [True], "what the lost session may have taken along is said again"
+
+
+class StateRequestsThatTell(NoStateRequests):
+    def __init__(self, repeated: list[bool]) -> None:
+        self._repeated = repeated
+
+    def repeat(self) -> None:
+        self._repeated.append(True)
 
 
 def test_members_and_relays_reach_the_swarm(stage: Stage) -> None:

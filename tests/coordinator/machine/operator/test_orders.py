@@ -15,8 +15,11 @@ from coordinator.machine.events import (
     TellMembers,
 )
 from coordinator.machine.operator import acts, orders
+from coordinator.machine.operator.state import NOTICES_KEPT
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
+from coordinator.status_document import status
 from protocol.errors import LocalProtocolError
+from protocol.ids import sha256
 from tests.coordinator.machine.driver import PEERS, RUN, A, B, C, Driver, of_kind
 from tests.coordinator.machine.operator.test_demotion import demote, reject
 
@@ -31,6 +34,39 @@ def order(driver: Driver, act: acts.Act) -> list[Effect]:
 
 def objection(driver: Driver, act: acts.Act) -> str:
     return orders.objection(act, driver.machine.state, driver.machine.members)
+
+
+# ---- what everybody is told
+
+
+def test_the_status_tells_the_newest_acts_without_hosts_tokens_and_keys_of_the_list() -> None:
+    driver = Driver(A, B)
+    secret = acts.Token("friends", sha256(b"secret"), 20)
+    for act in (
+        acts.Announce("on Sunday"),
+        acts.Rate(0.01),
+        acts.Vouch(B),
+        acts.Ban("192.0.2.7", "noise"),
+        acts.Ban(C),
+        secret,
+        acts.Allow(C),
+        acts.Extend(10),
+    ):
+        order(driver, act)
+    told = status(driver.machine, [], driver.now_ms)["operator"]["newest"]
+    assert [each["text"] for each in told] == [
+        "set the largest learning rate to 0.01",
+        f"vouch for {B}",
+        "ban a host",
+        "ban a node",
+        "create a token for 20 keys",
+        "put a node on the list",
+        "extend the run by 10 steps",
+    ]
+    for _ in range(5):
+        order(driver, acts.Pause("x"))
+        order(driver, acts.Resume())
+    assert len(driver.machine.state.operator.newest) == NOTICES_KEPT
 
 
 # ---- pause, resume

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 import sqlite3
 import stat
@@ -100,6 +101,49 @@ async def test_a_line_that_is_no_order_is_answered_with_the_reason(
 
     assert json.loads(await asyncio.to_thread(ask))["error"].startswith("expected an order")
     assert (await sent(tmp_path, Look()))["document"]["bans"] == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "end"), [(604_800.0, r"until 2\d{3}-\d\d-\d\d .* UTC"), (None, "without an end")]
+)
+async def test_a_new_token_comes_with_its_end_and_the_line_that_joins_by_it(
+    tmp_path: Path,
+    process: CoordinatorProcess,
+    capsys: pytest.CaptureFixture[str],
+    seconds: float | None,
+    end: str,
+) -> None:
+    made = {"uses": 20, "expires_in_s": seconds, "vouches": False}
+    await asyncio.to_thread(orders.create_token, tmp_path, "friends", **made)
+    said = capsys.readouterr()
+    secret, (*_, first, line) = said.out.strip(), said.err.strip().splitlines()
+    assert re.search(f"for 20 keys, {end}$", first)
+    assert f"join '{process.link.with_token(secret).text()}'" in line
+
+
+@pytest.mark.parametrize(
+    ("yes", "terminal", "said", "done"),
+    [
+        (False, True, "", False),
+        (False, True, "n", False),
+        (False, True, "Y", True),
+        (True, True, "never asked", True),
+        (False, False, "never asked", True),
+    ],
+)
+async def test_an_order_that_hits_others_is_asked_about_on_a_terminal(
+    tmp_path: Path, process: CoordinatorProcess, yes: bool, terminal: bool, said: str, done: bool
+) -> None:
+    asked: list[str] = []
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return said
+
+    how = {"yes": yes, "terminal": terminal, "answer": answer}
+    await asyncio.to_thread(orders.tell_if_sure, tmp_path, acts.Finish("enough"), **how)
+    assert (process.rounds.state.operator.finishing is not None) is done
+    assert asked == (["finish the run: enough? [y/N] "] if terminal and not yes else [])
 
 
 def test_a_token_of_a_far_end_is_listed_too() -> None:
