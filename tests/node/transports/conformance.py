@@ -58,6 +58,7 @@ class Door:
 
     async def __call__(self, pipe: Pipe) -> None:
         """The accept."""
+        pipe.admit()
         self.pipes.put_nowait(pipe)
         await self._shut.wait()
 
@@ -512,6 +513,7 @@ async def abandoned(task: "asyncio.Task[Any]") -> None:
 
 async def echo(pipe: Pipe) -> None:
     """An accept that sends everything back."""
+    pipe.admit()
     with contextlib.suppress(UnavailableError):
         while data := await pipe.read():
             await pipe.write(data)
