@@ -86,7 +86,7 @@ dist: $(SETUP)  ## wheel and source archive of this tree, in dist/
 
 clean:  ## what runs and tools left behind; the virtual environment stays
 	rm -rf out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find protocol coordinator node lockstep tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	find protocol border coordinator node lockstep tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean  ## the virtual environment too
 	rm -rf .venv *.egg-info

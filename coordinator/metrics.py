@@ -2,7 +2,7 @@
 labels.
 """
 
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Mapping, Sized
 from itertools import accumulate
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from border.crowd import REASONS
 from coordinator.history import SECONDS_BOUNDS, RoundTimes
 from coordinator.machine.operator.demotion import alarm
 from coordinator.machine.rounds import Rounds
@@ -149,6 +150,10 @@ class Door(Protocol):
         """Processes that were refused because another one was at work with their key."""
 
     @property
+    def cuts(self) -> Mapping[str, int]:
+        """Connections without a proven key that were cut, by reason."""
+
+    @property
     def run_refusals(self) -> Sized:
         """Nodes that cannot train the run file."""
 
@@ -162,6 +167,11 @@ class DoorCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         text = "Processes refused because another one was at work with their key."
         yield _counter("copied_keys_refused", text, self._door.copies_refused if self._door else 0)
+        text = "Connections without a proven key that were cut or not let in, by reason."
+        cuts = CounterMetricFamily("lockstep_coordinator_connections_cut", text, labels=["reason"])
+        for reason in REASONS:
+            cuts.add_metric([reason], self._door.cuts.get(reason, 0) if self._door else 0)
+        yield cuts
         text = "Nodes that cannot train the run file, of the newest ones."
         yield _gauge("nodes_refusing", text, len(self._door.run_refusals) if self._door else 0)
 

@@ -3,11 +3,8 @@ and the admin port.
 """
 
 import asyncio
-import errno
 import logging
-import os
 import secrets
-import socket
 import time
 from typing import Any
 
@@ -16,6 +13,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
+from border.gate import Gate
 from coordinator import metrics, status_document
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
@@ -35,7 +33,7 @@ from coordinator.service.heads import HeadDesk
 from coordinator.service.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
 from coordinator.traffic import Traffic
-from protocol.addresses import listen_error, parse_address, split_address
+from protocol.addresses import parse_address, split_address
 from protocol.border.join_link import JoinLink, is_loopback
 from protocol.channel import SERVER_OPTIONS
 from protocol.codec.commits import Commit, open_commit
@@ -73,7 +71,7 @@ class CoordinatorProcess:
         overhead: Overhead = unknown_overhead,
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
-        self._settings, self._credentials = settings, credentials
+        self._settings = settings
         self._public_key = public_bytes(key)
         self.run_id: RunId = run_id(spec, self._public_key)
         self.address = settings.listen
@@ -81,6 +79,7 @@ class CoordinatorProcess:
         self.journal = Journal(settings.directory / JOURNAL_NAME)
         self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
         self.history = History()
+        self._gate = Gate(settings.listen, credentials)
         store = CheckpointStore(settings.directory / CHECKPOINTS_NAME)
         self.service = CoordinatorService(
             self._sequencer,
@@ -90,6 +89,7 @@ class CoordinatorProcess:
             Door(settings.directory),
             checkpoints=CheckpointDesk(self._sequencer, store, self.history.contributions),
             heads=HeadDesk(self.journal, self.run_id, self._public_key, settings.directory),
+            visitors=self._gate,
         )
         self.desk = OperatorDesk(self._sequencer, self.service, lambda: self.link)
         self._traffic = Traffic(overhead)
@@ -112,32 +112,22 @@ class CoordinatorProcess:
         await asyncio.to_thread(self._sequencer.recover)
         await asyncio.to_thread(self.service.heads.recover)
         await asyncio.to_thread(self._restore_history)
-        connections = ("grpc.max_allowed_incoming_connections", connections_max)
-        self._server = grpc.aio.server(options=(*SERVER_OPTIONS, connections))
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self.service.serve(self._server, self._traffic)
-        host = self._settings.listen.rpartition(":")[0]
-        try:
-            port = (
-                self._server.add_secure_port(self._settings.listen, self._credentials)
-                if self._credentials
-                else self._server.add_insecure_port(self._settings.listen)
-            )
-        except RuntimeError:
-            port = 0
-        if port == 0:
-            raise listen_error(_refusal(self._settings.listen), self._settings.listen)
-        self.address = f"{host}:{port}"
+        port = self._gate.attach(self._server, connections_max)
+        self.address = f"{self._settings.listen.rpartition(':')[0]}:{port}"
         self._loop_task = asyncio.create_task(self._work())
         await self._settle_trust()
         await self.service.checkpoints.start(
             self._settings.checkpoint_room, self._settings.checkpoints_kept
         )
         await self._server.start()
+        await self._gate.open()
 
     @property
     def link(self) -> JoinLink:
         """The link that volunteers are given, where the address is one that they can reach."""
-        plain = self._credentials is None and not is_loopback(self.address)
+        plain = not self._gate.secure and not is_loopback(self.address)
         _, port = split_address(self.address)
         address = parse_address(self._settings.advertise or self.address, port)
         return JoinLink(address, self.run_id, self._public_key, plain)
@@ -206,6 +196,7 @@ class CoordinatorProcess:
         if self._server:
             await self._server.stop(grace=1)
             self._server = None
+        await self._gate.close()
         if self._loop_task:
             self._loop_task.cancel()
             await asyncio.gather(self._loop_task, return_exceptions=True)
@@ -228,6 +219,7 @@ class CoordinatorProcess:
             **document,
             "refusals": {"nodes": len(refusals)},
             "heads": self.service.heads.document(),
+            "connections": self._gate.document(),
             "traffic": document["traffic"] | self._traffic.document(),
             "relays": self.service.relays.document(),
             "audit": document["audit"]
@@ -261,20 +253,6 @@ class CoordinatorProcess:
         if any(isinstance(effect, CommitRound) for effect in outcome.effects):
             self.history.name((member.peer, member.name) for member in self.rounds.members)
         self.service.delivery.emit(outcome)
-
-
-def _refusal(listen: str) -> OSError:
-    """Why the system refuses an address to gRPC, which does not say so: it is asked again."""
-    host, port = split_address(listen)
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.bind(address)
-    except OSError as error:
-        return error
-    return OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))  # and left meanwhile
 
 
 def _read(row: RecordedCommit) -> Commit:

@@ -2,7 +2,7 @@
 
 Other distributions install packages called `node`, `protocol` or `coordinator` too. Such a one is
 found in place of Lockstep's where it comes first on the path, or where pip wrote it over ours. This
-module imports nothing but the standard library: it runs before anything that needs the three.
+module imports nothing but the standard library: it runs before anything that needs them.
 """
 
 from importlib import import_module
@@ -12,7 +12,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[1]
 """The directory that this package lies in: that of a checkout, or where pip puts packages."""
 
-PACKAGES = ("protocol", "coordinator", "node")
+PACKAGES = ("protocol", "border", "coordinator", "node")
 """Packages that come with Lockstep, besides `lockstep`; each has the attribute MARK."""
 
 MARK = "LOCKSTEP"

@@ -14,8 +14,9 @@ KEEPALIVE_MS = 10_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 """A channel whose ping is not answered for this long is dead."""
 
-STREAMS_PER_CONNECTION_MAX = 128
-"""Sessions and calls at once over one connection. A node has one session and a few calls."""
+STREAMS_PER_CONNECTION_MAX = 8
+"""Sessions and calls at once over one connection: a node has one session and a few calls, and each
+may hold a message that is not whole."""
 
 UNUSED_MS = 20_000
 """Time after which a server closes a connection without a call: it holds a descriptor for
@@ -44,7 +45,6 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_BOTH,
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.http2.max_ping_strikes", 4),
-    ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     ("grpc.max_connection_idle_ms", UNUSED_MS),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),

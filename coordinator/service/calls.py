@@ -12,6 +12,7 @@ import grpc
 import msgspec
 from cachetools import LRUCache
 
+from border.visitors import Visitors
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.journal import Journal
 from coordinator.sequencer import Sequencer
@@ -69,10 +70,12 @@ class Calls(CoordinatorServicer):
         relays: Relays,
         door: Door,
         checkpoints: CheckpointDesk,
+        visitors: Visitors,
     ) -> None:
         self._sequencer, self._journal = sequencer, journal
         self._key, self._status = coordinator_key, status
         self.relays, self._door, self.checkpoints = relays, door, checkpoints
+        self._visitors = visitors
         self._status_replies: Replies[wire.Status] = Replies()
         self._member_replies: Replies[wire.Members] = Replies()
         self._commit_replies: Replies[wire.Commits] = Replies(PAGES_KEPT)
@@ -167,7 +170,11 @@ class Calls(CoordinatorServicer):
 
     async def _answers(self, context: Context) -> str:
         """The host of a caller; the call ends here when it makes too many."""
-        host = host_of(context.peer())
+        self._visitors.hear(context.peer())
+        host = self._host(context)
         if refusal := self._door.refuses_call(host):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
         return host
+
+    def _host(self, context: Context) -> str:
+        return host_of(self._visitors.remote(context.peer()))

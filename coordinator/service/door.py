@@ -24,11 +24,8 @@ STREAMS_PER_HOST_MAX = 512
 """Sessions from one host that are not closed: each may hold a page of the member list that its
 client does not read."""
 
-UNPROVEN_PER_HOST_MAX = 32
-"""Sessions from one host in which no key is proven yet."""
-
-UNPROVEN_MAX = 512
-"""Sessions from all hosts in which no key is proven yet."""
+UNPROVEN_PER_CONNECTION_MAX = 2
+"""Sessions over one connection in which no key is proven yet; the gate bounds connections."""
 
 JOINS_PER_KEY = (1.0, 4)
 """Joins of one key: per second, and at once. Each is journalled."""
@@ -86,12 +83,14 @@ class Door:
 
     # ---- sessions
 
-    def open_stream(self, host: str) -> str:
-        """Count a session that a host opens. Returns why it may not; then nothing is counted."""
+    def open_stream(self, host: str, peer: str) -> str:
+        """Count a session that a host opens on the connection of a peer. Returns why it may not;
+        then nothing is counted.
+        """
         if self._streams[host] >= STREAMS_PER_HOST_MAX:
             return f"expected at most {STREAMS_PER_HOST_MAX} open sessions from one host"
-        if self._unproven[host] >= UNPROVEN_PER_HOST_MAX or self._unproven.total() >= UNPROVEN_MAX:
-            return "too many sessions without a hello; try again in some seconds"
+        if self._unproven[peer] >= UNPROVEN_PER_CONNECTION_MAX:
+            return "expected a hello in the sessions that this connection has opened before"
         self._streams[host] += 1
         return ""
 
@@ -100,13 +99,13 @@ class Door:
         _count_down(self._streams, host)
 
     @contextlib.contextmanager
-    def awaiting_hello(self, host: str) -> Iterator[None]:
-        """Counts a session as unproven to the end of the block."""
-        self._unproven[host] += 1
+    def awaiting_hello(self, peer: str) -> Iterator[None]:
+        """Counts a session of a connection as unproven to the end of the block."""
+        self._unproven[peer] += 1
         try:
             yield
         finally:
-            _count_down(self._unproven, host)
+            _count_down(self._unproven, peer)
 
     def refuses_join(self, peer: PeerId, host: str, *, known: bool) -> str:
         """Why a node with a proven key may not join now; empty when it may, and then the join is

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
 
+from border.visitors import Direct, Visitors
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.journal import Journal
 from coordinator.machine import events
@@ -34,7 +35,6 @@ from coordinator.service.sessions import Message, NodeSession
 from coordinator.status_document import told_standing
 from coordinator.traffic import Traffic
 from protocol import wire_pb2 as wire
-from protocol.border.networks import host_of
 from protocol.border.text import one_line
 from protocol.errors import RemoteProtocolError, VersionError
 from protocol.handshake import NONCE_BYTES
@@ -67,7 +67,9 @@ class CoordinatorService(Calls):
         *,
         checkpoints: CheckpointDesk,
         heads: HeadDesk,
+        visitors: Visitors | None = None,
     ) -> None:
+        """`visitors` knows who is behind a gate; None: gRPC is reached directly."""
         lease_ms = sequencer.rounds.spec.membership.lease_ms
         relays = Relays(lease_ms, lambda: _named(sequencer))
         super().__init__(
@@ -78,6 +80,7 @@ class CoordinatorService(Calls):
             relays=relays,
             door=door,
             checkpoints=checkpoints,
+            visitors=visitors or Direct(),
         )
         self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
         self.evidence = EvidenceDesk(sequencer, journal, coordinator_key)
@@ -103,12 +106,18 @@ class CoordinatorService(Calls):
         """Processes that were refused because another one was at work with their key."""
         return self.node_sessions.copies_refused + self.relay_sessions.copies_refused
 
+    @property
+    def cuts(self) -> Mapping[str, int]:
+        """Connections without a proven key that were cut, by reason."""
+        return self._visitors.cuts
+
     # ---- sessions
 
     async def _stream(self, requests: Requests, context: Context) -> None:
         """A session over gRPC: its messages as bytes, each within `STALL_S`."""
-        host = host_of(context.peer())
-        if refusal := self._door.open_stream(host):
+        host, peer = self._host(context), context.peer()
+        address = self._visitors.remote(peer)
+        if refusal := self._door.open_stream(host, peer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
         context.add_done_callback(lambda _: self._door.close_stream(host))
         async with aclosing(self.Session(requests, context)) as session:
@@ -119,19 +128,19 @@ class CoordinatorService(Calls):
                 except TimeoutError:
                     log.warning(
                         "session stalled",
-                        extra=self._where(address=context.peer(), seconds=STALL_S),
+                        extra=self._where(address=address, seconds=STALL_S),
                     )
                     return
 
     async def Session(self, requests: Requests, context: Context) -> AsyncGenerator[Message, None]:
         """One node or relay from its hello to its goodbye."""
-        nonce, host = secrets.token_bytes(NONCE_BYTES), host_of(context.peer())
+        nonce, host, peer = secrets.token_bytes(NONCE_BYTES), self._host(context), context.peer()
         if refusal := self._sequencer.rounds.state.operator.banned(host):
             yield Message(refused=wire.Refused(reason=refusal))
             return
         yield Message(challenge=wire.Challenge(nonce=nonce))
         try:
-            with self._door.awaiting_hello(host):
+            with self._door.awaiting_hello(peer):
                 async with asyncio.timeout(HELLO_S):
                     hello = await anext(requests)
             joined = node_messages.proven(hello, nonce, host, self._sequencer.rounds.run_id)
@@ -140,6 +149,7 @@ class CoordinatorService(Calls):
             return
         except (TimeoutError, StopAsyncIteration):
             return
+        self._visitors.hear(peer)
         if hello.hello.only_asks or hello.hello.cannot_train:
             if refusal := self._door.refuses_call(host):
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
@@ -157,6 +167,7 @@ class CoordinatorService(Calls):
             log.info("not admitted", extra=self._where(peer=joined.peer, reason=refusal))
             yield Message(refused=wire.Refused(reason=refusal))
             return
+        self._visitors.prove(peer)
         place, task = node_messages.place(joined), asyncio.current_task()
         session = NodeSession(hello.hello.instance, place, now_ms(), task, host)
         sessions = self.relay_sessions if relay else self.node_sessions

@@ -16,8 +16,12 @@ RESERVE = 256
 """Descriptors for everything of the process's own: 40 without any peer, and twice 64 for the peers
 that a node dials, of which it may be fetching the certificates."""
 
-RESERVE_SHARE = 7 / 8
+RESERVE_SHARE = 3 / 4
 """Part of the limit that the reserve takes at most, where a process may open no more than it."""
+
+CONNECTION_DESCRIPTORS = 3
+"""Descriptors of a connection at a port for nodes and peers: its own, and both ends of the way from
+the gate to gRPC."""
 
 ADMIN_SHARE = 1 / 8
 """Part of the rest that the admin port gets: a coordinator's page may be open to the public."""
@@ -38,7 +42,7 @@ def raise_limit() -> Places:
     """Raises this process's limit of open files as far as it is of use and the system allows;
     returns the connections that fit beside the reserve.
     """
-    wanted = RESERVE + CONNECTIONS_MAX
+    wanted = RESERVE + CONNECTION_DESCRIPTORS * CONNECTIONS_MAX
     try:
         import resource  # not on Windows, which has no such limit
     except ImportError:
@@ -61,4 +65,4 @@ def places(limit: int) -> Places:
     """
     rest = limit - min(RESERVE, int(limit * RESERVE_SHARE))
     admin = max(1, int(rest * ADMIN_SHARE))
-    return Places(max(1, rest - admin), admin)
+    return Places(max(1, (rest - admin) // CONNECTION_DESCRIPTORS), admin)

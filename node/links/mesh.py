@@ -14,6 +14,7 @@ Rules
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
@@ -190,6 +191,7 @@ class Mesh:
             "open": [asdict(link) for link in self.links],
             "missing": self._kept.troubles(),
             "transports": dict(self.troubles),
+            "cut": dict(sum((Counter(each.cuts) for each in self._transports), Counter[str]())),
         }
 
     # ---- for the links
@@ -215,6 +217,7 @@ class Mesh:
             link.leave("another link between the two is open")
             return
         self._links[peer] = link
+        link.pipe.admit()
         link.limit(None if is_kept else self._strangers_quota)
         if old is not None:
             if link.protocol.instance == old.protocol.instance:

@@ -13,7 +13,7 @@ A transport raises only `UnavailableError`, and from `start` also `AddressInUseE
 `SettingsError`; it translates foreign exceptions.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 PIPE_BYTES_MAX = 1024 * 1024
@@ -46,6 +46,9 @@ class Pipe(Protocol):
         no keys.
         """
 
+    def admit(self) -> None:
+        """The other end has proven its key: where it dialled, it counts as a stranger no more."""
+
     async def read(self) -> bytes:
         """The next bytes, at least one; empty when the other end closed the pipe. Cancelling it
         loses nothing.
@@ -73,6 +76,10 @@ class Transport(Protocol):
 
     kind: str
     """The transport's name for people and for metrics: "grpc", "libp2p"."""
+
+    @property
+    def cuts(self) -> Mapping[str, int]:
+        """Connections of strangers that were cut, by reason; empty where it counts none."""
 
     async def start(self, accept: Accept) -> tuple[str, ...]:
         """Listen; returns the addresses to announce, the best first.

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import grpc
 
+from border.visitors import Visitors
 from node.transports.base import PIPE_BYTES_MAX
 from protocol.border.text import clean
 from protocol.errors import LocalProtocolError, UnavailableError
@@ -46,6 +47,9 @@ class GrpcPipe:
         dialled, or there is no TLS.
         """
         return None if self._vouching is None else self._vouching == public_key
+
+    def admit(self) -> None:
+        """This end dialled: nothing is counted."""
 
     async def read(self) -> bytes:
         """The next message; see `Pipe`. A cancelled read leaves its message to the next one."""
@@ -171,11 +175,15 @@ class AcceptedPipe(GrpcPipe):
     released.
     """
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, visitors: Visitors) -> None:
+        self._peer, self._visitors = context.peer(), visitors
         # "ipv4:192.0.2.7:50701"
-        super().__init__(context, unquote(context.peer()).partition(":")[2])
+        super().__init__(context, unquote(visitors.remote(self._peer)).partition(":")[2])
         self.host = self.remote.rpartition(":")[0]
         self.released = asyncio.Event()
+
+    def admit(self) -> None:
+        self._visitors.prove(self._peer)
 
     async def _receive(self) -> bytes | None:
         message = await self._call.read()

@@ -21,20 +21,20 @@ faster, and without the probe it took three round trips.
 """
 
 import asyncio
-import errno
 import logging
-import socket
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from border.gate import Gate
 from node.system.tls import CHANNEL_OPTIONS, Shown, fetch_certificate, server_credentials
 from node.transports.base import DIAL_S, PIPE_BYTES_MAX, Accept
 from node.transports.dial_guard import DialGuard
 from node.transports.grpc_pipe import CLOSE_S, AcceptedPipe, DialledPipe, GrpcPipe, in_words
-from protocol.addresses import listen_error, split_address, with_port
+from protocol.addresses import split_address, with_port
 from protocol.errors import (
     LocalProtocolError,
     RemoteProtocolError,
@@ -42,7 +42,6 @@ from protocol.errors import (
     UnavailableError,
 )
 from protocol.limits import ADDRESSES_MAX, CONNECTIONS_MAX, TEXT_BYTES_MAX
-from protocol.shortage import shortages
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +89,6 @@ _SERVER_OPTIONS = [
     ("grpc.max_concurrent_streams", 1),
     ("grpc.max_connection_idle_ms", UNUSED_MS),
     ("grpc.server_handshake_timeout_ms", UNUSED_MS),
-    ("grpc.so_reuseport", 0),  # else two nodes share a port and each misses half of its pipes
 ]
 
 
@@ -131,6 +129,7 @@ class GrpcTransport:
         self._advertise, self._key, self._guard = advertise, key, guard
         # Half of them are connections that are being refused.
         self._connections_max = min(2 * PIPES_MAX, connections_max)
+        self._gate = Gate(listen, server_credentials(key) if key else None)
         self._server: Any = None
         self._accept: Accept | None = None
         self._accepting: set[asyncio.Task[None]] = set()
@@ -138,28 +137,24 @@ class GrpcTransport:
         self._pipes: set[GrpcPipe] = set()
         self._channels: set[Any] = set()
 
+    @property
+    def cuts(self) -> Mapping[str, int]:
+        return self._gate.cuts
+
     async def start(self, accept: Accept) -> tuple[str, ...]:
         if self._server:
             raise LocalProtocolError(
                 f"expected a transport that is not started, got one listening on {self.listen}"
             )
-        _check_free(self.listen)
-        connections = ("grpc.max_allowed_incoming_connections", self._connections_max)
-        server = grpc.aio.server(options=[*_SERVER_OPTIONS, connections])
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),)
         )
-        try:
-            port = (
-                server.add_secure_port(self.listen, server_credentials(self._key))
-                if self._key
-                else server.add_insecure_port(self.listen)
-            )
-        except RuntimeError:  # taken since the check; gRPC does not say why
-            raise listen_error(OSError(errno.EADDRINUSE, "taken"), self.listen) from None
+        port = self._gate.attach(server, self._connections_max)
         self._server, self._accept = server, accept
         await server.start()
+        await self._gate.open()
         return tuple(with_port(address, port) for address in self._advertise or (self.listen,))
 
     async def stop(self) -> None:
@@ -173,6 +168,7 @@ class GrpcTransport:
             await asyncio.wait(self._accepting)
         if server:
             await server.stop(CLOSE_S)
+            await self._gate.close()
 
     def dials(self, address: str) -> bool:
         """Whether an address is HOST:PORT. A zone (`%eth0`) is refused: gRPC takes it for part of a
@@ -238,7 +234,7 @@ class GrpcTransport:
 
     async def _serve(self, _: Any, context: Any) -> None:
         """GRPC's handler of a call; it lasts as long as the pipe."""
-        pipe = AcceptedPipe(context)
+        pipe = AcceptedPipe(context, self._gate)
         if refusal := self._refusal(pipe.host):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
         self._places[pipe.host] += 1
@@ -290,18 +286,3 @@ async def _called(channel: Any, address: str, limit_s: float) -> Any:
             )
     except TimeoutError:
         raise UnavailableError(f"{address} did not answer within {DIAL_S:g} s") from None
-
-
-def _check_free(listen: str) -> None:
-    """Raise the reason why this node cannot listen at an address: gRPC says only that it failed."""
-    host, port = split_address(listen)
-    try:
-        with shortages(f"listen on {listen}"):
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM
-            )[0]
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-    except OSError as error:
-        raise listen_error(error, listen) from None

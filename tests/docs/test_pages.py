@@ -8,7 +8,7 @@ import pytest
 from tests.docs.pages import AT_THE_ROOT, DOCS, ROOT, anchors, links, pages, slug
 
 PATHS = re.compile(
-    r"`((?:protocol|coordinator|node|lockstep|tests|deploy|examples|docs(?!/results))/[\w./-]+)`"
+    r"`((?:protocol|border|coordinator|node|lockstep|tests|deploy|examples|docs(?!/results))/[\w./-]+)`"
 )
 
 README_LINES_MAX = 120

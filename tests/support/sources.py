@@ -5,7 +5,7 @@ import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("protocol", "coordinator", "node", "lockstep")
+PACKAGES = ("protocol", "border", "coordinator", "node", "lockstep")
 
 SOURCES = [
     path

@@ -26,7 +26,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,6 +114,7 @@ class Libp2pTransport:
     """
 
     kind = "libp2p"
+    cuts: Mapping[str, int] = {}  # the daemon counts by itself
 
     def __init__(
         self,

@@ -18,8 +18,10 @@ from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from border.visitors import Direct
 from node.links.network import BlobRange, PeerAddress, Purpose
 from node.system.malloc import keep_freed_memory
+from node.system.rate_limit import rate_bucket
 from node.transports.base import Pipe, Transport
 from protocol.errors import UnavailableError
 from protocol.ids import PeerId
@@ -67,6 +69,9 @@ def make(kind: str, sizes: tuple[int, ...]) -> Carrier:
     )
 
 
+WITHOUT_GATE = "ungated mesh"
+"""gRPC that listens by itself: what `tests.benchmarks.border` holds beside `grpc mesh`."""
+
 KINDS = ("grpc", "libp2p", "grpc mesh", "libp2p mesh", "hivemind")
 
 
@@ -91,6 +96,29 @@ def _grpc(key: Ed25519PrivateKey) -> Transport:
     return GrpcTransport("127.0.0.1:0")
 
 
+class _NoGate(Direct):
+    """A gate that is none."""
+
+    def __init__(self, listen: str, credentials: Any) -> None:
+        self._listen = listen
+
+    def attach(self, server: Any, places: int) -> int:
+        return int(server.add_insecure_port(self._listen))
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+def _ungated(key: Ed25519PrivateKey) -> Transport:
+    from node.transports import grpc_transport
+
+    grpc_transport.Gate = _NoGate  # type: ignore[assignment, misc] # in a process of its own
+    return grpc_transport.GrpcTransport("127.0.0.1:0")
+
+
 def _libp2p(key: Ed25519PrivateKey) -> Transport:
     from node.transports.libp2p.transport import Libp2pSettings, Libp2pTransport
 
@@ -99,6 +127,7 @@ def _libp2p(key: Ed25519PrivateKey) -> Transport:
 
 _TRANSPORTS: dict[str, Callable[[Ed25519PrivateKey], Transport]] = {
     "grpc": _grpc,
+    "ungated": _ungated,
     "libp2p": _libp2p,
 }
 
@@ -139,6 +168,7 @@ class PipeCarrier:
 
 
 async def _acknowledge(pipe: Pipe) -> None:
+    pipe.admit()
     """Take blobs, one after the other, and answer each when its last byte has arrived."""
     with contextlib.suppress(UnavailableError):
         awaited, head = 0, b""
@@ -177,6 +207,8 @@ class MeshCarrier:
         keep_freed_memory()  # as nodes do
         key = Ed25519PrivateKey.generate()
         self._member = Member(key, [transport(key)], None, 1)
+        # An acceptor keeps no peer here, and what strangers may read is bounded.
+        self._member.mesh._strangers_quota = rate_bucket(1 << 40, 0)
         self._digests = {size: self._member.hold(bytes(size)) for size in sizes}
         self._remotes: dict[str, Any] = {}
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,8 +16,6 @@ from coordinator.service.door import (
     JOINS_PER_KEY,
     MESSAGES_PER_KEY,
     STREAMS_PER_HOST_MAX,
-    UNPROVEN_MAX,
-    UNPROVEN_PER_HOST_MAX,
     Door,
 )
 from protocol import wire_pb2 as wire
@@ -55,27 +52,18 @@ def keys() -> Iterator[PeerId]:
 
 def test_a_host_has_a_bounded_number_of_open_sessions(desk: Desk) -> None:
     for _ in range(STREAMS_PER_HOST_MAX):
-        assert desk.door.open_stream("a") == ""
-    assert "open sessions from one host" in desk.door.open_stream("a")
-    assert desk.door.open_stream("b") == ""
+        assert desk.door.open_stream("a", "a:1") == ""
+    assert "open sessions from one host" in desk.door.open_stream("a", "a:1")
+    assert desk.door.open_stream("b", "b:1") == ""
     desk.door.close_stream("a")
-    assert desk.door.open_stream("a") == ""
+    assert desk.door.open_stream("a", "a:1") == ""
 
 
-def test_sessions_without_a_hello_take_few_places_of_their_host_alone(desk: Desk) -> None:
-    with ExitStack() as waiting:
-        for _ in range(UNPROVEN_PER_HOST_MAX):
-            waiting.enter_context(desk.door.awaiting_hello("a"))
-        assert "without a hello" in desk.door.open_stream("a")
-        assert desk.door.open_stream("b") == ""
-    assert desk.door.open_stream("a") == ""
-
-
-def test_sessions_without_a_hello_take_a_bounded_number_of_places_in_all(desk: Desk) -> None:
-    with ExitStack() as waiting:
-        for number in range(UNPROVEN_MAX):
-            waiting.enter_context(desk.door.awaiting_hello(str(number)))
-        assert "without a hello" in desk.door.open_stream("another")
+def test_a_connection_has_few_sessions_without_a_hello(desk: Desk) -> None:
+    with desk.door.awaiting_hello("a:1"), desk.door.awaiting_hello("a:1"):
+        assert "expected a hello" in desk.door.open_stream("a", "a:1")
+        assert desk.door.open_stream("a", "a:2") == ""
+    assert desk.door.open_stream("a", "a:1") == ""
 
 
 def test_one_key_joins_a_few_times_and_then_once_a_second(desk: Desk) -> None:

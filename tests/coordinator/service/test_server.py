@@ -47,10 +47,22 @@ async def test_a_proven_node_is_welcomed_and_a_member(tmp_path: Path) -> None:
         assert process.status()["members"][0]["peer_id"] == node.peer
 
 
+async def test_a_connection_is_a_strangers_until_its_key_may_come_in(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
+        nonce = await node.connect()
+        assert process.status()["connections"]["unproven"] == 1
+        await node.say(node.hello(nonce, run_id="ff" * 16))
+        await node.hear("refused")
+        assert process.status()["connections"]["unproven"] == 1
+        await node.join()
+        counts = {"place": 0, "time": 0, "waste": 0}
+        assert process.status()["connections"] == {"open": 1, "unproven": 0, "cut": counts}
+
+
 async def test_every_session_has_its_own_nonce(tmp_path: Path) -> None:
     async with running(tmp_path, quiet_spec()) as process, node_of(process, 1) as node:
-        nonces = {await node.connect() for _ in range(3)}
-        assert len(nonces) == 3
+        nonces = {await node.connect() for _ in range(2)}
+        assert len(nonces) == 2
         assert {len(nonce) for nonce in nonces} == {32}
 
 
@@ -65,13 +77,13 @@ async def test_every_session_has_its_own_nonce(tmp_path: Path) -> None:
         ),
         ({"public_key": bytes(31)}, "expected a key of 32 and a signature of 64 bytes"),
         ({"run_id": "ff" * 16}, "expected a node of run"),
-        ({"run_id": "x" * 100_000}, "expected a node of run"),
+        ({"run_id": "x" * 1_000}, "expected a node of run"),
         (
             {"protocol_version": PROTOCOL_VERSION + 1},
             f"expected protocol version {PROTOCOL_VERSION}, got 2",
         ),
         ({"protocol_version": 0}, f"expected protocol version {PROTOCOL_VERSION}, got 0"),
-        ({"name": "n" * 10_000}, "expected texts of at most 256 bytes"),
+        ({"name": "n" * 1_000}, "expected texts of at most 256 bytes"),
         ({"addresses": ["a:1"] * 9}, "expected at most 8 addresses, got 9"),
     ],
 )

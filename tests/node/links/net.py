@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -114,6 +114,7 @@ class Faulty:
     """
 
     kind = "grpc"
+    cuts: Mapping[str, int] = {}
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -166,6 +167,9 @@ class FaultyPipe:
 
     def proves(self, public_key: bytes) -> bool | None:
         return None if self.proven is None else self.proven == public_key
+
+    def admit(self) -> None:
+        self._inner.admit()
 
     async def read(self) -> bytes:
         return await self._inner.read()

@@ -3,7 +3,7 @@ itself.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -35,6 +35,7 @@ class Counting:
     """A memory transport that counts the bytes of its pipes."""
 
     kind = "memory"
+    cuts: Mapping[str, int] = {}
 
     def __init__(self, inner: MemoryTransport) -> None:
         self._inner = inner
@@ -62,6 +63,9 @@ class CountingPipe:
 
     def proves(self, public_key: bytes) -> bool | None:
         return self._inner.proves(public_key)
+
+    def admit(self) -> None:
+        self._inner.admit()
 
     async def read(self) -> bytes:
         data = await self._inner.read()

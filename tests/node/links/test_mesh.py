@@ -565,6 +565,23 @@ def test_a_pipe_without_a_proof_takes_no_place_for_long() -> None:
     virtually(main())
 
 
+def test_a_pipe_counts_as_a_strangers_until_its_link_is_proven() -> None:
+    async def main() -> None:
+        async with World(2) as world:
+            host, honest = world.members
+            door = world.network.transport("door")
+            await door.start(lambda pipe: asyncio.sleep(0))
+            silent = await door.dial("memory:m0")
+            honest.mesh.keep([host.remote])
+            await world.passes(lambda: honest.linked and host.linked, 20)
+            admitted = [pipe.admitted for pipe in world.network.pipes if pipe.name == "m0"]
+            assert admitted == [False, True]
+            await silent.close()
+            await door.stop()
+
+    virtually(main())
+
+
 def test_silent_pipes_that_come_again_without_end_keep_no_newcomer_out() -> None:
     async def main() -> None:
         async with World(2) as world:

@@ -61,6 +61,7 @@ class Door:
 
     async def __call__(self, pipe: Pipe) -> None:
         """The accept."""
+        pipe.admit()
         self.pipes.put_nowait(pipe)
         await self._shut.wait()
 
@@ -528,6 +529,7 @@ async def abandoned(task: "asyncio.Task[Any]") -> None:
 
 async def echo(pipe: Pipe) -> None:
     """An accept that sends everything back."""
+    pipe.admit()
     with contextlib.suppress(UnavailableError):
         while data := await pipe.read():
             await pipe.write(data)

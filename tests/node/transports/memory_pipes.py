@@ -18,7 +18,7 @@ A direction holds `WINDOW_BYTES`; then its writer waits. Same calls, same order 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from node.transports.base import PIPE_BYTES_MAX, Accept
 from protocol.errors import AddressInUseError, LocalProtocolError, UnavailableError
@@ -158,7 +158,7 @@ class Way:
 class MemoryPipe:
     """A `node.transports.base.Pipe`: one end, with the ways in and out."""
 
-    relayed = False
+    relayed = admitted = False
 
     def __init__(
         self, network: MemoryNetwork, names: tuple[str, str], incoming: Way, outgoing: Way
@@ -174,6 +174,10 @@ class MemoryPipe:
 
     def proves(self, public_key: bytes) -> None:
         """Nothing."""
+
+    def admit(self) -> None:
+        """Nothing is counted; `admitted` keeps it."""
+        self.admitted = True
 
     async def read(self) -> bytes:
         """See `Pipe`."""
@@ -228,6 +232,7 @@ class MemoryTransport:
     """A `node.transports.base.Transport` over a `MemoryNetwork`."""
 
     kind = "memory"
+    cuts: Mapping[str, int] = {}
 
     def __init__(self, network: MemoryNetwork, name: str) -> None:
         self.name = name

@@ -17,7 +17,7 @@ from tests.processes.strangers.catalogue import ATTACKS
 from tests.processes.strangers.client import FAILURES, PAUSE_S, Target
 from tests.processes.strangers.outside import forwarded
 
-DESCRIPTORS = 8192
+DESCRIPTORS = 20_000
 """Files that a process of strangers may have open."""
 
 

@@ -35,7 +35,7 @@ def test_no_reader_catches_only_some_of_them() -> None:
     some = ("msgspec.DecodeError", "msgspec.MsgspecError")
     readers = [
         path
-        for folder in ("protocol", "coordinator", "node", "lockstep")
+        for folder in ("protocol", "border", "coordinator", "node", "lockstep")
         for path in (ROOT / folder).rglob("*.py")
         if any(name in path.read_text("utf-8") for name in some)
     ]

@@ -1,0 +1,179 @@
+"""The gate with real sockets, in front of a gRPC server and of one that only listens."""
+
+import asyncio
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from border import gate as gate_module
+from border import lane as lane_module
+from border.crowd import UNPROVEN_MS, UNUSED_BYTES_MAX
+from border.gate import Gate
+from protocol.channel import SERVER_OPTIONS
+from protocol.errors import AddressInUseError, SettingsError, StorageError
+from tests.processes.strangers.beneath import END_HEADERS, HEADERS, call, frame
+from tests.processes.strangers.door import OPENING
+from tests.support.waiting import until
+
+PLACES = 100
+MIB = 1024 * 1024
+
+
+class Behind:
+    """What gRPC calls behind a gate."""
+
+    def __init__(self) -> None:
+        self.gate = Gate("127.0.0.1:0")
+        self.port = 0
+        self.hosts: list[str] = []
+        self.proves = True
+
+    async def echo(self, request: bytes, context: Any) -> bytes:
+        self.hosts.append(self.gate.remote(context.peer()))
+        self.gate.hear(context.peer())
+        if self.proves:
+            self.gate.prove(context.peer())
+        return request
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Behind]:
+    behind = Behind()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    handler = grpc.unary_unary_rpc_method_handler(behind.echo)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a", {"b": handler}),))
+    behind.port = behind.gate.attach(server, PLACES)
+    await server.start()
+    await behind.gate.open()
+    try:
+        yield behind
+    finally:
+        await server.stop(0)
+        await behind.gate.close()
+
+
+@asynccontextmanager
+async def caller(address: str) -> AsyncIterator[Any]:
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        yield channel.unary_unary("/a/b")
+
+
+async def stranger(behind: Behind, told: bytes) -> asyncio.StreamWriter:
+    _, writer = await asyncio.open_connection("127.0.0.1", behind.port)
+    writer.write(told)
+    return writer
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    try:
+        while await reader.read(1024):
+            pass
+    except ConnectionError:
+        pass
+
+
+async def test_a_service_learns_who_is_behind_a_call() -> None:
+    async with serving() as behind, caller(behind.address) as ask:
+        assert await ask(b"x") == b"x"
+        assert [host.rpartition(":")[0] for host in behind.hosts] == ["ipv4:127.0.0.1"]
+        assert behind.gate.remote("unix:/no/such/peer") == ""
+
+
+@pytest.mark.parametrize("local", ["unix", "loopback"])
+async def test_long_messages_of_a_proven_connection_pass_both_ways(
+    local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if local == "loopback":  # as on Windows
+        monkeypatch.setattr(lane_module, "UNIX_SOCKETS", False)
+    async with serving() as behind, caller(behind.address) as ask:
+        await ask(b"")
+        assert await ask(b"x" * (4 * MIB - 64)) == b"x" * (4 * MIB - 64)
+        assert behind.gate.crowd.unproven == 0
+
+
+async def test_an_unproven_connection_makes_many_small_calls_and_sends_no_long_message() -> None:
+    async with serving() as behind, caller(behind.address) as ask:
+        behind.proves = False
+        for _ in range(200):
+            await ask(b"x" * 64)
+        with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE"):
+            await ask(b"x" * MIB, timeout=0.3)
+        behind.proves = True
+        assert len(behind.gate.crowd) == 1, "expected it to wait, and not to be cut"
+
+
+async def test_half_a_message_takes_no_more_than_its_room() -> None:
+    async with serving() as behind:
+        begun = OPENING + frame(HEADERS, END_HEADERS, 1, call("GetRun"))
+        writer = await stranger(behind, begun + bytes(MIB))
+        await until(lambda: behind.gate.crowd.bytes >= UNUSED_BYTES_MAX)
+        assert behind.gate.crowd.bytes < UNUSED_BYTES_MAX + 2048
+        writer.transport.abort()
+
+
+async def test_the_oldest_makes_room_and_a_caller_is_let_in() -> None:
+    async with serving() as behind:
+        idle = [await stranger(behind, OPENING) for _ in range(2 * PLACES)]
+        async with caller(behind.address) as ask:
+            assert await ask(b"x") == b"x"
+        assert behind.gate.crowd.cuts["place"] >= PLACES
+        for writer in idle:
+            writer.transport.abort()
+
+
+async def test_a_silent_connection_is_cut_when_its_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed_ms = 0
+    monkeypatch.setattr(gate_module, "_now_ms", lambda: passed_ms)
+    monkeypatch.setattr(gate_module, "LOOK_MS", 10)
+    async with serving() as behind:
+        reader, writer = await asyncio.open_connection("127.0.0.1", behind.port)
+        await until(lambda: len(behind.gate.crowd) == 1)
+        passed_ms = UNPROVEN_MS
+        await closed(reader)
+        assert behind.gate.cuts["time"] == 1
+        writer.close()
+
+
+async def test_a_gate_at_a_port_that_is_taken_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(AddressInUseError, match="belongs to another process"):
+            Gate(address).attach(None, PLACES)
+    with pytest.raises(SettingsError, match="cannot listen"):
+        Gate("192.0.2.1:0").attach(None, PLACES)
+
+
+@pytest.mark.parametrize(("place", "words"), [("no", "set TMPDIR to"), ("x" * 90, "shorter path")])
+async def test_a_place_where_no_local_socket_can_be_is_named(
+    place: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", f"/{place}")
+    gate = Gate("127.0.0.1:0")
+    with pytest.raises(StorageError, match=words):
+        gate.attach(None, PLACES)
+    await gate.close()
+
+
+async def test_nothing_is_left_of_a_gate() -> None:
+    async with serving() as behind, caller(behind.address) as ask:
+        await ask(b"x")
+        lane = behind.gate._lane
+        assert lane
+        assert lane._directory
+        assert list(lane._directory.iterdir()) != []
+    await behind.gate.close()
+    assert not lane._directory.exists()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", behind.port)
