@@ -39,6 +39,9 @@ MANY = 0.06
 ENDING = 0.3
 """Share of the seeds whose run comes to its end."""
 
+SAVE_EVERY = (1, 1, 3, 6)
+"""Rounds from one save of a node's state to the next."""
+
 LINES_SHOWN = 500
 
 
@@ -134,7 +137,7 @@ class Scenario:
             lambda: journal.opened_until,
             lambda round: journal.signed[round].trained,
         )
-        self.save_every = chance.choice([1, 1, 3, 6])
+        self.save_every = chance.choice(SAVE_EVERY)
         self.part_bytes = chance.choice([PART_BYTES_MAX, PART_BYTES_MAX, PART_BYTES_MAX, 48])
         place = Place(
             self.world,

@@ -438,6 +438,7 @@ class Aim:
     faults: tuple[str, ...] = Faults.KINDS
     restart_ms: tuple[int, int] = node_party.SUPERVISOR_MS
     farewells: float = scenario.FAREWELLS
+    save_every: tuple[int, ...] = scenario.SAVE_EVERY
     voids: bool = True
     """Whether a lost payload becomes void, which heals what the bug does."""
 
@@ -445,6 +446,7 @@ class Aim:
         patch.setattr(Faults, "KINDS", self.faults)
         patch.setattr(node_party, "SUPERVISOR_MS", self.restart_ms)
         patch.setattr(scenario, "FAREWELLS", self.farewells)
+        patch.setattr(scenario, "SAVE_EVERY", self.save_every)
         if not self.voids:
             nothing_is_ever_void(patch)
 
@@ -459,7 +461,7 @@ AIMS = {
     it_is_announced_before_it_is_kept: Aim(("kill_in_write", "power_cut"), voids=False),
     nothing_is_ever_void: Aim(("poison",)),
     the_book_is_written_late: Aim(("kill", "interrupt")),
-    an_old_momentum_waits_for_no_word: Aim(("kill",), restart_ms=(50, 300)),
+    an_old_momentum_waits_for_no_word: Aim(("kill",), restart_ms=(50, 300), save_every=(3, 6)),
     patience_has_no_end: Aim(farewells=1.0),
 }
 """For bugs that not every scenario meets: among all faults the search would take minutes."""
