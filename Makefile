@@ -98,5 +98,5 @@ $(SETUP): pyproject.toml constraints.txt
 		echo "error: Lockstep needs Python 3.11 or newer as $(PYTHON), found: $$($(PYTHON) --version 2>&1);" \
 			"choose another one with make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt $(PIP_ARGS) --editable '.[node,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt $(PIP_ARGS) --editable '.[node,libp2p,dev]'
 	@touch $@

@@ -93,7 +93,8 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    own, extra = project["dependencies"], project["optional-dependencies"]["node"]
+    own, extras = project["dependencies"], project["optional-dependencies"]
+    extra = [*extras["node"], *extras["libp2p"]]
     index = ("--extra-index-url", arguments.torch_index) if arguments.torch_index else ()
     alone = [text for text in extra if text.startswith(WITHOUT_DEPENDENCIES)]
     others = [text for text in extra if text not in alone]

@@ -20,7 +20,6 @@ MARK = "LOCKSTEP"
 NODE_EXTRA = {
     "filelock",
     "fsspec",
-    "hivemind",
     "matplotlib",
     "numba",
     "safetensors",
@@ -30,7 +29,7 @@ NODE_EXTRA = {
 }
 """Packages of others that come with the extra `node`."""
 
-EXTRAS = {"node": NODE_EXTRA, "datasets": {"datasets", "pyarrow"}}
+EXTRAS = {"node": NODE_EXTRA, "datasets": {"datasets", "pyarrow"}, "libp2p": {"hivemind"}}
 """Packages of others by the extra that brings them."""
 
 

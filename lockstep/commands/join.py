@@ -284,7 +284,7 @@ def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
 
 
 def _check_before_imports(settings: NodeSettings) -> None:
-    for package in sorted(NODE_EXTRA - {"hivemind"}):  # links that need it say so
+    for package in sorted(NODE_EXTRA):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if settings.data and not (settings.data / MANIFEST_NAME).is_file():

@@ -10,9 +10,9 @@ are. All of it is gone when the import is over: whoever wants the compiler impor
 
 There is no plainer way. Neither library has a switch for it: whichever model is asked for,
 transformers imports the compiler outright and whatever else is installed, and `TORCHDYNAMO_DISABLE`
-is read by a compiler that is imported already. The packages cannot be left out either: hivemind
-needs scipy. So the questions are answered here, and where a release asks in another way everything
-is imported as usual: the saving is lost and nothing else.
+is read by a compiler that is imported already. The packages may be there for other programs. So the
+questions are answered here, and where a release asks in another way everything is imported as
+usual: the saving is lost and nothing else.
 
 It is meant for the start of a process that is a node, which never compiles: transformers does not
 offer models that are spread over devices in this process any more.

@@ -73,7 +73,8 @@ def test_nothing_that_the_images_need_is_missing() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = re.compile(r"[A-Za-z0-9._-]+")
     own = {found[0] for text in project["dependencies"] if (found := names.match(text))}
-    extra = project["optional-dependencies"]["node"]
+    extras = project["optional-dependencies"]
+    extra = [*extras["node"], *extras["libp2p"]]
     needed = {found[0] for text in extra if (found := names.match(text))}
     assert own <= PINS["coordinator"].keys(), "run: make lock"
     assert PINS["coordinator"].items() <= PINS["node"].items()
