@@ -13,6 +13,7 @@ from lockstep.audit.auditor import AuditorProcess, AuditorSettings
 from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
+from lockstep.own_packages import how_to_add
 from node.relay.settings import RelaySettings
 from tests.lockstep.test_cli import without_torch
 
@@ -81,7 +82,7 @@ def test_without_torch_it_says_what_to_install() -> None:
     done = without_torch("auditor", "127.0.0.1:1")
     assert done.returncode == ExitCode.USAGE
     assert "this command needs" in done.stderr
-    assert "[node]" in done.stderr
+    assert how_to_add("node") in done.stderr
 
 
 def test_its_metrics_count_what_was_audited_and_found() -> None:
