@@ -34,6 +34,9 @@ its descriptor."""
 BACKLOG = 1024
 """Connections that wait to be taken."""
 
+TURNS = 10
+"""Turns of the loop in which a connection that was taken before the port closed gets its end."""
+
 
 class Gate:
     """The public port at `listen`, HOST:PORT; port 0 takes any. `credentials` are those of the TLS
@@ -53,6 +56,7 @@ class Gate:
         self._joining: set[asyncio.Task[None]] = set()
         self._looking: asyncio.TimerHandle | None = None
         self._sockets: list[socket.socket] = []
+        self._is_closed = False
 
     # ---- for the owner of the server
 
@@ -70,7 +74,7 @@ class Gate:
         """
         lane = Lane()
         try:
-            self._sockets = listening(self._listen)
+            self._sockets, self._is_closed = listening(self._listen), False
         except BaseException:
             lane.close()
             raise
@@ -101,9 +105,11 @@ class Gate:
         for task in self._joining:
             task.cancel()
         await asyncio.gather(*self._joining, return_exceptions=True)
+        self._servers, self._sockets, self._is_closed = [], [], True
         for end in self._ends:
             end.abort()
-        self._servers, self._sockets = [], []
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
         while self._ends:  # noqa: ASYNC110 - each is lost in one of the next turns of the loop
             await asyncio.sleep(0)
         if self._lane:
@@ -141,6 +147,8 @@ class Gate:
     def opened(self, end: "_End") -> None:
         """An end of a connection is open."""
         self._ends.add(end)
+        if self._is_closed:
+            end.abort()
 
     def closed(self, end: "_End") -> None:
         """It is no more."""
