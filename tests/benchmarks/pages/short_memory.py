@@ -72,8 +72,8 @@ def expected() -> str:
 
 
 def validation_split() -> str:
-    """Every setting on the validation split."""
-    return _compared(lambda each: each.finished.choosing)
+    """The settings that nobody has judged on the test split yet, on the validation split."""
+    return _compared(lambda each: each.finished.choosing, if_judged=False)
 
 
 def test_split() -> str:
@@ -82,9 +82,13 @@ def test_split() -> str:
 
 
 def means() -> str:
-    """The mean of the commits beside the last commit, on both splits."""
+    """The mean of the commits beside the last commit, on both splits, where there are several
+    seeds.
+    """
     lines = []
     for setting, cells in settings().items():
+        if len(cells) < 2:
+            continue
         on_validation = [
             each.mean - each.finished.choosing for each in cells.values() if each.mean is not None
         ]
@@ -112,10 +116,11 @@ def _about(setting: Setting) -> tuple[str, ...]:
     return text, f"{setting.authors}", *(f"{number:g}" for number in numbers)
 
 
-def _compared(figure: Figure) -> str:
+def _compared(figure: Figure, *, if_judged: bool = True) -> str:
     lines = []
     for setting, cells in settings().items():
-        if not (ends := _ends(cells, figure)):
+        judged = all(each.look for each in cells.values())
+        if not (ends := _ends(cells, figure)) or (judged and not if_judged):
             continue
         half = half_width(list(ends.values()))
         mean = f"{fmean(ends.values()):.3f}" + ("" if half is None else f" ± {half:.3f}")
