@@ -12,6 +12,7 @@ of two sockets and nothing else.
 """
 
 import asyncio
+import contextlib
 import itertools
 import socket
 import time
@@ -98,6 +99,7 @@ class Gate:
         """Closes the port and all connections. Safe to call twice."""
         if self._looking:
             self._looking.cancel()
+        await self._take_no_more()
         for server in self._servers:
             server.close()
         for each in self._sockets:
@@ -108,13 +110,22 @@ class Gate:
         self._servers, self._sockets, self._is_closed = [], [], True
         for end in self._ends:
             end.abort()
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
         while self._ends:  # noqa: ASYNC110 - each is lost in one of the next turns of the loop
             await asyncio.sleep(0)
         if self._lane:
             self._lane.close()
             self._lane = None
+
+    async def _take_no_more(self) -> None:
+        """Let connections that were taken have their ends: asyncio loses those that a server took
+        in the turn of the loop in which it is closed.
+        """
+        loop = asyncio.get_running_loop()
+        for each in (each for server in self._servers for each in server.sockets):
+            with contextlib.suppress(NotImplementedError):  # Windows
+                loop.remove_reader(each.fileno())
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
     # ---- for those that gRPC calls
 

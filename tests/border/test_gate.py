@@ -1,6 +1,9 @@
 """The gate with real sockets, in front of a gRPC server and of one that only listens."""
 
 import asyncio
+import contextlib
+import errno
+import gc
 import socket
 import tempfile
 from collections.abc import AsyncIterator
@@ -177,3 +180,22 @@ async def test_nothing_is_left_of_a_gate() -> None:
     assert not lane._directory.exists()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", behind.port)
+
+
+async def test_connections_that_come_while_it_closes_leave_nothing_open() -> None:
+    """Asyncio loses what a server took in the turn of the loop in which it is closed."""
+    for turns in range(5):
+        gate, server = Gate("127.0.0.1:0"), grpc.aio.server()
+        port = gate.attach(server, 100)
+        await server.start()
+        await gate.open()
+        with contextlib.ExitStack() as callers:
+            for _ in range(20):
+                caller = callers.enter_context(socket.socket())
+                caller.setblocking(False)
+                assert caller.connect_ex(("127.0.0.1", port)) in (0, errno.EINPROGRESS)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await gate.close()
+        await server.stop(0)
+        gc.collect()  # what is open warns, and warnings are errors
