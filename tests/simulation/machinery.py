@@ -70,7 +70,7 @@ def installed(world: World, part_bytes: int) -> Iterator[None]:
     changes: list[tuple[Any, str, Any]] = checks()
     changes += [
         (module, name, shim)
-        for path, module in sorted(sys.modules.items())
+        for path, module in sorted(sys.modules.copy().items())  # threads import, too
         if path.partition(".")[0] in PACKAGES
         for original, shim in replaced.items()
         for name in [original.__name__]
