@@ -59,12 +59,8 @@ def rule_of(job: Job) -> Rule:
     return Rule(job.cell.fade, job.cell.gain)
 
 
-def _both(text: TextName) -> tuple[Job, ...]:
-    return tuple(job(text, rule, seed) for seed in SEEDS for rule in (SHORT, TODAY))
-
-
-def _three_quarters(text: TextName) -> tuple[Job, ...]:
-    return tuple(job(text, rule, seed) for seed in SEEDS for rule in (THREE_QUARTERS, TODAY))
+def _beside_today(text: TextName, rule: Rule) -> tuple[Job, ...]:
+    return tuple(job(text, each, seed) for seed in SEEDS for each in (rule, TODAY))
 
 
 BLOCKS = (
@@ -72,7 +68,7 @@ BLOCKS = (
         "library",
         "fade 1/2, gain 2.5 ahead of today's rule by 0.015 to 0.045: the pilot's one seed had it "
         "0.03 ahead, and about half of the gap to dense Muon (0.060) is that",
-        _both("library"),
+        _beside_today("library", SHORT),
     ),
     Block(
         "manual, half the rate",
@@ -86,7 +82,7 @@ BLOCKS = (
         "manual",
         "fade 1/2, gain 2.5 ahead of today's rule by 0.01 to 0.05: the pilot of 1000 steps had it "
         "0.038 ahead, and what is gained fell with the length on the first text",
-        _both("manual"),
+        _beside_today("manual", SHORT),
     ),
     Block(
         "manual, gain",
@@ -122,13 +118,13 @@ BLOCKS = (
         "three quarters, library",
         "written when seed 0 was known (1.931 for 1.973): fade 3/4, gain 2 ahead of today's rule "
         "by 0.025 to 0.05",
-        _three_quarters("library"),
+        _beside_today("library", THREE_QUARTERS),
     ),
     Block(
         "three quarters, manual",
         "written when seed 0 was known (1.979 for 1.984): fade 3/4, gain 2 within 0.005 of today's "
         "rule or ahead of it by up to 0.015",
-        _three_quarters("manual"),
+        _beside_today("manual", THREE_QUARTERS),
     ),
     Block(
         "rate",
