@@ -11,7 +11,7 @@ def run_command(command: Command) -> str:
     """Standard output of a command; `UnavailableError` with its reason when it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # of a directory on the path, for example
         raise UnavailableError(
             f"expected the command {command[0]!r} of the package iproute2, found none"
         ) from None

@@ -79,9 +79,10 @@ class Way(asyncio.Protocol):
             self.other._paused = True
 
     def resume_writing(self) -> None:
+        """Asyncio calls this in the middle of a write, where a transport cannot be closed."""
         if self.other:
             self.other._paused = False
-            self.other._deliver()
+            asyncio.get_running_loop().call_soon(self.other._deliver)
 
     def _hold(self, data: bytes) -> None:
         loop = asyncio.get_running_loop()

@@ -80,6 +80,35 @@ async def test_a_reader_that_stops_holds_up_the_sender_and_loses_nothing() -> No
         assert await arrived == size
 
 
+async def test_an_end_that_takes_bytes_again_is_closed_only_after_its_own_write() -> None:
+    closed = asyncio.Event()
+    near, far = Way(0), Way(0)
+    near.join(far)
+    far.join(near)
+    far.connection_made(Closing(closed))
+    far.pause_writing()
+    near.connection_lost(None)
+    await asyncio.sleep(0.01)
+    assert not closed.is_set()  # what is held waits for the pause
+    far.resume_writing()
+    assert not closed.is_set()
+    await closed.wait()
+
+
+class Closing(asyncio.Transport):
+    """Tells that it is closed."""
+
+    def __init__(self, closed: asyncio.Event) -> None:
+        super().__init__()
+        self._closed = closed
+
+    def is_closing(self) -> bool:
+        return self._closed.is_set()
+
+    def close(self) -> None:
+        self._closed.set()
+
+
 async def test_a_relay_to_a_closed_port_ends_the_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as gone:
         port = gone.getsockname()[1]

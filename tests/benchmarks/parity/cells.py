@@ -168,6 +168,9 @@ class Cell:
     gain: float = 1.0
     """Factor on the mean movement of local steps."""
 
+    lost: float = 0.0
+    """Share of the rounds of local steps before which an author loses its residual, at random."""
+
     warmup_steps: int = 50
     shape: Literal["cosine", "constant"] = "cosine"
     final_fraction: float = 0.1
@@ -229,6 +232,10 @@ class Cell:
         if self.method != "local_steps" and (self.fade, self.gain) != (1.0, 1.0):
             raise SettingsError(
                 f"expected fade and gain of 1 with {self.method}, got {self.fade}, {self.gain}"
+            )
+        if not 0 <= self.lost <= 1 or (self.lost and self.method != "local_steps"):
+            raise SettingsError(
+                f"expected lost of 0 to 1, and of 0 with {self.method}, got {self.lost}"
             )
         if self.authors < 1:
             raise SettingsError(f"expected at least 1 author, got {self.authors}")

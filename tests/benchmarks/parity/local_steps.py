@@ -45,6 +45,7 @@ class LocalStepsAuthors:
             Residual(fixture.layout, cell.top_k, "cpu", fade=fade) for _ in range(cell.authors)
         ]
         self.committed = {name: tensor.clone() for name, tensor in fixture.parameters.items()}
+        self._chance = np.random.default_rng(cell.seed)
         self._step = 0
 
     def step(self) -> Traffic:
@@ -72,6 +73,8 @@ class LocalStepsAuthors:
         rate = fixture.rates(steps[0])[0]
         moved = movement(fixture, self.committed, batches, self._optimizers[author], rate)
         residual = self._residuals[author]
+        if self._chance.random() < cell.lost:
+            residual.momentum.zero_()
         residual.require_finite(moved, GRADIENT_MAX)
         residual.accumulate(moved)
         cap = code_max(rate, len(steps), cell.top_k)
