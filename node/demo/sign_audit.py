@@ -8,7 +8,9 @@ it in most places, one that did part of its work in fewer, noise in half of them
 places with the payload that it was copied from.
 
 With local steps the movement of the same steps takes the place of the gradient: an author sends the
-signs of what it moved and did not say yet.
+signs of what it moved and did not say yet. There a sign counts as much as the step moves by it: by
+the square of its chunk's scale, as the step counts scales (`acting_weights`). Else an author could
+do its work where it says next to nothing, and turn the signs where it says much.
 
 Nothing here decides. How far honest authors agree depends on the network, the round and k:
 `tests.benchmarks.work_audit` measures it, and only what was measured may become a threshold. It
@@ -17,8 +19,9 @@ overlap. Pure.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +31,13 @@ from torch import Tensor
 from node.demo.chunks import ChunkLayout
 from node.demo.dct import transposed
 from node.demo.engine import DemoSettings, Engine
+from node.demo.local_steps.aggregate import Movement, counted_codes
 from protocol.codec.payload import Coefficients
+from protocol.codec.scales import scales_of
 from protocol.limits import CHUNK_ENTRIES
 
 Signs = npt.NDArray[np.int8]
+Weights = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +45,29 @@ class Agreement:
     """The signs of one payload beside those of a gradient."""
 
     compared: int
-    """Sent places at which the gradient is not zero."""
-    agreeing: int
+    """Sent places at which the gradient is not zero; where they weigh unlike, as many of one weight
+    as tell as much."""
 
-    @property
-    def share(self) -> float:
-        """The share of places that agree; NaN where nothing could be compared."""
-        return self.agreeing / self.compared if self.compared else math.nan
+    share: float
+    """The share of their weight that agrees; NaN where nothing could be compared."""
 
     @property
     def sigma(self) -> float:
         """Standard deviation of the share if places were independent; NaN without any."""
         share = self.share
         return math.sqrt(share * (1 - share) / self.compared) if self.compared else math.nan
+
+
+NOTHING: Final = Agreement(0, math.nan)
+"""Where nothing could be compared."""
+
+
+def acting_weights(movements: Sequence[Movement], chunks: int) -> list[Weights]:
+    """What a sign of each author of a round weighs, by chunk: float64 [chunks]. Places and signs
+    are not looked at.
+    """
+    scales = scales_of(counted_codes(movements, chunks)).astype(np.float64)
+    return list(scales * scales)
 
 
 def gradient_coefficients(layout: ChunkLayout, gradients: Mapping[str, Tensor | None]) -> Tensor:
@@ -63,12 +79,24 @@ def gradient_coefficients(layout: ChunkLayout, gradients: Mapping[str, Tensor | 
     return engine.momentum
 
 
-def sign_agreement(sent: Coefficients, gradient: Tensor) -> Agreement:
+def sign_agreement(
+    sent: Coefficients, gradient: Tensor, weights: Weights | None = None
+) -> Agreement:
     """A payload's signs beside those of `gradient`, float32 [chunks, 64, 64] as
-    `gradient_coefficients` makes it.
+    `gradient_coefficients` makes it. `weights` are those of its author, None: all alike.
     """
-    followed = signs_followed(sent, gradient)
-    return Agreement(int(np.count_nonzero(followed)), int(np.count_nonzero(followed > 0)))
+    return agreement_of(sent, signs_followed(sent, gradient), weights)
+
+
+def agreement_of(sent: Coefficients, followed: Signs, weights: Weights | None) -> Agreement:
+    """The agreement of a payload whose signs are followed, or not, as `signs_followed` says."""
+    by_chunk = np.ones(len(sent.counts)) if weights is None else weights
+    weighed = np.repeat(by_chunk, sent.counts) * (followed != 0)
+    total = float(weighed.sum())
+    if not total:
+        return NOTHING
+    share = float(weighed[followed > 0].sum()) / total
+    return Agreement(round(total * total / float((weighed * weighed).sum())), share)
 
 
 def signs_followed(sent: Coefficients, gradient: Tensor) -> Signs:

@@ -20,7 +20,14 @@ import numpy as np
 import torch
 
 from lockstep.audit.copies.likeness import Sent as Committed
-from lockstep.audit.copies.likeness import Sketch, drawn_chunks, likeness, sketch_of, turned
+from lockstep.audit.copies.likeness import (
+    Sketch,
+    drawn_chunks,
+    likeness,
+    part_of,
+    sketch_of,
+    turned,
+)
 from protocol.audit.rule import EARLY_ROUNDS
 from protocol.codec.payload import Coefficients
 from protocol.ids import PeerId, sha256
@@ -49,7 +56,7 @@ def sketches(sent: Sent) -> list[Sketch]:
     chunks = drawn_chunks(0, len(sent[0].counts))
     names = [PeerId(f"{author:032x}") for author in range(len(sent))]
     return [
-        sketch_of(Committed(0, name, sha256(name.encode())), each, chunks)
+        sketch_of(Committed(0, name, sha256(name.encode())), part_of(each, chunks))
         for name, each in zip(names, sent, strict=True)
     ]
 

@@ -59,12 +59,13 @@ class Sent(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True, eq=False)
 class Sketch:
     """What is kept of one payload: int64 [n] places in the drawn chunks, ascending, int8 [n] their
-    signs.
+    signs, and float32 [n] how far the step moves by each.
     """
 
     sent: Sent
     places: Places
     signs: Signs
+    scales: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,24 @@ def drawn_chunks(secret: int, chunks: int) -> npt.NDArray[np.int64]:
     return np.sort(drawn.astype(np.int64))
 
 
-def sketch_of(sent: Sent, found: Coefficients, chunks: npt.NDArray[np.int64]) -> Sketch:
-    """The sketch of a payload over these chunks."""
+def part_of(found: Coefficients, chunks: npt.NDArray[np.int64]) -> Coefficients:
+    """A payload's part in these chunks."""
     ends = np.cumsum(found.counts, dtype=np.int64)
-    kept = [slice(int(ends[each] - found.counts[each]), int(ends[each])) for each in chunks]
-    places = [found.indices[part] + each * CHUNK_ENTRIES for each, part in enumerate(kept)]
-    signs = [np.sign(found.values[part]).astype(np.int8) for part in kept]
-    return Sketch(sent, np.concatenate(places).astype(np.int64), np.concatenate(signs))
+    kept = [np.arange(ends[each] - found.counts[each], ends[each]) for each in chunks]
+    places = np.concatenate(kept).astype(np.int64)
+    scales = None if found.scales is None else found.scales[chunks]
+    return Coefficients(found.counts[chunks], found.indices[places], found.values[places], scales)
+
+
+def sketch_of(
+    sent: Sent, part: Coefficients, scales: npt.NDArray[np.float32] | None = None
+) -> Sketch:
+    """The sketch of a payload by its part in the drawn chunks. `scales`, one a chunk, are those
+    that the step counts; None: all alike.
+    """
+    by_chunk = np.ones(len(part.counts), np.float32) if scales is None else scales
+    places, signs = _flat(part)
+    return Sketch(sent, places, signs, np.repeat(by_chunk, part.counts))
 
 
 def likeness(one: Coefficients, other: Coefficients) -> float:
@@ -123,17 +135,20 @@ def _flat(found: Coefficients) -> tuple[Places, Signs]:
 
 def turned(sketches: Sequence[Sketch]) -> dict[PeerId, tuple[float, int]]:
     """The share of each author's signs that are not those of the sum of the others of its round, in
-    the places that they share, and the number of these; without authors of too few.
+    the places that they share, and the number of these; without authors of too few. A sign counts
+    by the square of its scale, and the number is of as many of one weight as tell as much.
     """
-    votes = np.zeros(CHUNKS_DRAWN * CHUNK_ENTRIES, np.int32)
+    votes = np.zeros(CHUNKS_DRAWN * CHUNK_ENTRIES, np.float64)
     for each in sketches:
-        votes[each.places] += each.signs
+        votes[each.places] += each.signs * each.scales
     found = {}
     for each in sketches:
-        others = np.sign(votes[each.places] - each.signs)
-        told = int(np.count_nonzero(others))
-        if told >= PLACES_MIN:
-            share = float(np.count_nonzero(others == -each.signs)) / told
+        others = np.sign(votes[each.places] - each.signs * each.scales)
+        weights = np.square(each.scales, dtype=np.float64) * (others != 0)
+        if np.count_nonzero(others) >= PLACES_MIN:
+            total = float(weights.sum())
+            share = float(weights[others == -each.signs].sum()) / total
+            told = round(total * total / float(np.square(weights).sum()))
             found[each.sent.author] = share, told
     return found
 

@@ -11,19 +11,31 @@ import asyncio
 import hashlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from lockstep.audit.acting import bare_movement
 from lockstep.audit.copies.judge import Copy, CopyBook, foreign, is_proof
-from lockstep.audit.copies.likeness import Near, Sent, Sketch, Window, drawn_chunks, sketch_of
+from lockstep.audit.copies.likeness import (
+    Near,
+    Sent,
+    Sketch,
+    Window,
+    drawn_chunks,
+    part_of,
+    sketch_of,
+)
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.copies.twins import Twins
+from node.demo.local_steps.aggregate import counted_codes
 from node.system.run_notes import RunNote, read_note, write_note
-from protocol.codec.commits import Commit
+from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import Evidence, words
+from protocol.codec.payload import Coefficients
+from protocol.codec.scales import scales_of
 from protocol.errors import StorageError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.run_info import RunInfo
@@ -112,7 +124,7 @@ class CopyWatch:
     ) -> tuple[list[Sketch], list[Copy]]:
         """The sketches of a commit's payloads, and those whose header names another."""
         chunks = drawn_chunks(self._seed, read.shape.chunks)
-        sketches, copies = list[Sketch](), list[Copy]()
+        parts, copies = list[tuple[Entry, Coefficients]](), list[Copy]()
         for entry in commit.entries:
             sent = Sent(commit.round, entry.author, entry.digest)
             opened = None if entry.digest in voids else await read.opened(sent)
@@ -122,8 +134,25 @@ class CopyWatch:
             if (header.author, header.round) != (entry.author, commit.round):
                 copies.append(foreign(sent, header.author, header.round))
             elif header.run_id == self._info.run_id:
-                sketches.append(sketch_of(sent, coefficients, chunks))
-        return sketches, copies
+                parts.append((entry, part_of(coefficients, chunks)))
+        return self._sketches(commit, parts), copies
+
+    def _sketches(
+        self, commit: Commit, parts: Sequence[tuple[Entry, Coefficients]]
+    ) -> list[Sketch]:
+        """Of the payloads of a commit by their parts in the drawn chunks."""
+        algorithm, scales = self._info.spec.algorithm, None
+        if algorithm.moves and parts:
+            movements = [bare_movement(commit, *each, algorithm) for each in parts]
+            scales = scales_of(counted_codes(movements, len(parts[0][1].counts)))
+        return [
+            sketch_of(
+                Sent(commit.round, entry.author, entry.digest),
+                part,
+                None if scales is None else scales[place],
+            )
+            for place, (entry, part) in enumerate(parts)
+        ]
 
     async def _looked_at(self, near: Near, read: Payloads) -> tuple[float, bool]:
         """How far two payloads are alike, and whether the later one is a copy; 0 for what is not in

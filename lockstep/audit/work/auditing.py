@@ -26,7 +26,7 @@ from lockstep.audit.work.ages import Ages
 from lockstep.audit.work.judge import Book, Look, Row
 from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
-from node.demo.sign_audit import Agreement, Signs
+from node.demo.sign_audit import Agreement, Signs, Weights
 from node.replica.replica import Replica
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol import wire_pb2 as wire
@@ -63,7 +63,8 @@ class Saved(RunNote):
 class Panel:
     """The audits of a round that are in hand."""
 
-    round: int
+    commit: Commit
+    voids: frozenset[Digest]
     draw: Draw
     left: list[tuple[Entry, tuple[Share, ...]]]
     """Payloads that are not audited yet, with the positions of their samples."""
@@ -72,10 +73,16 @@ class Panel:
     twins: Sequence[Twins]
     followed: dict[tuple[PeerId, PeerId], Signs] = field(default_factory=dict)
     """Signs of like payloads, as `lockstep.audit.copies.twins` wants them."""
+    weights: Mapping[PeerId, Weights] | None = None
+    """What the signs of the round's authors weigh, once they are asked for."""
     payload: bytes = b""
     """The first one, once its passes have begun."""
     passes: Recomputation | None = None
     looks: list[Look] = field(default_factory=list)
+
+    @property
+    def round(self) -> int:
+        return self.commit.round
 
 
 class WorkAudit:
@@ -142,7 +149,7 @@ class WorkAudit:
         self._budget.spend(time.monotonic() - started_s)
         entries = {entry.author: entry for entry in commit.entries}
         left = [(entries[author], said[author]) for author in authors]
-        self._panel = Panel(commit.round, draw, left, deepcopy(self._ages), twins)
+        self._panel = Panel(commit, voids, draw, left, deepcopy(self._ages), twins)
 
     def drop(self) -> None:
         """The replay goes back: the round in hand may not be what it was."""
@@ -191,13 +198,16 @@ class WorkAudit:
 
     async def _pass(self, work: Panel, payload: Payload) -> None:
         entry, shares = work.left[0]
+        if work.weights is None:
+            work.weights = await self._recomputer.weights(work.commit, work.voids, payload)
         if work.passes is None:
             work.payload = await payload(work.round, entry)
             work.passes = self._recomputer.begin(shares)
         if await asyncio.to_thread(work.passes.next):
             return
         await asyncio.to_thread(work.passes.finish)
-        found = await asyncio.to_thread(self._recomputer.agreement, work.payload)
+        weights = work.weights.get(entry.author)
+        found = await asyncio.to_thread(self._recomputer.agreement, work.payload, weights)
         work.left.pop(0)
         work.passes = None
         if found.compared:

@@ -15,6 +15,7 @@ from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.copies.twins import crossing
 from lockstep.audit.work.auditing import trained
 from lockstep.audit.work.recompute import Recomputer
+from node.demo.sign_audit import Weights
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.audit import rule
@@ -58,6 +59,7 @@ class WorkCheck:
         self._recomputer.stand_at(replica.committed, commit.learning_rate_bits)
         shares = trained(commit, recorded, voids)
         entries = {entry.author: entry for entry in commit.entries}
+        weights = await self._recomputer.weights(commit, voids, payload)
         found = dict[PeerId, int]()
         for author, audit in wanted:
             if flaw := rule.unfounded(author, audit, commit):
@@ -79,7 +81,7 @@ class WorkCheck:
                 for peer, agreement in said:
                     if peer not in found:
                         sent = await payload(commit.round, entries[peer])
-                        found[peer] = await self._agreement(shares[peer], sent)
+                        found[peer] = await self._agreement(shares[peer], sent, weights.get(peer))
                     _compare(author, peer, audit.round, agreement, found[peer])
             self.checked += 1
 
@@ -103,9 +105,11 @@ class WorkCheck:
                 f"own in {cross.own} of {cross.differ} places"
             )
 
-    async def _agreement(self, shares: Sequence[Share], sent: bytes) -> int:
+    async def _agreement(
+        self, shares: Sequence[Share], sent: bytes, weights: Weights | None
+    ) -> int:
         await self._compute(shares)
-        found = self._recomputer.agreement(sent)
+        found = self._recomputer.agreement(sent, weights)
         return round(WHOLE * found.share) if found.compared else 0
 
     async def _compute(self, shares: Sequence[Share]) -> None:

@@ -3,7 +3,7 @@ compares the signs that it sent.
 
     committed parameters --copy--> own model --passes over the author's samples--> gradient
                                       '-- with local steps: passes and steps -----> movement
-    payload of the log ----signs----------------------------------------------------> agreement
+    payload of the log ----signs, as much as the step moves by each-----------------> agreement
 
 The copy is this module's own, so that the replay goes on meanwhile. Gradients are taken, and local
 steps begin, at the committed parameters; where rounds overlap an author begins elsewhere, and
@@ -16,13 +16,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from lockstep.audit.acting import weights_of
+from lockstep.audit.copies.payloads import Payload, Payloads
 from node.data.corpus import Corpus
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import GradientError
 from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.sign_audit import (
+    NOTHING,
     Agreement,
     Signs,
+    Weights,
     gradient_coefficients,
     sign_agreement,
     signs_followed,
@@ -31,8 +35,10 @@ from node.model.build import build_model
 from node.model.local_steps import LocalSteps, moved_from
 from node.model.training import GradientAccumulation, Tokens, TrainingModel
 from protocol.audit.thresholds import Thresholds, thresholds_of
+from protocol.codec.commits import Commit
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError
+from protocol.ids import Digest, PeerId
 from protocol.runfile import RunSpec
 from protocol.schedule import float32_value
 from protocol.shuffle import Share
@@ -114,14 +120,22 @@ class Recomputer:
         self._found, self._work = None, self._passes(shares)
         return self._work
 
-    def agreement(self, payload: bytes) -> Agreement:
-        """How far a payload agrees with what was computed last. A payload, a gradient or a movement
-        that counts for nothing agrees in nothing.
+    async def weights(
+        self, commit: Commit, voids: frozenset[Digest], payload: Payload
+    ) -> dict[PeerId, Weights]:
+        """What the signs of a round's authors weigh (`weights_of`)."""
+        read = Payloads(payload, self.shape)
+        return await weights_of(commit, voids, read, self._spec.algorithm)
+
+    def agreement(self, payload: bytes, weights: Weights | None) -> Agreement:
+        """How far a payload agrees with what was computed last; `weights` are those of its author,
+        if signs weigh unlike. A payload, a gradient or a movement that counts for nothing agrees in
+        nothing.
         """
         try:
-            return sign_agreement(decode(payload, self.shape)[1], self._coefficients())
+            return sign_agreement(decode(payload, self.shape)[1], self._coefficients(), weights)
         except (RemoteProtocolError, GradientError):
-            return Agreement(0, 0)
+            return NOTHING
 
     def followed(self, payload: bytes) -> Signs | None:
         """Where a payload has the signs of what was computed last

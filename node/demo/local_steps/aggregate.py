@@ -179,7 +179,7 @@ class MovementSum:
         """r"""
         self._share = np.float32((gain if len(self.weights) > 1 else 1.0) / weight_sum)
         self._starts = [_starts(author.coefficients.counts) for author in self._authors]
-        self._codes = self._counted_codes(layout.chunks)
+        self._codes = counted_codes(self._authors, layout.chunks)
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
         """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on.
@@ -202,24 +202,6 @@ class MovementSum:
         units = np.ldexp(self._share, largest - self.range_bits - UNIT_BITS).astype(np.float32)
         return torch.from_numpy(units).to(strip.device)[:, None, None]
 
-    def _counted_codes(self, chunks: int) -> Codes:
-        """[R, chunks]: the scales of all authors as they count; 0 of empty chunks."""
-        found = np.zeros((len(self._authors), chunks), np.uint8)
-        if not self._authors:
-            return found
-        weights = np.array(self.weights, np.int64)[:, None]
-        for first in range(0, chunks, _MEDIAN_CHUNKS):
-            part = slice(first, first + _MEDIAN_CHUNKS)
-            codes, counts = [], []
-            for author in self._authors:
-                sent = author.coefficients
-                assert sent.scales is not None, "movements were checked"
-                codes.append(np.minimum(sent.scales[part], author.code_max))
-                counts.append(sent.counts[part])
-            there = np.stack(counts) > 0
-            found[:, part] = beside_median(np.stack(codes), weights * there)
-        return found
-
     def _cut(self, first: int, stop: int, sizes: npt.NDArray[np.float32]) -> tuple[Tensor, Tensor]:
         """The changes of a strip: int64 [n], their places in it, and float32 [n], w * m * q.
 
@@ -236,6 +218,29 @@ class MovementSum:
         changes = np.concatenate([sent.values[part] for sent, part in parts], dtype=np.float32)
         changes *= np.repeat(sizes.ravel(), counts.ravel())
         return torch.from_numpy(places), torch.from_numpy(changes)
+
+
+def counted_codes(movements: Sequence[Movement], chunks: int) -> Codes:
+    """[R, chunks]: the scales of authors as the step counts them, 0 of empty chunks and of authors
+    that do not count. Places and signs are not looked at.
+    """
+    found = np.zeros((len(movements), chunks), np.uint8)
+    authors = [place for place, each in enumerate(movements) if each.code_max >= 0]
+    if not authors:
+        return found
+    samples = scaled_weights([movements[place].samples for place in authors])
+    weights = np.array(samples, np.int64)[:, None]
+    for first in range(0, chunks, _MEDIAN_CHUNKS):
+        part = slice(first, first + _MEDIAN_CHUNKS)
+        codes, counts = [], []
+        for author in (movements[place] for place in authors):
+            sent = author.coefficients
+            assert sent.scales is not None, "movements have scales"
+            codes.append(np.minimum(sent.scales[part], author.code_max))
+            counts.append(sent.counts[part])
+        there = np.stack(counts) > 0
+        found[authors, part] = beside_median(np.stack(codes), weights * there)
+    return found
 
 
 def beside_median(codes: Codes, weights: npt.NDArray[np.int64]) -> Codes:

@@ -32,6 +32,8 @@ Attack = Literal[
     "stale",
     "half work",
     "poisoned order",
+    "shadow",
+    "deep shadow",
 ]
 """Of these "leaving" attacks nothing: authors that work honestly for the first rounds and are gone
 then. It tells what chance does to a run whose attackers are found at once."""
@@ -46,6 +48,9 @@ ATTACKS: dict[Attack, str] = {
     "stale": "works in every tenth round, and repeats that payload in between",
     "half work": "trains the first half of its samples, and says that it trained all",
     "poisoned order": "trains the same samples in every round, not its share",
+    "shadow": "turns the signs of the chunks with the largest scales, 55 % of its places in the "
+    "first 32 rounds and 22 % then, and says the least scale everywhere else",
+    "deep shadow": "the same, with 60 % of its places after the first 32 rounds",
 }
 """What an attacker sends."""
 
@@ -54,6 +59,9 @@ BOASTERS: tuple[Attack, ...] = ("boast", "sign flip", "random", "collusion")
 
 FOUND_EARLY: tuple[Attack, ...] = ("sign flip", "collusion", "copycat", "stale")
 """Attacks whose authors an auditor removes in the first rounds."""
+
+SHADOWS: dict[Attack, tuple[float, float]] = {"shadow": (0.55, 0.22), "deep shadow": (0.55, 0.6)}
+"""Share of the places that a shadow turns, in the first 32 rounds and later."""
 
 AUTHORS = 8
 HOSTILE = (2, 3, 1)

@@ -7,9 +7,10 @@ from itertools import cycle, islice
 import numpy as np
 from torch import Tensor
 
+from protocol.audit.rule import EARLY_ROUNDS
 from protocol.codec.payload import Coefficients
-from tests.benchmarks.attack.cases import BOASTERS, ROUNDS, STALE_EVERY, Case
-from tests.benchmarks.attack.payloads import boasting, turned
+from tests.benchmarks.attack.cases import BOASTERS, ROUNDS, SHADOWS, STALE_EVERY, Case
+from tests.benchmarks.attack.payloads import boasting, shadow, turned
 from tests.benchmarks.parity.local_steps import author_batches
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.work_audit.local_steps import Author, Batches, part_of
@@ -72,6 +73,11 @@ class Ring:
                 return self._trained(scene, [part_of(share, 0.5) for share in shares])
             case "poisoned order":
                 return self._trained(scene, self._poison)
+            case "shadow" | "deep shadow":
+                early, later = SHADOWS[self._case.attack]
+                share = early if scene.number < EARLY_ROUNDS else later
+                trained = self._trained(scene, shares)
+                return [shadow(payload, scene.code_max, share) for payload in trained]
             case _:
                 return []
 

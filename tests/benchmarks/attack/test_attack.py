@@ -29,6 +29,7 @@ from tests.benchmarks.attack.cases import (
     LEAVING_ROUNDS,
     PARAMETERS,
     SEEDS,
+    SHADOWS,
     TASK,
     Attack,
     Case,
@@ -36,7 +37,7 @@ from tests.benchmarks.attack.cases import (
     cases,
     cell_of,
 )
-from tests.benchmarks.attack.payloads import boasting, turned
+from tests.benchmarks.attack.payloads import boasting, shadow, turned
 from tests.benchmarks.attack.ring import Ring, Scene, shares_of
 from tests.benchmarks.attack.trial import Result, Trial
 from tests.benchmarks.parity.task import Fixture
@@ -150,7 +151,22 @@ def test_attackers_say_the_largest_scales_where_they_gain_by_it(fixture: Fixture
             assert found.scales is not None
             largest.append(int(found.scales.max()))
         is_largest = all(code == CAP for code in largest)
-        assert is_largest is (attack in BOASTERS), attack
+        assert is_largest is (attack in BOASTERS or attack in SHADOWS), attack
+
+
+def test_a_shadow_turns_the_signs_that_weigh_most_and_says_next_to_nothing_elsewhere(
+    fixture: Fixture,
+) -> None:
+    own = honest_payloads(fixture)[0]
+    found = shadow(own, CAP, 0.4)
+    assert own.scales is not None
+    assert found.scales is not None
+    loud = found.scales == CAP
+    assert (found.scales[~loud] == 0).all()
+    assert own.scales[loud].min() >= own.scales[~loud].max()
+    signs = np.repeat(np.where(loud, -1, 1), own.counts)
+    assert np.array_equal(found.values, own.values * signs)
+    assert 0.4 <= own.counts[loud].sum() / own.counts.sum() < 0.4 + 1 / loud.sum()
 
 
 def test_a_boast_says_nothing_where_there_is_nothing(fixture: Fixture) -> None:
@@ -248,7 +264,7 @@ def test_audits_keep_to_their_part_of_the_compute(fixture: Fixture, tmp_path: Pa
     rounds = range(EARLY_ROUNDS, EARLY_ROUNDS + 100)
     for number in rounds:
         commit = auditor._commit(number, payloads, 10)
-        found = auditor._work(commit, frozenset(), lambda author: Agreement(1000, 900))
+        found = auditor._work(commit, frozenset(), lambda author: Agreement(1000, 0.9))
         assert not found
     auditor.close()
     assert auditor.audits

@@ -23,6 +23,8 @@ from node.demo.local_steps.aggregate import Movement, apply, code_max
 from node.demo.sign_audit import (
     Agreement,
     Signs,
+    Weights,
+    acting_weights,
     sign_agreement,
     signs_followed,
 )
@@ -119,7 +121,8 @@ class Trial:
         }
         if self._measures and (number + 1) % AUDIT_EVERY == 0:
             for author, payload in sent.items():
-                found = self._agreement(payload, shares[author], rate)
+                weights = self._weights(sent, rate)[author]
+                found = self._agreement(payload, shares[author], rate, weights)
                 self.result.audits.append((number, author, round(found.share, 4)))
         sent |= self._hostile(number, shares, rate, list(sent.values()))
         counted = {
@@ -153,12 +156,20 @@ class Trial:
         return dict(zip(attackers, self._ring.payloads(scene), strict=True))
 
     def _apply(self, counted: Sent, rate: float, decay: float) -> None:
-        cap = self._code_max(rate)
-        movements = [Movement(self._samples, cap, payload) for payload in counted.values()]
+        movements = self._movements(counted, rate)
         believed = self.case.defence in ("unbounded", "reach")
         bound = (lambda codes, *_: codes) if believed else aggregate.beside_median
         with torch.no_grad(), mock.patch.object(aggregate, "beside_median", bound):
             apply(self.fixture.layout, self.committed, movements, decay)
+
+    def _movements(self, counted: Sent, rate: float) -> list[Movement]:
+        cap = self._code_max(rate)
+        return [Movement(self._samples, cap, payload) for payload in counted.values()]
+
+    def _weights(self, counted: Sent, rate: float) -> dict[int, Weights]:
+        chunks = self.fixture.layout.chunks
+        found = acting_weights(self._movements(counted, rate), chunks)
+        return dict(zip(counted, found, strict=True))
 
     def _audit(
         self,
@@ -169,9 +180,10 @@ class Trial:
         counted: Sent,
     ) -> None:
         """Take the standing of those against whom there is evidence."""
+        weights = self._weights(counted, rate)
 
         def audit(author: int) -> Agreement:
-            return self._agreement(counted[author], shares[author], rate)
+            return self._agreement(counted[author], shares[author], rate, weights[author])
 
         def follow(author: int, other: int) -> Signs:
             return signs_followed(
@@ -183,9 +195,12 @@ class Trial:
             last = number + 1 + DELAY_ROUNDS
             self.result.removed.setdefault(author, (last, len(evidence.audits)))
 
-    def _agreement(self, payload: Coefficients, batches: Batches, rate: float) -> Agreement:
+    def _agreement(
+        self, payload: Coefficients, batches: Batches, rate: float, weights: Weights
+    ) -> Agreement:
         """How far a payload agrees with what its author's samples move."""
-        return sign_agreement(payload, recomputed(self.fixture, self.committed, batches, rate))
+        moved = recomputed(self.fixture, self.committed, batches, rate)
+        return sign_agreement(payload, moved, weights)
 
 
 def trial_of(fixture: Fixture, case: Case) -> Result:

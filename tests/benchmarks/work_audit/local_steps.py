@@ -59,6 +59,8 @@ from node.demo.local_steps.aggregate import Movement, apply, code_max
 from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.local_steps.residual import Residual
 from node.demo.sign_audit import (
+    Weights,
+    acting_weights,
     gradient_coefficients,
     shared_places,
     sign_agreement,
@@ -226,7 +228,11 @@ class LocalStudy:
         for author, payload in enumerate(sent):
             judged = {"honest": payload} | (self._cheats(sent) if author == 0 else {})
             for kind, given in judged.items():
-                self._note(number, kind, given, moved[author])
+                if given is not None:
+                    beside = [*sent[:author], given, *sent[author + 1 :]]
+                    weights = self._weights(beside, rate)[author]
+                    share = sign_agreement(given, moved[author], weights).share
+                    self.shares[kind].append((number, share))
             if author >= CROSSED_AUTHORS:
                 continue
             own, other = author, (author + 1) % len(sent)
@@ -238,9 +244,11 @@ class LocalStudy:
         if before := self.honest[0].before:
             self.places["an author and its last round"].append(shared_places(sent[0], before))
 
-    def _note(self, number: int, kind: str, sent: Coefficients | None, moved: Tensor) -> None:
-        if sent is not None:
-            self.shares[kind].append((number, sign_agreement(sent, moved).share))
+    def _weights(self, sent: Sequence[Coefficients], rate: float) -> list[Weights]:
+        cell = self.fixture.cell
+        most = code_max(rate, cell.local_steps, cell.top_k)
+        movements = [Movement(1, most, each) for each in sent]
+        return acting_weights(movements, self.fixture.layout.chunks)
 
     def _cheats(self, sent: Sequence[Coefficients]) -> dict[str, Coefficients | None]:
         made = {kind: each.sent for kind, each in self.doubles.items() if kind != "uneven"}

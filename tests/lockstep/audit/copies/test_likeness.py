@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from lockstep.audit.copies import likeness as module
-from lockstep.audit.copies.likeness import NEAR, NEAR_MAX, Window, drawn_chunks, likeness, sketch_of
+from lockstep.audit.copies.likeness import (
+    NEAR,
+    NEAR_MAX,
+    Window,
+    drawn_chunks,
+    likeness,
+    opposed,
+    part_of,
+    sketch_of,
+    turned,
+)
 from protocol.codec.payload import Coefficients, decode
 from tests.lockstep.audit.copies.post import SHAPE, A, B, C, Post
 
@@ -61,8 +71,7 @@ def test_a_window_names_the_nearest_payloads_of_all_rounds() -> None:
         sketches = [
             sketch_of(
                 post.sent(round, entry.author),
-                decode(post.payloads[entry.digest], SHAPE)[1],
-                CHUNKS,
+                part_of(decode(post.payloads[entry.digest], SHAPE)[1], CHUNKS),
             )
             for entry in works.entries
         ]
@@ -83,10 +92,31 @@ def test_a_window_is_bounded_and_keeps_the_newest_round(monkeypatch: pytest.Monk
     for round in range(6):
         post.commit({A: work, B: work, C: work})
         sent = [post.sent(round, author) for author in (A, B, C)]
-        found = window.add([sketch_of(each, work, CHUNKS) for each in sent]).near
+        found = window.add([sketch_of(each, part_of(work, CHUNKS)) for each in sent]).near
         near += len(found)
         assert all(each.likeness >= NEAR for each in found)
     assert window.sent_by(A, 5) == post.sent(5, A)
     assert window.sent_by(A, 4) is None
     assert near == 6 * 3
     assert NEAR_MAX >= 2
+
+
+def test_a_turned_sign_counts_by_the_square_of_how_far_the_step_moves_by_it() -> None:
+    post, scales = Post(), np.ones(len(CHUNKS), np.float32)
+    work = post.work()
+    post.commit({A: work, B: work, C: work})
+    own = part_of(work, CHUNKS)
+    signs = np.repeat(np.where(np.arange(len(CHUNKS)) < 4, -1, 1), own.counts)
+    shadow = replace(own, values=(own.values * signs).astype(np.int16))
+    scales[:4] = 4
+    honest = [sketch_of(post.sent(0, author), own) for author in (A, B)]
+    plain, weighed = (sketch_of(post.sent(0, C), shadow, each) for each in (None, scales))
+    places = own.values.size
+    assert turned([*honest, plain])[C] == (4 / len(CHUNKS), places)
+    share, told = turned([*honest, weighed])[C]
+    large, small = 4 * 16, len(CHUNKS) - 4
+    assert share == pytest.approx(large / (large + small))
+    top_k = places // len(CHUNKS)
+    assert told == round(top_k * (large + small) ** 2 / (4 * 16**2 + small))
+    assert opposed([*honest, plain]) == set()
+    assert opposed([*honest, weighed]) == {C}

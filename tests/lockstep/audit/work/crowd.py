@@ -11,18 +11,23 @@ from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Coefficients, Header, decode, encode
+from protocol.codec.scales import CODE_MAX
 from protocol.errors import UnavailableError
 from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import CHUNK_ENTRIES
 from protocol.run_info import RunInfo
 from protocol.runfile import AlgorithmSpec, RunSpec, run_id
 from protocol.schedule import scalars
+from tests.benchmarks.attack.payloads import shadow
 from tests.support.tiny import tiny_spec
 
 KEY = b"k" * 32
 SHARE = 8
 """Samples of an author in a round."""
 
+
+SHADOW = 0.5
+"""Share of its places that a shadow turns."""
 
 DEMO = AlgorithmSpec(name="demo", top_k=64)
 LOCAL_STEPS = AlgorithmSpec(name="local_steps", top_k=64, local_samples=3)
@@ -37,7 +42,8 @@ def spec_for(corpus: Corpus, algorithm: AlgorithmSpec = DEMO) -> RunSpec:
 
 class Crowd:
     """Authors A, B, ...; those in `noisy` send places and signs by chance, those in `turned` every
-    sign turned, those in `copying` what A sends in the same round.
+    sign turned, those in `copying` what A sends in the same round, those in `shadows` the signs
+    turned where they say much.
     """
 
     def __init__(
@@ -47,6 +53,7 @@ class Crowd:
         noisy: tuple[int, ...] = (),
         turned: tuple[int, ...] = (),
         copying: tuple[int, ...] = (),
+        shadows: tuple[int, ...] = (),
         algorithm: AlgorithmSpec = DEMO,
     ) -> None:
         torch.set_num_threads(1)
@@ -59,6 +66,7 @@ class Crowd:
         self.noisy = {self.authors[number] for number in noisy}
         self.turned = {self.authors[number] for number in turned}
         self.copying = {self.authors[number] for number in copying}
+        self.shadows = {self.authors[number] for number in shadows}
         self.payloads: dict[Digest, bytes] = {}
         self.round = 0
         self._random = np.random.default_rng(0)
@@ -84,6 +92,9 @@ class Crowd:
                 payload = encode(header, decode(origin, replica.shape)[1], replica.shape)
             if author in self.turned:
                 payload = self._turned(header, payload)
+            if author in self.shadows:
+                found = shadow(decode(payload, replica.shape)[1], CODE_MAX, SHADOW)
+                payload = encode(header, found, replica.shape)
             digest = sha256(payload)
             self.payloads[digest] = payload
             entries.append(Entry(author, digest, len(payload), 1, SHARE))

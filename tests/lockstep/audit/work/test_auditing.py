@@ -31,11 +31,12 @@ from protocol.codec.commits import Commit
 from protocol.codec.evidence import CHANCE, WHOLE, Companion, Evidence, Source
 from protocol.codec.evidence import WorkAudit as Audited
 from protocol.codec.messagepack import packed
+from protocol.codec.payload import Header, decode, encode
 from protocol.errors import DataError, DivergedError, RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import AlgorithmSpec
-from tests.lockstep.audit.work.crowd import DEMO, LOCAL_STEPS, Crowd, spec_for
+from tests.lockstep.audit.work.crowd import DEMO, LOCAL_STEPS, SHADOW, Crowd, spec_for
 from tests.support.tiny import tiny_spec
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
@@ -125,7 +126,7 @@ async def test_the_first_local_steps_of_authors_are_computed_again_to_the_sign(
             while passes.next():
                 pass
             passes.finish()
-            shares.append(recomputer.agreement(crowd.payloads[entry.digest]).share)
+            shares.append(recomputer.agreement(crowd.payloads[entry.digest], None).share)
         crowd.apply(commit)
     assert shares[:2] == [pytest.approx(1, abs=0.001)] * 2
     assert all(0.6 < share < 0.999 for share in shares[2:])
@@ -141,7 +142,7 @@ async def test_steps_that_blow_up_agree_in_nothing_and_stop_no_audit(corpus: Cor
     while passes.next():
         pass
     passes.finish()
-    assert recomputer.agreement(crowd.payloads[commit.entries[0].digest]).compared == 0
+    assert recomputer.agreement(crowd.payloads[commit.entries[0].digest], None).compared == 0
 
 
 async def test_turned_signs_are_found_by_one_audit_of_the_first_rounds_where_only_named_are_audited(
@@ -169,6 +170,58 @@ async def test_turned_signs_are_found_by_one_audit_of_the_first_rounds_where_onl
     await check.before(*first, frozenset(), replica=genesis, payload=crowd.payload)
     check.require_complete()
     assert check.checked == 1
+
+
+async def test_signs_turned_where_they_weigh_most_are_found_though_as_many_are_honest(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rule, "EARLY_ROUNDS", 32)
+    crowd, found = Crowd(corpus, 4, shadows=(2,), algorithm=LOCAL_STEPS), list[Evidence]()
+    audit = audit_of(crowd, tmp_path / "work.json", found)
+    commit, recorded = crowd.work()
+    named = frozenset(crowd.authors)
+    await audit.before(commit, recorded, frozenset(), crowd.replica, behind=0, named=named)
+    while await audit.step(crowd.payload, PATIENCE_S):
+        pass
+    (evidence,) = found
+    assert {evidence.author} == crowd.shadows
+    assert evidence.audits[0].agreement < 1000
+    # in places alone nothing would be told
+    recomputer = Recomputer(crowd.info.spec, corpus)
+    recomputer.stand_at(crowd.replica.committed, commit.learning_rate_bits)
+    passes = recomputer.begin(auditing.trained(commit, recorded)[evidence.author])
+    while passes.next():
+        pass
+    passes.finish()
+    blob = crowd.payloads[commit.entries[2].digest]
+    assert recomputer.agreement(blob, None).share == pytest.approx(1 - SHADOW, abs=0.1)
+    # anybody computes it again
+    check = WorkCheck(found, recomputer)
+    await check.before(commit, recorded, frozenset(), crowd.replica, crowd.payload)
+    check.require_complete()
+
+
+async def test_a_payload_that_is_void_or_is_not_anothers_weighs_nothing_for_others(
+    corpus: Corpus,
+) -> None:
+    crowd = Crowd(corpus, authors=3, algorithm=LOCAL_STEPS)
+    commit, _ = crowd.work()
+    recomputer, voids = Recomputer(crowd.info.spec, corpus), frozenset({commit.entries[1].digest})
+    found = await recomputer.weights(commit, voids, crowd.payload)
+    assert found.keys() == {crowd.authors[0], crowd.authors[2]}
+    header = Header(crowd.info.run_id, 7, crowd.authors[2])  # of another round
+    blob = crowd.payloads[commit.entries[2].digest]
+    other = encode(header, decode(blob, recomputer.shape)[1], recomputer.shape)
+    crowd.payloads[commit.entries[2].digest] = other
+    found = await recomputer.weights(commit, voids, crowd.payload)
+    assert found.keys() == {crowd.authors[0]}
+
+
+async def test_all_signs_of_demo_weigh_alike(corpus: Corpus) -> None:
+    crowd = Crowd(corpus, authors=2)
+    commit, _ = crowd.work()
+    weights = Recomputer(crowd.info.spec, corpus).weights
+    assert not await weights(commit, frozenset(), crowd.payload)
 
 
 @pytest.mark.parametrize("algorithm", [DEMO, LOCAL_STEPS], ids=lambda each: each.name)
@@ -252,7 +305,7 @@ async def test_a_companion_whose_number_is_made_up_does_not_come_out(corpus: Cor
     while passes.next():
         pass
     passes.finish()
-    found = recomputer.agreement(crowd.payloads[accused.digest])
+    found = recomputer.agreement(crowd.payloads[accused.digest], None)
     panel = (Companion(other.author, other.digest, 5100, 100),)
     true = round(WHOLE * found.share)
     row = Audited(0, accused.digest, true, 5100, compared=found.compared, companions=panel)

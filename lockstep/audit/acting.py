@@ -1,0 +1,63 @@
+"""What the payloads of a round count for in its step: an audit weighs what the step weighs.
+
+A sign of local steps moves the network by its chunk's scale, which the step cuts to what the
+author's samples could move and to what the others of the round say (`counted_codes`). So who reads
+one payload of a round reads the scales of all. Places and signs are dropped at once, and no two
+whole payloads are in memory.
+"""
+
+import asyncio
+from dataclasses import replace
+
+import numpy as np
+
+from lockstep.audit.copies.likeness import Sent
+from lockstep.audit.copies.payloads import Payloads
+from node.demo.local_steps.aggregate import Movement, code_max
+from node.demo.sign_audit import Weights, acting_weights
+from protocol.codec.commits import Commit, Entry
+from protocol.codec.payload import Coefficients
+from protocol.ids import Digest, PeerId
+from protocol.runfile import AlgorithmSpec
+from protocol.schedule import float32_value
+
+
+async def weights_of(
+    commit: Commit, voids: frozenset[Digest], read: Payloads, algorithm: AlgorithmSpec
+) -> dict[PeerId, Weights]:
+    """By author, what its signs weigh, float64 [chunks]; none where all signs weigh alike.
+
+    Raises `UnavailableError`, `StorageError` when a payload is not there.
+    """
+    if not algorithm.moves:
+        return {}
+    authors, movements = list[PeerId](), list[Movement]()
+    for entry in commit.entries:
+        sent = Sent(commit.round, entry.author, entry.digest)
+        opened = None if entry.digest in voids else await read.opened(sent)
+        if opened is None:
+            continue
+        header, coefficients = opened
+        if (header.run_id, header.round, header.author) == (
+            commit.run_id,
+            commit.round,
+            entry.author,
+        ):
+            authors.append(entry.author)
+            movements.append(bare_movement(commit, entry, coefficients, algorithm))
+    found = await asyncio.to_thread(acting_weights, movements, read.shape.chunks)
+    return dict(zip(authors, found, strict=True))
+
+
+def bare_movement(
+    commit: Commit,
+    entry: Entry,
+    coefficients: Coefficients,
+    algorithm: AlgorithmSpec,
+) -> Movement:
+    """The movement of an entry as the step bounds it, without places and signs."""
+    steps = -(-entry.weight // algorithm.local_samples)
+    most = code_max(float32_value(commit.learning_rate_bits), steps, algorithm.top_k)
+    nothing = np.zeros(0, np.uint16), np.zeros(0, np.int16)
+    bare = replace(coefficients, indices=nothing[0], values=nothing[1])
+    return Movement(entry.weight, most, bare)
