@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tests.benchmarks.attack.payloads import Shadow
 from tests.benchmarks.headline.study import cell
 from tests.benchmarks.parity.cells import Cell, Task
 
@@ -60,8 +61,7 @@ BOASTERS: tuple[Attack, ...] = ("boast", "sign flip", "random", "collusion")
 FOUND_EARLY: tuple[Attack, ...] = ("sign flip", "collusion", "copycat", "stale")
 """Attacks whose authors an auditor removes in the first rounds."""
 
-SHADOWS: dict[Attack, tuple[float, float]] = {"shadow": (0.55, 0.22), "deep shadow": (0.55, 0.6)}
-"""Share of the places that a shadow turns, in the first 32 rounds and later."""
+SHADOWS: dict[Attack, Shadow] = {"shadow": Shadow(0.55, 0.22), "deep shadow": Shadow(0.55, 0.6)}
 
 AUTHORS = 8
 HOSTILE = (2, 3, 1)

@@ -7,10 +7,9 @@ from itertools import cycle, islice
 import numpy as np
 from torch import Tensor
 
-from protocol.audit.rule import EARLY_ROUNDS
 from protocol.codec.payload import Coefficients
 from tests.benchmarks.attack.cases import BOASTERS, ROUNDS, SHADOWS, STALE_EVERY, Case
-from tests.benchmarks.attack.payloads import boasting, shadow, turned
+from tests.benchmarks.attack.payloads import Shadow, boasting, turned
 from tests.benchmarks.parity.local_steps import author_batches
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.work_audit.local_steps import Author, Batches, part_of
@@ -34,8 +33,9 @@ class Scene:
 class Ring:
     """All attackers of one case."""
 
-    def __init__(self, fixture: Fixture, case: Case) -> None:
-        self._case = case
+    def __init__(self, fixture: Fixture, case: Case, shadow: Shadow | None = None) -> None:
+        """`shadow` takes the place of the case's own, if that is one."""
+        self._case, self._shadow = case, shadow
         self._authors = [Author(fixture) for _ in range(case.hostile)]
         self._random = np.random.default_rng(case.seed)
         self._kept: list[Coefficients] = []
@@ -74,10 +74,9 @@ class Ring:
             case "poisoned order":
                 return self._trained(scene, self._poison)
             case "shadow" | "deep shadow":
-                early, later = SHADOWS[self._case.attack]
-                share = early if scene.number < EARLY_ROUNDS else later
+                made = (self._shadow or SHADOWS[self._case.attack]).made_of
                 trained = self._trained(scene, shares)
-                return [shadow(payload, scene.code_max, share) for payload in trained]
+                return [made(payload, scene.code_max, scene.number) for payload in trained]
             case _:
                 return []
 

@@ -37,7 +37,7 @@ from tests.benchmarks.attack.cases import (
     cases,
     cell_of,
 )
-from tests.benchmarks.attack.payloads import boasting, shadow, turned
+from tests.benchmarks.attack.payloads import Shadow, boasting, turned
 from tests.benchmarks.attack.ring import Ring, Scene, shares_of
 from tests.benchmarks.attack.trial import Result, Trial
 from tests.benchmarks.parity.task import Fixture
@@ -158,7 +158,7 @@ def test_a_shadow_turns_the_signs_that_weigh_most_and_says_next_to_nothing_elsew
     fixture: Fixture,
 ) -> None:
     own = honest_payloads(fixture)[0]
-    found = shadow(own, CAP, 0.4)
+    found = Shadow(0.4, 0.1).made_of(own, CAP, 0)
     assert own.scales is not None
     assert found.scales is not None
     loud = found.scales == CAP
@@ -167,6 +167,11 @@ def test_a_shadow_turns_the_signs_that_weigh_most_and_says_next_to_nothing_elsew
     signs = np.repeat(np.where(loud, -1, 1), own.counts)
     assert np.array_equal(found.values, own.values * signs)
     assert 0.4 <= own.counts[loud].sum() / own.counts.sum() < 0.4 + 1 / loud.sum()
+    later = Shadow(0.4, 0.1, "own", every=2)
+    assert alike(later.made_of(own, CAP, EARLY_ROUNDS + 1), own)
+    quiet = later.made_of(own, CAP, EARLY_ROUNDS)
+    assert quiet.scales is not None
+    assert 0 < np.count_nonzero(quiet.scales != own.scales) < np.count_nonzero(loud)
 
 
 def test_a_boast_says_nothing_where_there_is_nothing(fixture: Fixture) -> None:

@@ -38,6 +38,7 @@ from tests.benchmarks.attack.cases import (
     LEAVING_ROUNDS,
     Case,
 )
+from tests.benchmarks.attack.payloads import Shadow
 from tests.benchmarks.attack.ring import Ring, Scene, shares_of
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.work_audit.local_steps import Author, Batches, recomputed
@@ -74,15 +75,17 @@ class Result:
 
 class Trial:
     """The authors of one case, the parameters that they share, and the auditor. `notes` is a
-    directory for what that keeps.
+    directory for what that keeps; `shadow` takes the place of the case's own.
     """
 
-    def __init__(self, fixture: Fixture, case: Case, notes: Path) -> None:
+    def __init__(
+        self, fixture: Fixture, case: Case, notes: Path, shadow: Shadow | None = None
+    ) -> None:
         self.fixture, self.case = fixture, case
         self.result = Result(case)
         self.committed = {name: tensor.clone() for name, tensor in fixture.parameters.items()}
         self._honest = [Author(fixture) for _ in range(AUTHORS - case.hostile)]
-        self._ring = Ring(fixture, case)
+        self._ring = Ring(fixture, case, shadow)
         self._samples = fixture.cell.local_steps * fixture.task.batch_samples // AUTHORS
         self._measures = case.attack == "none"
         self._auditor: Auditor | None = None
@@ -203,10 +206,10 @@ class Trial:
         return sign_agreement(payload, moved, weights)
 
 
-def trial_of(fixture: Fixture, case: Case) -> Result:
-    """One case from genesis to its last round."""
+def trial_of(fixture: Fixture, case: Case, shadow: Shadow | None = None) -> Result:
+    """One case from genesis to its last round; `shadow` takes the place of its own."""
     with TemporaryDirectory() as notes:
-        trial = Trial(fixture, case, Path(notes))
+        trial = Trial(fixture, case, Path(notes), shadow)
         try:
             return trial.run()
         finally:

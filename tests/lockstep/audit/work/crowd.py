@@ -18,7 +18,7 @@ from protocol.limits import CHUNK_ENTRIES
 from protocol.run_info import RunInfo
 from protocol.runfile import AlgorithmSpec, RunSpec, run_id
 from protocol.schedule import scalars
-from tests.benchmarks.attack.payloads import shadow
+from tests.benchmarks.attack.payloads import Shadow
 from tests.support.tiny import tiny_spec
 
 KEY = b"k" * 32
@@ -93,7 +93,9 @@ class Crowd:
             if author in self.turned:
                 payload = self._turned(header, payload)
             if author in self.shadows:
-                found = shadow(decode(payload, replica.shape)[1], CODE_MAX, SHADOW)
+                found = Shadow(SHADOW, SHADOW).made_of(
+                    decode(payload, replica.shape)[1], CODE_MAX, self.round
+                )
                 payload = encode(header, found, replica.shape)
             digest = sha256(payload)
             self.payloads[digest] = payload
