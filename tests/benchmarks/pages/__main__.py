@@ -43,9 +43,7 @@ PAGES: dict[str, Blocks] = {
     },
     "short-memory.md": {
         "expected": short_memory.expected,
-        "validation": short_memory.validation_split,
         "test": short_memory.test_split,
-        "means": short_memory.means,
     },
     "attack.md": {
         "quarter": attack.quarter,
@@ -65,6 +63,10 @@ PAGES: dict[str, Blocks] = {
     "links.md": {"links": tables.links},
     "scale.md": {"scale": tables.scale},
     "chaos.md": {"chaos": tables.chaos, "busy": tables.chaos_busy},
+    "notes/short-memory-more.md": {
+        "validation": short_memory.validation_split,
+        "means": short_memory.means,
+    },
     "notes/step-length.md": {"lengths": tables.step_lengths},
     "notes/local-steps-first.md": {"expected-later": partial(local_steps.expected, later=True)},
     "notes/headline-rates.md": {"rates": headline.rates, "looks": headline.looks},

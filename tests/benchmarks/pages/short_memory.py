@@ -31,11 +31,12 @@ class Setting(NamedTuple):
     authors: int
     rule: Rule
     rate: float
+    lost: float
 
     @property
     def today(self) -> "Setting":
-        """Today's rule on the same ground."""
-        return self._replace(rule=TODAY, rate=RATE)
+        """Today's rule on the same ground, with nothing lost."""
+        return self._replace(rule=TODAY, rate=RATE, lost=0.0)
 
 
 Figure = Callable[[Kept], float | None]
@@ -53,20 +54,22 @@ def by_setting(cells: Iterable[Kept]) -> dict[Setting, dict[int, Kept]]:
     found: dict[Setting, dict[int, Kept]] = {}
     for each in sorted(cells, key=lambda each: places[each.key.job]):
         job, cell = each.key.job, each.key.job.cell
-        setting = Setting(job.text, each.key.corpus, cell.authors, rule_of(job), cell.learning_rate)
+        ground = job.text, each.key.corpus, cell.authors
+        setting = Setting(*ground, rule_of(job), cell.learning_rate, cell.lost)
         found.setdefault(setting, {})[cell.seed] = each
     return found
 
 
 def expected() -> str:
     """What stood in the code before the first cell of each block was trained, and how many of its
-    cells are there, of one text.
+    cells are there, of one corpus for each text.
     """
     there = read_cells()
     lines = []
     for block in BLOCKS:
-        counts = Counter(key.corpus for key in there if key.job in block.jobs)
-        count = max(counts.values(), default=0)
+        counts = Counter((key.job.text, key.corpus) for key in there if key.job in block.jobs)
+        most = dict(sorted(((text, count) for (text, _), count in counts.items())))
+        count = sum(most.values())
         lines.append((block.name, block.expected, f"{count} of {len(block.jobs)}"))
     return table(("block", "expected", "cells"), [*lines, ("mean", MEAN_EXPECTED, "")], left=2)
 
@@ -106,13 +109,13 @@ def means() -> str:
     return table((*_ABOUT, "validation", "test"), lines)
 
 
-_ABOUT = ("text", "R", "fade", "gain", "rate")
+_ABOUT = ("text", "R", "fade", "gain", "rate", "lost")
 
 
 def _about(setting: Setting) -> tuple[str, ...]:
     corpora = {each.corpus for each in settings() if each.text == setting.text}
     text = setting.text if len(corpora) == 1 else f"{setting.text} {setting.corpus[:8]}"
-    numbers = (*setting.rule, setting.rate)
+    numbers = (*setting.rule, setting.rate, setting.lost)
     return text, f"{setting.authors}", *(f"{number:g}" for number in numbers)
 
 

@@ -109,9 +109,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "library", task)
 
 
-def after_two_rounds(corpus: Corpus, rule: Rule, authors: int) -> tuple[list[Tensor], CommitMean]:
+def after_two_rounds(
+    corpus: Corpus, rule: Rule, authors: int, *, lost: float = 0.0
+) -> tuple[list[Tensor], CommitMean]:
     """The parameters at genesis and after each of two rounds, and the mean of both commits."""
-    usual = job("library", rule, authors=authors)
+    usual = job("library", rule, authors=authors, lost=lost)
     short = replace(usual, cell=replace(usual.cell, steps=4, local_steps=2, warmup_steps=0))
     fixture = TextFixture(short, corpus)
     authors_at_work = LocalStepsAuthors(fixture)
@@ -127,6 +129,15 @@ def after_two_rounds(corpus: Corpus, rule: Rule, authors: int) -> tuple[list[Ten
 
 def _flat(tensors: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([tensor.flatten() for tensor in tensors.values()])
+
+
+@pytest.mark.usefixtures("small")
+def test_residuals_that_are_lost_before_every_round_are_those_of_fade_0(corpus: Corpus) -> None:
+    lost, _ = after_two_rounds(corpus, TODAY, 2, lost=1.0)
+    faded, _ = after_two_rounds(corpus, Rule(0.0, 1.0), 2)
+    kept, _ = after_two_rounds(corpus, TODAY, 2)
+    assert torch.equal(lost[2], faded[2])
+    assert not torch.equal(lost[2], kept[2])
 
 
 @pytest.mark.usefixtures("small")
@@ -212,17 +223,31 @@ def test_the_page_pairs_cells_of_one_text_by_seed(monkeypatch: pytest.MonkeyPatc
         )
     ]
     monkeypatch.setattr(page, "settings", lambda: page.by_setting(cells))
-    of_short = [line for line in page.validation_split().splitlines() if "| 0.5 | 2.5 |" in line]
-    assert "| manual c0 | 8 | 0.5 | 2.5 | 0.024 | 0: 1.900, 1: 1.800 | 1.850" in of_short[0]
-    assert "| -0.200 (-1.471 to +1.071) | nothing |" in of_short[0]
-    assert of_short[1].endswith("| 0: 1.000 | 1.000 |  |  |"), "nothing of that text beside it"
-    assert page.test_split().splitlines()[2:] == [
-        "| manual c0 | 8 | 0.5 | 2.5 | 0.024 | 0: 1.800 | 1.800 | -0.100 (one seed) | nothing |",
-        "| manual c0 | 8 | 1 | 1 | 0.024 | 0: 1.900 | 1.900 |  |  |",
-    ]
+    lines = [line for line in page.validation_split().splitlines() if "| 0.5 | 2.5 |" in line]
+    assert "| manual c0 | 8 | 0.5 | 2.5 | 0.024 | 0 | 0: 1.900, 1: 1.800 | 1.850" in lines[0]
+    assert "| -0.200 (-1.471 to +1.071) | nothing |" in lines[0]
+    assert lines[1].endswith("| 0: 1.000 | 1.000 |  |  |"), "nothing of that text beside it"
+    of_short, today = page.test_split().splitlines()[2:]
+    assert of_short.startswith("| manual c0 | 8 | 0.5 | 2.5 | 0.024 | 0 | 0: 1.800 | 1.800 |")
+    assert of_short.endswith("| -0.100 (one seed) | nothing |")
+    assert today == "| manual c0 | 8 | 1 | 1 | 0.024 | 0 | 0: 1.900 | 1.900 |  |  |"
     assert (
         page.means().splitlines()[2].endswith("| -0.010 (-0.010 to -0.010) | -0.100 (one seed) |")
     )
+
+
+def test_a_rule_whose_residuals_are_lost_stands_beside_todays_of_which_none_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = [
+        Kept(ended(job("manual", TODAY, lost=lost), bits))
+        for lost, bits in ((0, 2.0), (1 / 16, 2.5))
+    ]
+    monkeypatch.setattr(page, "settings", lambda: page.by_setting(cells))
+    assert page.validation_split().splitlines()[2:] == [
+        "| manual | 8 | 1 | 1 | 0.024 | 0 | 0: 2.000 | 2.000 |  |  |",
+        "| manual | 8 | 1 | 1 | 0.024 | 0.0625 | 0: 2.500 | 2.500 | +0.500 (one seed) | nothing |",
+    ]
 
 
 def test_the_page_says_which_cells_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
