@@ -223,7 +223,6 @@ class NodeProcess:
             save_every=settings.save_every,
             state_requests=requests,
             duty=self._duty,
-            restored=position,
             heads=heads,
         )
         hello = wire.Hello(addresses=addresses, software=self._software, name=self._status.name)

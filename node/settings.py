@@ -117,7 +117,7 @@ class NodeSettings:
     """Percent of a GPU's memory that this node takes at most."""
 
     save_every: int = 20
-    """Rounds between two saves of the node's state; with 1 a kill loses nothing."""
+    """Rounds between two saves of the node's state: as many are replayed after a kill."""
 
     name: str = ""
     """Name of this node in tables, at most 64 bytes."""

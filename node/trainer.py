@@ -8,28 +8,26 @@ The commit of r is applied as soon as it and its payloads have arrived, even bet
 (`node.round.compute`). Rounds of `audit_every` do not overlap.
 
 `node.round.agenda`, which is pure, decides the next step; the trainer makes it. Decisions of the
-log are taken strictly in order, and none is passed over. A payload that a commit leaves out goes
-back into the momentum.
+log are taken strictly in order, and none is passed over.
 
 Only the coordinator, which hears every node, can tell whether a state is wrong. When told to
 resync, the trainer resets its state, replays the log and reports its digest after the disputed
 round.
 
-The state is saved between extract and announce, so that the file knows of every payload that others
-know of. A kill loses at most the values that the rounds since the last save left in the momentum,
-and nothing counts twice (`node.round.crash_recovery`).
+The state is saved now and then, while a payload is on its way. A kill costs the rounds since, which
+the log has, and what this node had not said yet. Nobody waits for that, and nothing counts twice
+(`node.round.own_payloads`).
 """
 
 import asyncio
 import logging
 from collections.abc import Collection
-from dataclasses import replace
 from typing import assert_never
 
 from node.control.decision import Decision
 from node.gossip.swarm import NotRetainedError
 from node.model.training import RoundWork
-from node.replica.position import Pending, Position
+from node.replica.position import Position
 from node.round import events
 from node.round.agenda import Agenda
 from node.round.catching_up.catch_up import RETRY_S, NotFound
@@ -37,12 +35,10 @@ from node.round.catching_up.landmarks import Jump, position_at
 from node.round.collecting import CommitPayloads, near
 from node.round.compute import train_round
 from node.round.context import RoundContext
-from node.round.crash_recovery import CrashRecovery
 from node.round.deadline import Deadline, DeadlinePassedError
 from node.round.events import LogPosition
 from node.round.inbox import Inbox
 from node.round.own_payloads import OwnPayloads
-from node.round.pending import PendingRounds
 from node.system.device import device_errors
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
@@ -56,16 +52,11 @@ class Trainer:
     """Drives one replica through a run. `inbox` listens to the coordinator client."""
 
     def __init__(self, context: RoundContext) -> None:
-        self._context, restored = context, context.restored
-        self._pending = PendingRounds(restored.pending if restored else ())
-        self._own = OwnPayloads(context, self._pending)
-        self._recovery = CrashRecovery(context.own, context.replica, restored)
-        newest = max((pending.round for pending in self._pending.saved), default=-1)
+        self._context, self._own = context, OwnPayloads(context)
         spec = context.info.spec
-        self._agenda = Agenda(spec.rounds, newest, settles_first=spec.algorithm.mixes)
-        self._newest_earlier, self._has_trained = newest, False
+        self._agenda = Agenda(spec.rounds, settles_first=spec.algorithm.mixes)
         self._deadline, self._changed = Deadline(), asyncio.Event()
-        self.inbox = Inbox(context, self._pending, self._tell)
+        self.inbox = Inbox(context, self._own, self._tell)
         parts = context.client, context.swarm, context.decisions
         self._payloads = CommitPayloads(*parts, context.own)
         self._unsaved_rounds = 0
@@ -78,12 +69,12 @@ class Trainer:
         while self._agenda.must_settle_first(self.log_position):
             await self._settle_next()  # where the payload is made of the state
         extract, compute_ms = self._own.extract, self._compute_ms
-        pending, payload = await self._context.duty.compute(extract, opened, work, compute_ms)
-        await self._save_when_due()  # on disk before anybody hears of it
-        await self._publish(pending, payload)  # to the neighbours, announced to the coordinator
+        announced, payload = await self._context.duty.compute(extract, opened, work, compute_ms)
+        await self._publish(announced, payload)  # to the neighbours, announced to the coordinator
+        await self._save_when_due()  # while the payload is on its way
         while self._agenda.must_settle(self.log_position):
             await self._context.state_requests.use_idle_time(self._context.decisions.behind)
-            await self._settle_next()  # applied: the same bits on every node; or reclaimed
+            await self._settle_next()  # applied: the same bits on every node; or skipped
         self._tell(events.Settled())
 
     # ---- the agenda, step by step
@@ -91,8 +82,6 @@ class Trainer:
     async def run(self) -> str:
         """Train until the run is finished or `leave` was called; returns the reason in words."""
         try:
-            for pending in self._pending.extracted:
-                await self._own.announce_again(pending)
             return await self._follow_agenda()
         except DeadlinePassedError:
             next_round = self._context.decisions.next_round
@@ -118,8 +107,6 @@ class Trainer:
                     await self._resync(step.order)
                 case events.SayReady():
                     self._say_ready()
-                case events.SaveState():
-                    await asyncio.to_thread(self._context.save, self.position)
                 case events.Wait():
                     await self._context.state_requests.use_idle_time(self._changed.is_set)
                     await self._changed.wait()
@@ -149,27 +136,16 @@ class Trainer:
         return LogPosition(
             next_round=decisions.next_round,
             decided_round=decisions.decided_round,
-            undecided=bool(self._pending.announced),
+            undecided=bool(self._own.undecided),
             too_far=context.catch_up.too_far_behind(decisions.next_round, decisions.decided_round),
-            doubtful=self._recovery.doubtful,
             restarts=decisions.restart is not None,
             offline=context.client.offline,
         )
 
     @property
     def position(self) -> Position:
-        """Where in the log the replica stands, with what is announced beyond it; to be saved."""
-        decisions, save_every = self._context.decisions, self._context.save_every
-        beyond = 0 if self._agenda.trains_no_more else save_every - 1
-        unsaved_rounds = max(self._recovery.unsaved_rounds, beyond)
-        return replace(
-            position_at(decisions.place), pending=self._pending.saved, unsaved_rounds=unsaved_rounds
-        )
-
-    @property
-    def momentum_is_doubtful(self) -> bool:
-        """Whether the momentum may hold values that this node had sent before it was killed."""
-        return self._recovery.doubtful
+        """Where in the log the replica stands, to be saved."""
+        return position_at(self._context.decisions.place)
 
     # ---- the parts of a round
 
@@ -178,13 +154,9 @@ class Trainer:
         context.status.note = opened.reason
         context.status.standing.opened(opened)
         context.swarm.open(opened.round, near(opened))
-        self._recovery.end()
-        if not self._has_trained:  # the file may be from a process that ended well
-            self._unsaved_rounds = context.save_every  # so save soon
-        self._has_trained = True
         await context.state_requests.borrow_time(opened.bell_ms - context.client.now_ms())
         started_ms = context.client.now_ms()
-        before = self._pending.of(opened.round - 1)
+        before = self._own.of(opened.round - 1)
         try:
             work = await train_round(context, opened, before, self._settle_early)
         except DeviceError:
@@ -194,13 +166,10 @@ class Trainer:
         return work
 
     async def _save_what_is_whole(self) -> None:
-        """Save the state after a pass failed, if the device still gives it away; nothing more is
-        trained.
-        """
-        position = replace(self.position, unsaved_rounds=self._recovery.unsaved_rounds)
+        """Save the state after a pass failed, if the device still gives it away."""
         try:
             with device_errors():
-                await asyncio.to_thread(self._context.save, position)
+                await self._save()
         except (DeviceError, StorageError) as error:
             log.warning("goes on from an older state", extra={"reason": str(error)})
 
@@ -216,27 +185,29 @@ class Trainer:
         await self._settle_next()
         return True
 
-    async def _publish(self, pending: Pending, payload: bytes) -> None:
-        await self._own.announce(pending, payload)
+    async def _publish(self, announced: wire.Announced, payload: bytes) -> None:
+        await self._own.announce(announced, payload)
         self._tell(events.Announced())
-        self._context.status.phase = f"exchanges round {pending.round}"
+        self._context.status.phase = f"exchanges round {announced.round}"
 
     async def _save_when_due(self) -> None:
         self._unsaved_rounds += 1
         if self._unsaved_rounds >= self._context.save_every:
-            self._unsaved_rounds = 0
-            await asyncio.to_thread(self._context.save, self.position)
+            await self._save()
+
+    async def _save(self) -> None:
+        self._unsaved_rounds = 0
+        await asyncio.to_thread(self._context.save, self.position)
 
     # ---- decisions
 
     async def _take_decision(self, limit_ms: int | None) -> None:
         self._limit(limit_ms)
         await self._settle_next()
-        if not self._agenda.trains_no_more:
-            await self._save_when_due()
+        await self._save_when_due()
 
     async def _settle_next(self) -> None:
-        """Take the next decision: apply its commit, or reclaim the payload that it leaves out."""
+        """Take the next decision: apply its commit, or pass over its skip."""
         decisions, before = self._context.decisions, self.position
         decision = await self._deadline.wait(decisions.next())
         payloads: list[bytes] = []
@@ -266,7 +237,6 @@ class Trainer:
         context, started_ms = self._context, self._context.client.now_ms()
         context.decisions.settled()
         digest = await context.duty.compute(context.replica.apply, commit, payloads)
-        await self._recovery.applied(commit, payloads)
         context.status.round, context.status.state_digest = commit.round, digest
         snapshot = await asyncio.to_thread(context.catch_up.write, commit)
         self._report(decision, digest, snapshot)
@@ -274,16 +244,13 @@ class Trainer:
         self._apply_ms = context.client.now_ms() - started_ms
 
     def _settle(self, round: int, kept: Collection[Digest]) -> None:
-        """The round is decided: count this node's payload, or reclaim it."""
-        context, pending = self._context, self._pending.settle(round)
-        if pending and pending.extraction:
-            if round <= self._newest_earlier:  # it was trained before this process began
-                context.status.rounds_trained += 1
-            if pending.digest in kept:
+        """The round is decided: what this node sent in it counts, or is lost."""
+        context, announced = self._context, self._own.settle(round)
+        if announced and announced.digest:
+            if announced.digest in kept:
                 context.status.rounds_counted += 1
                 context.status.standing.counted(round)
             else:
-                context.replica.engine.reclaim(pending.extraction)
                 context.status.rounds_left_out += 1
                 context.status.standing.left_out(round)
         context.swarm.settle(round, kept)
@@ -320,9 +287,9 @@ class Trainer:
         """
         context = self._context
         log.warning("looks for a snapshot", extra={"reason": reason})
-        rounds = {pending.round for pending in self._pending.announced}
+        rounds = {announced.round for announced in self._own.undecided}
         finding = context.catch_up.find(
-            self.position, context.decisions.decided_round, rounds, context.own, context.decisions
+            self.position, context.decisions.decided_round, rounds, context.decisions
         )
         found = await self._deadline.wait(finding)
         if isinstance(found, NotFound):
@@ -338,12 +305,11 @@ class Trainer:
         self._rewind_to(position)
         context.status.round, context.status.state_digest = position.head_round, digest
         context.status.note = ""
-        for pending in self._pending.announced:
-            if pending.round < position.next_round:
-                self._settle(pending.round, jump.kept.get(pending.round, ()))
-        await self._recovery.jumped(jump.own, context.swarm.kept)
+        for announced in self._own.undecided:
+            if announced.round < position.next_round:
+                self._settle(announced.round, jump.kept.get(announced.round, ()))
         if digest == landmark.state_digest:
-            await asyncio.to_thread(context.save, self.position)
+            await self._save()
         else:
             which = f"of the snapshot of round {position.head_round}"
             self._note_difference(which, digest, landmark.state_digest)
@@ -356,9 +322,8 @@ class Trainer:
         context.status.resyncs += 1
         await asyncio.to_thread(context.replica.reset)
         context.decisions.rewind()
-        self._pending.clear()
-        self._recovery.end()
-        await asyncio.to_thread(context.save, self.position)
+        self._own.clear()
+        await self._save()
 
     def _say_ready(self) -> None:
         replica = self._context.replica

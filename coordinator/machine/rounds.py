@@ -15,6 +15,8 @@ Rules
   `copies_min` other members hold it; in a public run most of its drawn witnesses
   (`coordinator.machine.members.standing`). With fewer such payloads than the quorum the round is
   skipped.
+- What a member announces first in a round stands. What it says of it later, in the same session or
+  in another, as this process or as one with a copy of its directory, changes nothing.
 - A round closes early when every member that is waited for has announced and all payloads that are
   waited for have their copies (`coordinator.machine.closing`). A payload that died with its
   author's process, before any other member held it, is not waited for.

@@ -6,8 +6,8 @@ order and is leased again.
                               '--late, left out, or skipped--------> data order
 
 Rules
-- The books speak of the payloads that commits count. What an author keeps of one that is left out
-  is no part of them.
+- The books speak of the payloads that commits count. One that is left out is lost to its author
+  too: nothing puts it back.
 - Where nodes mix parameters, what an author trains is in its own parameters at once: announced
   samples are trained, whether the commit names their author or not, and those of which nothing was
   heard are lost, for their author may have them.

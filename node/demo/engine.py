@@ -4,8 +4,7 @@ The orthonormal DCT is linear, so the momentum is kept as coefficients M and nev
 
     accumulate   M <- beta * M + DCT2(G)
     extract      q of the k largest |M| of each chunk is sent, and these leave M
-    reclaim      what left comes back, decayed as M was since; bit for bit if M did not change
-    withdraw     what an older copy of M has sent meanwhile leaves M, as if `extract` had taken it
+    put_back     what the newest extraction took comes back bit for bit, if nobody heard of it
 
 q is a sign or, of more bits, a signed integer of magnitude 1 to 2^(bits-1), the largest of its
 chunk. Its scale is not sent: q weighs the same for every author. A zero is never sent. A
@@ -22,7 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,9 +35,6 @@ from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 GRADIENT_MAX = 1e30
 """Largest |gradient|. A momentum of such gradients, 64 / (1 - beta) times as large, is still finite
 in float32."""
-
-EXTRACTED = ("indices", "values", "previous")
-"""The tensors of an `Extraction`."""
 
 STATE = ("momentum", "accumulations")
 """The tensors of an `Engine`."""
@@ -93,19 +88,9 @@ class Extraction:
     previous: Tensor
     """float32 [chunks, k]: the momentum there before. It left, where a value was sent."""
 
-    state: object
-    """The engine's state whose momentum this came from."""
-
-    accumulations: int
-    """How often the engine had accumulated by then."""
-
-    changes: int
-    """How often the engine had changed by then, this extraction included."""
-
     backend: Backend
     """Packs it."""
 
-    reclaimed: bool = False
     scales: Tensor | None = None
     """uint8 [chunks] on the host: the codes of the chunks' scales; None where only signs are
     sent."""
@@ -117,11 +102,6 @@ class Extraction:
         if self.scales is not None:
             return body_of(self.coefficients, shape)
         return self.backend.pack(self.indices, self.values, shape)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors that `Engine.revive` needs after a restart, by name."""
-        found = {name: getattr(self, name) for name in EXTRACTED}
-        return found if self.scales is None else {**found, "scales": self.scales}
 
     @property
     def coefficients(self) -> Coefficients:
@@ -135,7 +115,7 @@ class Extraction:
 
 
 class Engine:
-    """The momentum of one model on one device, and the three ways to change it."""
+    """The momentum of one model on one device, and the ways to change it."""
 
     def __init__(
         self,
@@ -158,8 +138,6 @@ class Engine:
         """float32 [chunks, 64, 64], in coefficient space, transposed: [chunks, column, row]."""
         self.backend = backend or backend_for(layout, self.momentum.device)
         self._accumulations = torch.zeros(1, dtype=torch.int64, device="cpu")  # a part of the state
-        self._changes = 0
-        self._state = object()
 
     @property
     def accumulations(self) -> int:
@@ -178,15 +156,13 @@ class Engine:
         """M <- beta * M + DCT2(G).
 
         `gradients` has the name of every parameter; None counts as zeros. With `active`, bool
-        [chunks], the momentum of the other chunks stays as it is; `reclaim` counts this
-        accumulation for them all the same. `GradientError`, before anything changed, for an entry
-        that is NaN or beyond GRADIENT_MAX.
+        [chunks], the momentum of the other chunks stays as it is. `GradientError`, before anything
+        changed, for an entry that is NaN or beyond GRADIENT_MAX.
         """
         views = self.layout.views(gradients)
         self._require_finite(views, GRADIENT_MAX)
         self.backend.accumulate(views, self.momentum, self._decay, active)
         self._accumulations += 1
-        self._changes += 1
 
     def extract(self, active: Tensor | None = None, *, top_k: int | None = None) -> Extraction:
         """Take the k largest |M| of each chunk out of the momentum.
@@ -198,73 +174,23 @@ class Engine:
         indices, previous = self.backend.extract(self.momentum, top_k, 1.0, active)
         candidates = previous if active is None else previous * active[:, None]
         values = quantise(candidates, self.settings.value_bits).to(torch.int16)
-        self._changes += 1
-        return self._extraction((indices, values, previous), self.accumulations, self._changes)
+        return Extraction(indices, values, previous, self.backend)
 
-    def reclaim(self, extraction: Extraction) -> None:
-        """Put back what an extraction took, as if it had never left.
-
-        Bit for bit if nothing has changed since, else decayed by the accumulations since.
-        `LocalProtocolError` for a second time, and for an extraction from another momentum.
-        """
-        if extraction.reclaimed:
-            raise LocalProtocolError(
-                "expected an extraction to be reclaimed once, got it a second time"
-            )
-        if extraction.state is not self._state:
-            raise LocalProtocolError(
-                "expected an extraction from this momentum, got one from another"
-            )
-        momentum = self.momentum.view(-1, CHUNK_ENTRIES)
-        places = transposed(extraction.indices.long())
-        if extraction.changes == self._changes:
-            momentum.scatter_(1, places, extraction.previous)
-        else:
-            decay = self._decay ** (self.accumulations - extraction.accumulations)
-            momentum.scatter_add_(1, places, self._taken(extraction) * decay)
-        extraction.reclaimed = True
-        self._changes += 1
-
-    def withdraw(self, coefficients: Coefficients) -> None:
-        """Take out coefficients that this node sent after this momentum was saved.
-
-        As `extract` would, but at their places in place of the largest entries; with the old bits
-        if the momentum had not changed between save and send. An entry whose sign differs from the
-        sent one stays: then the gradients since the save were sent, and those are not in here.
+    def put_back(self, extraction: Extraction) -> None:
+        """Undo the newest `extract` bit for bit, because its payload was not sent. Nothing may have
+        changed the momentum since.
         """
         momentum = self.momentum.view(-1, CHUNK_ENTRIES)
-        places, values = self._slots(coefficients)
-        kept = momentum.gather(1, places)
-        same_sign = kept.sign() == values.sign()  # never in an unused slot, except for zeros
-        momentum.scatter_add_(
-            1, places, kept * same_sign * -1.0
-        )  # an unused slot adds 0 to place 0
-        self._changes += 1
-
-    def age(self, extraction: Extraction) -> tuple[int, int]:
-        """(accumulations, changes) since an extraction: `revive` needs them, and its tensors, after
-        a restart.
-        """
-        return self.accumulations - extraction.accumulations, self._changes - extraction.changes
-
-    def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> Extraction:
-        """An extraction that an earlier process made from the momentum that was loaded.
-
-        `tensors` are its `indices`, `values` and `previous`, `age` is that of the moment when they
-        were saved. `KeyError` if one is missing.
-        """
-        indices, values, previous = (tensors[name] for name in EXTRACTED)
-        accumulations, changes = self.accumulations - age[0], self._changes - age[1]
-        return self._extraction((indices, values, previous), accumulations, changes)
+        momentum.scatter_(1, transposed(extraction.indices.long()), extraction.previous)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Momentum and count of accumulations, which a node must keep over a restart: the tensors
+        """Momentum and count of accumulations, which an optimizer keeps over a restart: the tensors
         themselves, not copies.
         """
         return {"momentum": self.momentum, "accumulations": self._accumulations}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over a momentum of the same model; earlier extractions become void."""
+        """Take over a momentum of the same model."""
         own = self.state_dict()
         found, expected = (
             {name: tuple(tensor.shape) for name, tensor in each.items()} for each in (state, own)
@@ -275,33 +201,11 @@ class Engine:
             raise LocalProtocolError(f"expected momentum of 0 accumulations or more, got {count}")
         for name, tensor in own.items():
             tensor.copy_(state[name])
-        self._state = object()
-
-    def _slots(self, coefficients: Coefficients) -> tuple[Tensor, Tensor]:
-        """Places in the transposed chunk and values, int64 [chunks, k] each; 0 in unused slots."""
-        chunks, top_k = self.layout.chunks, int(coefficients.counts.max(initial=1))
-        indices, values = (np.zeros((chunks, top_k), np.int64) for _ in range(2))
-        filled = (
-            np.arange(top_k) < coefficients.counts[:, None]
-        )  # [chunks, k]: chunk by chunk, as the entries come
-        indices[filled], values[filled] = coefficients.indices, coefficients.values
-        device = self.momentum.device
-        places = transposed(torch.from_numpy(indices).to(device))
-        return places, torch.from_numpy(values).to(device)
 
     @property
     def _decay(self) -> float:
         """The factor by which an accumulation shrinks the momentum."""
         return self.settings.momentum_decay
-
-    def _taken(self, extraction: Extraction) -> Tensor:
-        """float32 [chunks, k]: what an extraction took out of the momentum."""
-        return extraction.previous * (extraction.values != 0)
-
-    def _extraction(
-        self, tensors: tuple[Tensor, Tensor, Tensor], accumulations: int, changes: int
-    ) -> Extraction:
-        return Extraction(*tensors, self._state, accumulations, changes, self.backend)
 
     def _require_finite(self, views: Mapping[str, Tensor], most: float) -> None:
         """One look at all of them; one by one only to name the first that is broken."""

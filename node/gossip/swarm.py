@@ -178,10 +178,6 @@ class Swarm:
         settle = asyncio.to_thread(self._payload_log.settle, round, list(kept))
         self._background.spawn_write(settle)
 
-    async def kept(self, digest: Digest) -> bytes | None:
-        """A payload of this node's own log, None when it is not there (any more)."""
-        return await asyncio.to_thread(self._payload_log.get, digest)
-
     def holding(self, round: int) -> list[Digest]:
         """Payloads of others that this node holds in an undecided round: to report again after a
         reconnect.

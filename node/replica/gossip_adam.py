@@ -18,7 +18,7 @@ round's passes; the mix is taken before the step that follows them (`node.round.
 edge half mixed: a commit names an edge only if both ends have each other's payload on disk, and a
 restored node takes every commit since its state was saved. What it did meanwhile is in its own
 payloads: where the parameters are not those that were sent, the sent ones take their place. A kill
-loses the moments of the rounds since the save, and a step that was not announced.
+loses the moments of the rounds since the save, and steps that no commit names.
 
 A neighbour's payload that does not decode counts for nothing at either end: it is a function of its
 bytes, and its author is one of the ends.
@@ -43,9 +43,9 @@ from node.gossip_adam.projection import project
 from node.model.training import GradientAccumulation, Tokens
 from node.replica.digest import state_digest
 from node.replica.own_state import OwnState, SentParameters
-from node.replica.position import Pending
 from node.replica.replica import Replica
 from node.replica.snapshot import read_snapshot
+from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
 from protocol.codec.differences import Differences, rounded
 from protocol.codec.parameters import (
@@ -108,7 +108,7 @@ class GossipAdamReplica(Replica):
     # ---- upstream of the payload: local
 
     def begin(
-        self, batches: Iterable[Tokens], pending: Pending | None, rate_bits: tuple[int, int]
+        self, batches: Iterable[Tokens], pending: wire.Announced | None, rate_bits: tuple[int, int]
     ) -> GradientAccumulation:
         self._step_if_owed()
         self._rates = float32_value(rate_bits[0]), float32_value(rate_bits[1])
@@ -134,11 +134,7 @@ class GossipAdamReplica(Replica):
         values: Sent = extraction.values
         return encode_parameters(header, values), len(values)
 
-    def withdraw(self, round: int, payload: bytes) -> None:
-        """Nothing to take out: `apply` has put what was sent in the place of what was saved."""
-
-    def forget_momentum(self) -> None:
-        """Begin again without moments."""
+    def _begin_anew(self) -> None:
         mixing = self._spec.algorithm.mixing
         self.engine = OwnState(self.committed, AdamSettings(accumulate=mixing.accumulate))
         self._rates, self._owes_step = (0.0, 1.0), False

@@ -12,8 +12,7 @@ where this node's own steps left it; when the commit comes, it is put to the new
 parameters and what it was moved since the round began. What was moved is counted from there. A
 commit that comes after the last pass of a round is taken in when the next one begins.
 
-Residual and optimizer are local, and saved with the state; what leaves the residual and comes back
-does so as with the momentum of DeMo.
+Residual and the optimizer's state are soft: a node that is started again begins without both.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,19 +20,16 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from node.demo.engine import STATE, Extraction
+from node.demo.engine import Extraction
 from node.demo.local_steps.aggregate import Movement, apply, code_max
 from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.local_steps.residual import Residual
 from node.demo.vote_sum import Contribution
 from node.model.local_steps import LocalSteps, moved_from
 from node.model.training import Tokens
-from node.replica.position import Pending
 from node.replica.replica import Replica
+from protocol import wire_pb2 as wire
 from protocol.schedule import float32_value
-
-_RESIDUAL = "residual/"
-_OPTIMIZER = "optimizer/"
 
 
 class LocalStepsReplica(Replica):
@@ -53,9 +49,9 @@ class LocalStepsReplica(Replica):
     # ---- upstream of the payload: local
 
     def begin(
-        self, batches: Iterable[Tokens], pending: Pending | None, rate_bits: tuple[int, int]
+        self, batches: Iterable[Tokens], pending: wire.Announced | None, rate_bits: tuple[int, int]
     ) -> LocalSteps:
-        goes_on = self._is_ahead and pending is not None and pending.extraction is not None
+        goes_on = self._is_ahead and pending is not None and bool(pending.digest)
         if goes_on:
             self.stand_at()
         else:
@@ -93,8 +89,7 @@ class LocalStepsReplica(Replica):
         samples = self._passes.samples if self._passes else 0
         return self.engine.extract(code_max=self._code_max(samples, self._rate))
 
-    def forget_momentum(self) -> None:
-        """Begin again without a residual and without the optimizer's state."""
+    def _begin_anew(self) -> None:
         algorithm = self._spec.algorithm
         self.engine = Residual(
             self.layout, algorithm.top_k, self.trainee.device, fade=algorithm.fade
@@ -127,23 +122,6 @@ class LocalStepsReplica(Replica):
         """Code of the largest scale that an author of this many samples may have."""
         algorithm = self._spec.algorithm
         return code_max(learning_rate, -(-samples // algorithm.local_samples), algorithm.top_k)
-
-    # ---- on disk
-
-    def _local_tensors(self) -> dict[str, Tensor]:
-        local = {_RESIDUAL + name: tensor for name, tensor in self.engine.state_dict().items()}
-        state = self._optimizer.state()
-        return local | {_OPTIMIZER + name: tensor for name, tensor in state.items()}
-
-    def _load_local(self, tensors: Mapping[str, Tensor]) -> None:
-        self.engine.load_state_dict({name: tensors[_RESIDUAL + name] for name in STATE})
-        self._optimizer.load(
-            {
-                name.removeprefix(_OPTIMIZER): tensor
-                for name, tensor in tensors.items()
-                if name.startswith(_OPTIMIZER)
-            }
-        )
 
     # ---- the model
 

@@ -2,50 +2,32 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from node.gossip_adam.adam import AdamSettings, Moments, direction_
-from protocol.codec.differences import Differences, from_bytes, to_bytes
 from protocol.codec.parameters import Sent
 
 _MOMENTS = "moments/"
 _COUNTS = ("windows", "gradients")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SentParameters:
-    """The content of a payload: float16 or float32 [numbers], or differences; on the host."""
+    """The content of a payload."""
 
-    def __init__(self, values: Sent) -> None:
-        self.values = values
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors that `among` needs after a restart, by name."""
-        if isinstance(self.values, Differences):
-            whole = np.frombuffer(to_bytes(self.values), np.uint8).copy()
-            return {"differences": torch.from_numpy(whole)}
-        return {"values": torch.from_numpy(self.values)}
-
-    @classmethod
-    def among(cls, tensors: Mapping[str, Tensor], numbers: int) -> "SentParameters":
-        """The parameters that were sent, as they were saved."""
-        if "differences" in tensors:
-            whole = tensors["differences"].cpu().numpy().tobytes()
-            return cls(from_bytes(memoryview(whole), numbers))
-        return cls(tensors["values"].cpu().numpy())
+    values: Sent
+    """float16 or float32 [numbers], or differences; on the host."""
 
 
 class OwnState:
-    """Moments of all parameters. As the owner of what leaves a node with its payload it has little
-    to do: nothing leaves.
-    """
+    """Moments of all parameters."""
 
     def __init__(self, parameters: Mapping[str, Tensor], settings: AdamSettings) -> None:
         self._settings = settings
-        self._numbers = sum(each.numel() for each in parameters.values())
         self._moments = {name: Moments.like(each) for name, each in parameters.items()}
         self.update_size = 0.0
         """Euclidean size of the newest step; 0 before the first of this process."""
@@ -84,14 +66,3 @@ class OwnState:
             }
             counts = {part: int(state[part]) for part in _COUNTS}
             self._moments[name] = Moments.among(state | counts)
-
-    def reclaim(self, extraction: SentParameters) -> None:
-        """Nothing left the node with its payload, so nothing comes back."""
-
-    def age(self, extraction: SentParameters) -> tuple[int, int]:
-        """The age of what was sent, which matters to nobody here."""
-        return 0, 0
-
-    def revive(self, tensors: Mapping[str, Tensor], age: tuple[int, int]) -> SentParameters:
-        """The parameters that were sent, as they were saved."""
-        return SentParameters.among(tensors, self._numbers)

@@ -4,57 +4,46 @@ The committed parameters are a pure function of (genesis, commits). With DeMo th
 model's own tensors: gradients are taken there. With local steps the model moves away from them
 (`node.replica.local_steps`).
 
-What is saved is enough to go on as if nothing had happened: the parameters, the momentum, the place
-in the log, and what was announced beyond it, so that a payload which its commit leaves out can
-still be reclaimed. When it is not saved every round, a kill takes what the rounds since left in the
-momentum; what they sent is in the log, and `withdraw` takes it out of the momentum that was saved,
-so that nothing is sent twice.
+What is saved is what all nodes have: the committed parameters and their place in the log. What this
+node did not say yet is soft state: it is in memory only, and a node that is started again begins
+without. A payload that a commit leaves out is lost to its author; its samples go back to the data
+order.
 """
 
-import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from google.protobuf.message import DecodeError
 from torch import Tensor, nn
 
 from node.demo.aggregate import apply
 from node.demo.chunks import ChunkLayout
-from node.demo.engine import STATE, DemoSettings, Engine, Extraction
+from node.demo.engine import DemoSettings, Engine, Extraction
 from node.demo.vote_sum import Contribution, decoded
 from node.model.build import build_model, named_parameters_once
 from node.model.local_steps import LocalSteps
 from node.model.training import GradientAccumulation, Tokens, TrainingModel
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
-from node.replica.position import (
-    Pending,
-    Position,
-    described,
-    described_voids,
-    pending_tensors,
-    restored,
-    restored_voids,
-)
+from node.replica.position import Position, described_voids, restored_voids
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
+from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Blob, Coefficients, Header, PayloadShape, decode, sealed
-from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError, StorageError
+from protocol.errors import RemoteProtocolError, SettingsError, StorageError
 from protocol.ids import Digest, RunId
 from protocol.runfile import RunSpec
 from protocol.schedule import float32_value
 
 log = logging.getLogger("lockstep.node")
 
-STATE_VERSION = 8
-"""Version of a saved state: its fields and the engine's layout of momentum and extractions."""
+STATE_VERSION = 9
+"""Version of a saved state: its fields and tensors."""
 
 _PARAMETER = "parameter/"
-_MOMENTUM = "momentum/"
 
 
 class Replica:
@@ -106,7 +95,7 @@ class Replica:
             {name: t.clone() for name, t in working.items()} if self._works_apart() else working
         )
         del model, genesis
-        self.forget_momentum()
+        self._begin_anew()
         self.digest = state_digest(self.committed)
 
     def _works_apart(self) -> bool:
@@ -127,12 +116,12 @@ class Replica:
     # ---- upstream of the payload: local
 
     def begin(
-        self, batches: Iterable[Tokens], pending: Pending | None, rate_bits: tuple[int, int]
+        self, batches: Iterable[Tokens], pending: wire.Announced | None, rate_bits: tuple[int, int]
     ) -> GradientAccumulation | LocalSteps:
         """Put the model where the first gradients of a round are taken, and begin its passes.
 
-        Only steps of the node's own need `pending`, the undecided round in front of this one, and
-        `rate_bits`, learning rate and decay of the round.
+        Only steps of the node's own need `pending`, what this node announced in the undecided round
+        in front of this one, and `rate_bits`, learning rate and decay of the round.
         """
         return self.trainee.passes(batches)
 
@@ -174,17 +163,8 @@ class Replica:
         """
         return {}
 
-    def withdraw(self, round: int, payload: bytes) -> None:
-        """Take out of the momentum what an earlier life of this node has sent in a round since it
-        was saved.
-        """
-        with contextlib.suppress(
-            RemoteProtocolError
-        ):  # as a payload that counts for nothing: see `apply`
-            self.engine.withdraw(decode(payload, self.shape)[1])
-
-    def forget_momentum(self) -> None:
-        """Begin again without momentum: what it held is lost."""
+    def _begin_anew(self) -> None:
+        """Begin without what is this node's own."""
         self.engine = Engine(self.layout, self._settings, self.trainee.device)
 
     # ---- downstream of the commit: the same bits everywhere
@@ -237,7 +217,7 @@ class Replica:
     # ---- on disk
 
     def adopt(self, snapshot: Path, base: Path | None = None) -> int:
-        """Take over the parameters of a snapshot, and keep the momentum. `base`: where nodes
+        """Take over the parameters of a snapshot, and keep what is in memory. `base`: where nodes
         differ, a snapshot of the newest mean in the log. Returns the new state digest.
 
         Raises `StorageError` for a snapshot of another model.
@@ -249,19 +229,15 @@ class Replica:
     def save(self, path: Path, position: Position) -> None:
         """Keep the state over a restart; `StorageError` leaves the older file in place."""
         local = self._local_tensors()
-        for pending in position.pending:
-            local |= pending_tensors(pending)
         about = {
             "version": STATE_VERSION,
             "run_id": self._run_id,
             "next_round": position.next_round,
             "head": position.head.hex(),
             "head_round": position.head_round,
-            "unsaved_rounds": position.unsaved_rounds,
             "voids": described_voids(position),
             "state_digest": f"{self.digest:016x}",
             "local_digest": f"{_digest_of_floats(local):016x}",
-            "pending": [described(pending, self.engine) for pending in position.pending],
         }
         shared = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
         save_tensors(path, shared | local, about)
@@ -279,8 +255,6 @@ class Replica:
             position = self._restored(tensors, about)
         except (
             StorageError,
-            LocalProtocolError,
-            DecodeError,
             KeyError,
             TypeError,
             ValueError,
@@ -306,21 +280,18 @@ class Replica:
             )
         if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
             raise StorageError(
-                f"expected momentum with digest {about['local_digest']}, got {found}"
+                f"expected own state with digest {about['local_digest']}, got {found}"
             )
         self._load_local(tensors)
-        pending = tuple(restored(values, tensors, self.engine) for values in about["pending"])
         head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
-        unsaved_rounds, voids = about["unsaved_rounds"], restored_voids(about["voids"])
-        return Position(about["next_round"], head, head_round, pending, unsaved_rounds, *voids)
+        return Position(about["next_round"], head, head_round, *restored_voids(about["voids"]))
 
     def _local_tensors(self) -> dict[str, Tensor]:
-        """The local part of the state, to be saved."""
-        return {_MOMENTUM + name: tensor for name, tensor in self.engine.state_dict().items()}
+        """What is saved beside the committed parameters; nothing where nodes are equal."""
+        return {}
 
     def _load_local(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what `_local_tensors` returned; other tensors are there too."""
-        self.engine.load_state_dict({name: tensors[_MOMENTUM + name] for name in STATE})
+        """Take over what `_local_tensors` returned."""
 
     def _working(self, name: str) -> Tensor:
         return self.trainee.parameters[name].data

@@ -6,11 +6,10 @@ Imports every room of node/ but `process`, `trainer` and `relay`.
     inbox                       the coordinator's messages, sorted
     context                     the other parts of a node, as rounds need them
     compute                     passes until the bell
-    own_payloads, pending       this node's payloads, and its undecided rounds
+    own_payloads                this node's payloads, and which of them are undecided
     collecting                  the payloads of a commit
     witness                     receipts for the payloads of others
     deadline                    waits that can be given a limit
-    crash_recovery              the momentum of a node that was killed
     catching_up/                a log that cannot be replayed
     state_requests/             a checkpoint or a validation loss that the coordinator asks for
 """

@@ -11,7 +11,7 @@ Its activity:
 
     between rounds --Train--> training --Announced--> settling --Settled--> between rounds
        |      |
-       |      '--SaveState--> concluding --End--> ended     DeadlinePassed: ended, from anywhere
+       |      '--TakeDecision--> concluding --End--> ended     DeadlinePassed: ended, from anywhere
        '--End--> ended
 
 Its stay: stays --Finished--> finished --LeaveAsked--> leaves.
@@ -24,7 +24,7 @@ Rules between two rounds, of which the first that applies holds:
     4. the node leaves, and nothing that it announced is undecided: end
     5. a decision is out: take it, or jump over it by a snapshot when the log is too long; but a
        node that has no state of a finished run ends
-    6. the run is finished or the node leaves: save, take the decisions of its rounds, end
+    6. the run is finished or the node leaves: take the decisions of its rounds, end
     7. Ready is owed: say it
     8. a round is open: train it; else wait
 
@@ -33,8 +33,8 @@ would have been trained had the decision come a moment later, and a node that ap
 while the others wait for it.
 
 A node that stays waits without a limit. One that is to end waits for each decision no longer than
-`Agenda._limit_ms`. It loses nothing, because its state is saved; a resync that comes then is for
-its next start.
+`Agenda._limit_ms`. What it does not hear then is in the log; a resync that comes then is for its
+next start.
 """
 
 from collections import deque
@@ -94,16 +94,14 @@ class Stay(Enum):
 class Agenda:
     """The next steps of one node in one run. Its shell is `node.trainer`."""
 
-    def __init__(
-        self, rounds: RoundsSpec, newest_trained: int = -1, *, settles_first: bool = False
-    ) -> None:
-        """`newest_trained`: the newest round that was trained before this process began.
-        `settles_first`: a payload is made of the state, so the decisions in front of its round are
-        taken before it is made.
+    def __init__(self, rounds: RoundsSpec, *, settles_first: bool = False) -> None:
+        """`settles_first`: a payload is made of the state, so the decisions in front of its round
+        are taken before it is made.
         """
         self._rounds, self._settles_first = rounds, settles_first
         self._round_ms = (1 + rounds.overlap) * longest_slot(rounds).milliseconds
-        self._newest_trained = newest_trained
+        self._newest_trained = -1
+        """The newest round that this process has trained."""
         self._readiness = Readiness.ABSENT
         self._newcomer = False  # whether it has no state of a run that has one
         self._activity = Activity.BETWEEN_ROUNDS
@@ -136,11 +134,6 @@ class Agenda:
     def end_reason(self) -> str:
         """Why the node ends or would end, in words."""
         return self._end_reason
-
-    @property
-    def trains_no_more(self) -> bool:
-        """Whether no further round will be trained."""
-        return self._activity in (Activity.CONCLUDING, Activity.ENDED)
 
     @property
     def resyncs_obeyed(self) -> int:
@@ -235,7 +228,7 @@ class Agenda:
         return step
 
     def _next(self, log: LogPosition) -> events.Step:
-        if self.trains_no_more:
+        if self._activity in (Activity.CONCLUDING, Activity.ENDED):
             return self._conclude(log)
         if self._ordered:
             return self._resync(self._ordered)
@@ -255,7 +248,7 @@ class Agenda:
         if self._readiness is Readiness.OWED:
             self._readiness, self._newcomer = Readiness.READY, False
             return events.SayReady()
-        if self._opened and self._may_train(self._opened.round, log):
+        if self._opened and self._may_train:
             return self._train(self._opened)
         return events.Wait(log.offline or "waits for a round")
 
@@ -265,16 +258,16 @@ class Agenda:
         if opened and (opened.round <= self._newest_trained or opened.round < log.next_round):
             self._opened = None
 
-    def _may_train(self, round: int, log: LogPosition) -> bool:
-        unknown = log.doubtful and log.next_round < round
-        return self._readiness is Readiness.READY and self._stay is Stay.STAYS and not unknown
+    @property
+    def _may_train(self) -> bool:
+        return self._readiness is Readiness.READY and self._stay is Stay.STAYS
 
     def _may_run_ahead(self, round: int, log: LogPosition) -> bool:
         """Whether a round may be trained before a decision that is there is taken: it is undecided
         itself, and `next_round` is no further back than the overlap permits.
         """
         reach = log.next_round + self._rounds.overlap_at(round)
-        return log.decided_round < round <= reach and self._may_train(round, log)
+        return log.decided_round < round <= reach and self._may_train
 
     def _train(self, opened: wire.RoundOpened) -> events.Step:
         self._opened, self._newest_trained = None, opened.round
@@ -308,9 +301,7 @@ class Agenda:
         if self._activity is Activity.ENDED or not log.undecided or self._ordered or log.restarts:
             self._activity = Activity.ENDED
             return events.End(self._end_reason)
-        if self._activity is Activity.BETWEEN_ROUNDS:
-            self._activity = Activity.CONCLUDING
-            return events.SaveState()
+        self._activity = Activity.CONCLUDING
         reason = f"waits for the decision of round {log.next_round}"
         return events.TakeDecision(reason, self._limit_for(log))
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from node.demo.engine import GradientError
 from node.model.training import RoundWork
-from node.replica.position import Pending
 from node.round.context import Passes, RoundContext
 from node.status import NodeStatus
 from node.system.device import device_errors
@@ -33,16 +32,16 @@ log = logging.getLogger("lockstep.node")
 async def train_round(
     context: RoundContext,
     opened: wire.RoundOpened,
-    pending: Pending | None,
+    pending: wire.Announced | None,
     settle: Callable[[int], Awaitable[bool]],
 ) -> RoundWork | None:
     """Make the passes that fit, at least one. None when their gradients are of no use; the
     momentum is then as it was.
 
-    In a round that only mixes there is nothing to do. `pending` is the undecided round in front of
-    this one, if this node announced it.
+    In a round that only mixes there is nothing to do. `pending` is what this node announced in the
+    undecided round in front of this one.
     `settle(left_ms)` is asked between two passes, with the time that is left, and returns whether
-    it applied or reclaimed that round. Between passes the node rests as its duty cycle asks.
+    it settled that round. Between passes the node rests as its duty cycle asks.
 
     Raises `DeviceError` when a device fails in a pass: what was applied before is whole.
     """

@@ -16,7 +16,7 @@ from node.control.decisions import DecisionLog
 from node.control.heads import HeadKeeper
 from node.demo.engine import Extraction
 from node.model.training import RoundWork
-from node.replica.position import Pending, Position
+from node.replica.position import Position
 from node.round.catching_up.catch_up import CatchUp
 from node.round.state_requests.requests import NoStateRequests, StateRequests
 from node.round.witness import WitnessReports
@@ -63,13 +63,6 @@ class TrainedModel(Protocol):
     micro_batch_max: int
 
 
-class Reclaiming(Protocol):
-    """The owner of the momentum."""
-
-    def reclaim(self, extraction: Extraction) -> None:
-        """Put an extraction back into the momentum."""
-
-
 class TrainableReplica(Protocol):
     """A replica as rounds see it; see `node.replica.replica.Replica`. The methods block."""
 
@@ -80,18 +73,14 @@ class TrainableReplica(Protocol):
         """The model that computes gradients."""
 
     @property
-    def engine(self) -> Reclaiming:
-        """The owner of the momentum."""
-
-    @property
     def committed(self) -> Mapping[str, Tensor]:
         """The committed parameters."""
 
     def reset(self) -> None:
-        """Go back to genesis, without momentum."""
+        """Go back to genesis, with nothing that was not said."""
 
     def begin(
-        self, batches: Iterable[Any], pending: Pending | None, rate_bits: tuple[int, int]
+        self, batches: Iterable[Any], pending: wire.Announced | None, rate_bits: tuple[int, int]
     ) -> Passes:
         """Put the model where a round's first gradients are taken, and begin the round's passes."""
 
@@ -109,12 +98,6 @@ class TrainableReplica(Protocol):
 
     def own_report(self) -> dict[str, Any]:
         """Fields of `Applied` that tell of parameters of this node's own."""
-
-    def withdraw(self, round: int, payload: bytes) -> None:
-        """Take a payload that this node had sent before it was killed out of the momentum."""
-
-    def forget_momentum(self) -> None:
-        """Begin again without momentum."""
 
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make a commit's step; returns the new state digest."""
@@ -157,9 +140,6 @@ class PayloadExchange(Protocol):
     def settle(self, round: int, kept: Iterable[Digest]) -> None:
         """A round is decided."""
 
-    async def kept(self, digest: Digest) -> bytes | None:
-        """A payload of this node's own log."""
-
     def holding(self, round: int) -> list[Digest]:
         """Held payloads of others in an undecided round."""
 
@@ -172,7 +152,7 @@ class PayloadExchange(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundContext:
-    """The other parts of a node, and where its state stands when it begins."""
+    """The other parts of a node."""
 
     info: RunInfo
     own: PeerId
@@ -185,11 +165,10 @@ class RoundContext:
     witness: WitnessReports
     catch_up: CatchUp
     save: Callable[[Position], None]
-    """Saves the state on disk; called every `save_every` rounds from a worker thread."""
+    """Saves the state on disk. Blocks: for a thread."""
     save_every: int
+    """Rounds between two saves: those that a killed node replays from the log."""
     state_requests: StateRequests = field(default_factory=NoStateRequests)
     duty: DutyKeeper = field(default_factory=DutyKeeper)
-    restored: Position | None = None
-    """Where the loaded state stands; None at genesis."""
     heads: HeadKeeper | None = None
     """The heads of the run that this node knows; None: it weighs none."""

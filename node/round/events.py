@@ -14,12 +14,9 @@ class LogPosition:
     decided_round: int
     """Newest round that is decided; -1 when none is."""
     undecided: bool = False
-    """Whether a round that this node announced waits for its decision."""
+    """Whether a round that this process announced waits for its decision."""
     too_far: bool = False
     """Whether members no longer retain the payloads of `next_round`, so that a snapshot is due."""
-    doubtful: bool = False
-    """Whether a decision may name a payload that this node sent before it was killed and does not
-    know of: then it trains only after the last decision (`node.round.crash_recovery`)."""
     restarts: bool = False
     """Whether the run goes on from a checkpoint, which replaces this node's state."""
     offline: str = ""
@@ -133,7 +130,7 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class TakeDecision:
-    """Take the decision of `next_round`: apply its commit, or reclaim the payload."""
+    """Take the decision of `next_round`: apply its commit, or pass over its skip."""
 
     reason: str
     limit_ms: int | None = None
@@ -165,13 +162,6 @@ class SayReady:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveState:
-    """Save the state, with the undecided rounds, before the last waits."""
-
-    reason: str = "saves its state"
-
-
-@dataclass(frozen=True, slots=True)
 class Wait:
     """Nothing can be done before the next event."""
 
@@ -185,4 +175,4 @@ class End:
     reason: str
 
 
-Step = Train | TakeDecision | Jump | Resync | SayReady | SaveState | Wait | End
+Step = Train | TakeDecision | Jump | Resync | SayReady | Wait | End

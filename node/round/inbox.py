@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from node.control.members import MemberList
 from node.round import events
 from node.round.context import RoundContext
-from node.round.pending import PendingRounds
+from node.round.own_payloads import OwnPayloads
 from protocol import wire_pb2 as wire
 
 
@@ -25,10 +25,10 @@ class Inbox:
     """The listener of a trainer's coordinator client (`node.control.client.Listener`)."""
 
     def __init__(
-        self, context: RoundContext, pending: PendingRounds, tell: Callable[[events.Event], None]
+        self, context: RoundContext, own: OwnPayloads, tell: Callable[[events.Event], None]
     ) -> None:
         """`tell` hands an event to the agenda and wakes the trainer."""
-        self._context, self._pending, self._tell = context, pending, tell
+        self._context, self._own, self._tell = context, own, tell
 
     def members_changed(self, members: MemberList) -> None:
         """The swarm links to members and relays."""
@@ -43,9 +43,9 @@ class Inbox:
             context.heads.greeted(welcome)
         context.decisions.saw_decided(welcome.decided_round)
         self._chained(welcome.tail)
-        for pending in self._pending.announced:
-            context.client.send(pending.announcement)
-            context.witness.add(pending.round, context.swarm.holding(pending.round))
+        for announced in self._own.undecided:
+            context.client.send(wire.NodeMessage(announced=announced))
+            context.witness.add(announced.round, context.swarm.holding(announced.round))
         context.state_requests.repeat()
         self._tell(events.Welcomed())
 

@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from protocol.codec.parameters import payload_bytes_max
 from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
-from protocol.limits import CHUNK_ENTRIES
-from protocol.planner.needs import FLOAT_BYTES, Needs, needs_of
+from protocol.planner.needs import Needs, needs_of, state_bytes
 from protocol.planner.parameters import (
     Size,
     fields_of,
@@ -47,7 +46,7 @@ class Footprint:
     payload_bytes: float
     """Bytes of one node's payload in one round, about."""
     state_bytes: int
-    """Parameters and momentum, as a node saves them."""
+    """What a node saves."""
     needs: Needs
 
 
@@ -104,8 +103,6 @@ def remarks(spec: RunSpec) -> list[str]:
 
 def _footprint(spec: RunSpec, size: Size) -> Footprint:
     algorithm, accepted = spec.algorithm, spec.rounds.payload_bytes_max
-    momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES
-    state_bytes = FLOAT_BYTES * size.parameters + momentum
     if algorithm.mixes:
         largest = payload_bytes_max(size.parameters)
     else:
@@ -116,8 +113,8 @@ def _footprint(spec: RunSpec, size: Size) -> Footprint:
             f"rounds.payload_bytes_max: payloads of this model reach {largest} bytes, the run "
             f"accepts {accepted}; raise it"
         )
-    needs = needs_of(spec, size)
-    return Footprint(size.parameters, payload_bytes(algorithm, size), state_bytes, needs)
+    payload, state = payload_bytes(algorithm, size), state_bytes(algorithm, size)
+    return Footprint(size.parameters, payload, state, needs_of(spec, size))
 
 
 def _require_known_fields(model: ModelSpec) -> None:

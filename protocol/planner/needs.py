@@ -12,8 +12,9 @@ worked   for an instant of each round: the head's part of an embedding's gradien
          steps AdamW's second moment of the tables and the temporaries of a step too
 a pass   activations and logits of a micro-batch. Its size is found by trying, so it is measured
          (`node.rehearsal`) and not told here
-disk     the payload log up to its bound, snapshots, the saved state and the published model,
-         each of the last two twice while it is replaced
+disk     the payload log up to its bound, snapshots, the saved state (parameters and, where nodes
+         mix them, moments and mean) and the published model, each of the last two twice while it
+         is replaced
 
 docs/results/memory.md has it measured.
 """
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 
 from protocol.limits import CHUNK_ENTRIES
 from protocol.planner.parameters import Size
-from protocol.runfile import RunSpec
+from protocol.runfile import AlgorithmSpec, RunSpec
 
 FLOAT_BYTES = 4
 
@@ -63,17 +64,23 @@ class Needs:
         return self.fixed_bytes + self.held_bytes + self.worked_bytes
 
 
+def state_bytes(algorithm: AlgorithmSpec, size: Size) -> int:
+    """Bytes of the state that a node saves."""
+    own = 3 + algorithm.mixing.differs if algorithm.mixes else 0
+    return FLOAT_BYTES * size.parameters * (1 + own)
+
+
 def needs_of(spec: RunSpec, size: Size) -> Needs:
     """The needs of a run whose network has this size."""
     parameters = FLOAT_BYTES * size.parameters
     algorithm, copies = spec.algorithm, 2
     if algorithm.mixes:
-        momentum = (3 + algorithm.mixing.differs) * parameters
+        momentum = state_bytes(algorithm, size) - parameters
     else:
         copies += spec.rounds.overlap + algorithm.moves
         momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES + algorithm.moves * parameters
     disk = spec.retention.log_bytes_max + SNAPSHOTS * parameters
-    disk += 2 * (parameters + momentum) + 2 * parameters
+    disk += 2 * state_bytes(algorithm, size) + 2 * parameters
     fixed = FIXED_BYTES + KERNELS_BYTES * (size.chunks >= KERNEL_CHUNKS_MIN)
     worked = (1 + algorithm.moves) * parameters
     return Needs(size.parameters, fixed, copies * parameters + momentum, worked, disk)

@@ -7,23 +7,16 @@ Its rules:
   commit and the same voids;
 - a node announces only rounds that were opened, and offers and confirms only payloads that are on
   its disk, verified;
-- a kill takes from a node only what its disk did not have; what its disk had comes back;
-- at every instant each sample that a node has trained is in its momentum, in an undecided payload,
-  or in its parameters;
 - with local steps, a commit weighs an author by the samples that it trained in the round, and the
   author's scale says the same;
-- the samples that the record of a commit names are those that its authors trained;
-- in the end each gradient that was announced in time is in the parameters, or in the momentum of
-  one node, or was lost by a fault that takes it (a lost disk, a save that is not made every round,
-  a payload that became void because all who had it lost it); none is in two places. Only a machine
-  that computed wrong is excused from this.
+- a payload that a commit counts holds the samples that its author trained in the round, no others,
+  and the record of the commit names the same;
+- in the end the samples in the parameters are those that the commits count.
 
-A position that was left out is trained again, by whoever it is leased to: that makes another
-gradient, which has a number of its own. That no position is counted twice is judged by the books of
-the coordinator's referee (`tests.simulation.checkers`).
+That no sample is counted twice or lost is judged by the books of the coordinator's referee
+(`tests.simulation.checkers`).
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -35,9 +28,6 @@ from protocol.runfile import AlgorithmSpec
 from protocol.shuffle import Share
 from tests.simulation.checkers import require
 from tests.simulation.movements import Work
-
-FURTHER = 8192
-"""The first number of a gradient of a position that was trained before; above all positions."""
 
 
 @dataclass
@@ -58,51 +48,34 @@ class Auditor:
     """The voids and restarts in the journal, in order."""
     digests: dict[tuple[int, int], int] = field(default_factory=dict)
     """Digest of the state after a round, by the number of void payloads that it passed over."""
-    excused: set[int] = field(default_factory=set)
-    """Gradients that may be anywhere, and more than once."""
-    lost: set[int] = field(default_factory=set)
-    """Gradients that a fault has taken: they may be nowhere."""
-    gradients: dict[int, tuple[PeerId, int]] = field(default_factory=dict)
-    """By number: whose gradient it is, and of which position."""
     trained: dict[tuple[PeerId, int], tuple[int, ...]] = field(default_factory=dict)
     """The positions that an author trained for its payload of a round."""
-    sent: dict[tuple[PeerId, int], tuple[int, ...]] = field(default_factory=dict)
-    """The gradients in the committed payloads, by author and round."""
+    silent: set[tuple[PeerId, int]] = field(default_factory=set)
+    """Authors that, with local steps, could move nothing in a round."""
     works: dict[tuple[PeerId, int], Work] = field(default_factory=dict)
     """With local steps: what each author trained in a round."""
     payloads: dict[Digest, int] = field(default_factory=dict)
     """The round of every payload that was ever announced."""
-    _next: int = FURTHER
-    """Number of the next gradient of a position that was trained before."""
 
-    def train(self, peer: PeerId, positions: Sequence[int]) -> list[int]:
-        """A node trains; returns the numbers of the gradients: of the first one of a position that
-        position, of a further one a number that no position has.
-        """
-        numbers = []
-        for position in positions:
-            require(position < FURTHER, "position", position, "has the number of a gradient")
-            number = position
-            if position in self.gradients:
-                number, self._next = self._next, self._next + 1
-            self.gradients[number] = (peer, position)
-            numbers.append(number)
-        return numbers
-
-    def counts(self, commit: Commit, place: int) -> None:
-        """A replica counts the payload of a commit's entry."""
+    def counts(self, commit: Commit, place: int, sent: Sequence[int]) -> None:
+        """A replica counts the payload of a commit's entry, which holds these positions."""
         entry, round = commit.entries[place], commit.round
-        positions = self.trained.get((entry.author, round))
-        recorded = [
-            each
-            for share in self.trained_of(round)[place]
-            for each in range(share.first, share.end)
-        ]
+        positions = self.trained.get((entry.author, round), ())
+        recorded = self._recorded(round, place)
         require(
-            list(positions or ()) == recorded,
+            list(positions) == recorded,
             f"the record of round {round} names the samples {recorded} of {entry.author}, which "
             f"trained {positions}",
         )
+        expected = () if (entry.author, round) in self.silent else sorted(positions)
+        require(
+            list(sent) == list(expected),
+            f"the payload of {entry.author} in round {round} holds {sent}, it trained {positions}",
+        )
+
+    def _recorded(self, round: int, place: int) -> list[int]:
+        shares = self.trained_of(round)[place]
+        return [each for share in shares for each in range(share.first, share.end)]
 
     def follows(
         self, peer: PeerId, round: int, head: Digest, run_id: RunId, *, digest: int
@@ -120,7 +93,6 @@ class Auditor:
     def passes_over(self, peer: PeerId, round: int, entry: Entry) -> None:
         """A replica makes a step without a payload: nobody has it, its author neither."""
         require(self.is_void(round, entry.digest), peer, "leaves out a payload of round", round)
-        self.lose(self.sent.get((entry.author, round), ()))
 
     def applied(
         self, peer: PeerId, commit: Commit, digest: int, voids: int, *, faulty: bool
@@ -212,40 +184,16 @@ class Auditor:
         for digest in digests:
             require(digest in kept, peer, "offers", digest.hex()[:8], "which it has not verified")
 
-    def excuse(self, gradients: Iterable[int]) -> None:
-        """These may be anywhere: a fault is at work."""
-        self.excused.update(gradients)
-
-    def lose(self, gradients: Iterable[int]) -> None:
-        """A fault takes these from their place."""
-        self.lost.update(gradients)
-
-    def judge_node(self, peer: PeerId, trained: set[int], places: set[int]) -> None:
-        """Each gradient that a node has taken, or found in its state, is in one of its places."""
-        missing = sorted(trained - places - self.excused - self.lost)
-        require(
-            not missing, f"gradients {missing} that {peer} has taken are nowhere at this instant"
-        )
-
-    def judge_gradients(
-        self,
-        applied: list[int],
-        momenta: dict[PeerId, list[int]],
-        elsewhere: set[int],
-        announced: Counter[tuple[PeerId, int]],
-    ) -> None:
-        """Each gradient is in one place, and every one that was announced is somewhere: there, or
-        in commits that these parameters lack.
-        """
-        places: dict[int, str] = dict.fromkeys(applied, "the parameters")
-        for peer, numbers in momenta.items():
-            for number in numbers:
-                require(
-                    number not in places or number in self.excused,
-                    f"gradient {number} is in {places.get(number)} and with {peer}",
-                )
-                places[number] = f"the momentum of {peer}"
-        accounted = self.excused | self.lost | elsewhere | places.keys()
-        found = Counter(self.gradients[each] for each in accounted & self.gradients.keys())
-        missing = sorted(announced - found)
-        require(not missing, "gradients of", missing, "are in no parameters and no momentum")
+    def judge_parameters(self, applied: Sequence[int], commits: Iterable[Commit]) -> None:
+        """The samples in the parameters are those that these commits count."""
+        counted = {
+            position
+            for commit in commits
+            for place, entry in enumerate(commit.entries)
+            if not self.is_void(commit.round, entry.digest)
+            and (entry.author, commit.round) not in self.silent
+            for position in self._recorded(commit.round, place)
+        }
+        missing, further = counted.difference(applied), set(applied) - counted
+        require(not missing, "samples", sorted(missing), "count, and are in no parameters")
+        require(not further, "samples", sorted(further), "are in the parameters and do not count")

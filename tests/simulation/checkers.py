@@ -5,8 +5,8 @@ simple book (sets of positions, sets of holders) and raises `Violation` when a p
 `portrait` is a machine's whole state as plain values, to compare two machines.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
@@ -70,8 +70,6 @@ class Referee:
         self.orders = Orders(machine.spec)
         self.chain: list[Void | Restart] = []
         """What a state passes over, in order."""
-        self.restarted: Callable[[], None] = lambda: None
-        """Called when the run goes on from a checkpoint."""
         self._head = genesis_digest(machine.run_id)
         self._lacked: dict[tuple[int, Digest], set[PeerId]] = defaultdict(set)
         self._run_id, self._spec = machine.run_id, machine.spec
@@ -79,8 +77,6 @@ class Referee:
         self._live: set[PeerId] = set()
         self._auditors: set[PeerId] = set()
         """Keys that were named auditors at some time: no members, and they may hold payloads."""
-        self.announced: Counter[tuple[PeerId, int]] = Counter()
-        """How often a member has said in time that it trained a position."""
         self._counted: set[int] = set()
         """Positions in payloads that commits count."""
         self._parts: dict[tuple[int, Digest], set[int]] = defaultdict(set)
@@ -115,7 +111,6 @@ class Referee:
                     require(not self._pages, "rounds are open behind", restart)
                     self._head = entry_digest(restart)
                     self.chain.append(restart)
-                    self.restarted()
                 case SkipRound(round, reason):
                     require(bool(reason), "round", round, "was skipped without a reason")
                     self._decided(round, "skipped")
@@ -180,7 +175,6 @@ class Referee:
             positions = page.asked[event.peer]
             page.asked[event.peer] = positions[: event.samples]
             self._returned.update(positions[event.samples :])
-            self.announced.update((event.peer, each) for each in positions[: event.samples])
             page.announced[event.peer] = earlier = event
         if earlier and earlier.digest == event.digest and event.digest:
             page.holders[event.digest].add(event.peer)

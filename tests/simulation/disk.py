@@ -37,6 +37,12 @@ class Disk:
         self.steps_left: int | None = None
         self._recent: list[tuple[str, str]] = []
 
+    def copied(self) -> "Disk":
+        """Another disk with the same files."""
+        copy = Disk(self._chance)
+        copy.directories = {name: dict(files) for name, files in self.directories.items()}
+        return copy
+
     def path(self, name: str) -> "DiskPath":
         """A path from the root."""
         return DiskPath(self, "", name)

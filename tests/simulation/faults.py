@@ -4,8 +4,10 @@ Each fault is one method and is counted by its name. A fault is not made if it w
 the design does not promise to keep: the last copy of a payload, the honesty of a whole quorum.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from protocol.ids import Digest
@@ -34,6 +36,8 @@ class Faults:
         *(["kill"] * 4),
         "interrupt",
         *(["lose_disk"] * 2),
+        "swap_disks",
+        "speak_twice",
         "power_cut",
         "kill_in_write",
         "stop",
@@ -80,8 +84,6 @@ class Faults:
     def _next(self) -> None:
         if self.over:
             return
-        for node in self.nodes:
-            node.judge_samples()
         kind = self.world.random.choice(self.KINDS)
         if (
             self._quiet()
@@ -143,19 +145,36 @@ class Faults:
         if not node.runs:
             return False
         node.kill()
-        remade = node.place.save_every == 1  # then it can make its payloads again from its state
-        spare = self._held_beside(node)
-        self.world.say(
-            "node %s lost power: %s files cut",
-            node.peer[:8],
-            node.disk.cut_power(lambda name: remade or spare(name)),
-        )
+        cut = node.disk.cut_power(self._held_beside(node))
+        self.world.say("node %s lost power: %s files cut", node.peer[:8], cut)
         return None
 
     def _lose_disk(self, node: SimulatedNode) -> bool | None:
         if self.coordinator.rounds.state.end.finished or not self._recoverable_without(node):
             return False
         node.lose_disk()
+        return None
+
+    def _swap_disks(self, node: SimulatedNode) -> bool:
+        """A backup of the disk is made now and restored some rounds later, which is the fault."""
+        node.copy_disk()
+        self._later(lambda: self._restore(node), 1_000, 16_000)
+        return False
+
+    def _restore(self, node: SimulatedNode) -> None:
+        if not self.over and self._recoverable_without(node):
+            self.counts["swap_disks"] += 1
+            node.swap_disks()
+
+    def _speak_twice(self, node: SimulatedNode) -> bool | None:
+        """A process with a copy of a node's directory announces another payload of its round."""
+        undecided = self.coordinator.rounds.state.undecided
+        said = next((each for flight in undecided for each in flight.payloads()), None)
+        if said is None:
+            return False
+        self.world.say("node %s speaks twice of round %s", said.peer[:8], said.round)
+        another = Digest(hashlib.sha256(said.digest).digest())
+        self.coordinator.post(replace(said, digest=another))
         return None
 
     def _stop(self, node: SimulatedNode) -> bool | None:
@@ -214,8 +233,6 @@ class Faults:
         self.network.weather = WEATHERS[0]
         self._quiet = lambda: not replica.faulty or node.replica is not replica
         self.world.say("a bit of node %s flips", node.peer[:8])
-        # Until it has resynced, it may train and send anything.
-        node.place.auditor.excuse(range(16_384))
         replica.flip(16_000)
         return None
 

@@ -20,8 +20,7 @@ import torch
 from coordinator.machine.events import Announced, Applied, Holding, LinksMeasured, SkipRound
 from node.replica.factory import replica_for
 from node.replica.gossip_adam import GossipAdamReplica
-from node.replica.position import Pending, Position
-from protocol import wire_pb2 as wire
+from node.replica.position import Position
 from protocol.codec.commits import Commit, genesis_digest
 from protocol.codec.payload import Header
 from protocol.ids import Digest, PeerId, sha256
@@ -52,7 +51,6 @@ class Node:
     log: dict[Digest, bytes] = field(default_factory=dict)
     next_round: int = 0
     alive: bool = True
-    pending: tuple[Pending, ...] = ()
 
     @property
     def vector(self) -> npt.NDArray[np.float64]:
@@ -62,7 +60,7 @@ class Node:
 
     def save(self) -> None:
         """Write the state to disk."""
-        position = Position(self.next_round, genesis_digest(RUN), -1, self.pending)
+        position = Position(self.next_round, genesis_digest(RUN), -1)
         self.replica.save(self.path, position)
 
     def start_again(self) -> None:
@@ -70,14 +68,12 @@ class Node:
         self.replica.reset()
         position = self.replica.load(self.path)
         assert position is not None
-        self.next_round, self.pending, self.alive = position.next_round, position.pending, True
+        self.next_round, self.alive = position.next_round, True
 
     def make_payload(self, round: int, *, mean: bool = False) -> bytes:
         """The parameters, as a payload in this node's log."""
         extraction = self.replica.extract(round, mean=mean)
         payload, _ = self.replica.encoded(Header(RUN, round, self.peer), extraction)
-        announced = wire.Announced(round=round, digest=sha256(payload), samples=1)
-        self.pending = (Pending(wire.NodeMessage(announced=announced), extraction),)
         return payload
 
     def take(self, decision: tuple[int, Commit | None]) -> None:
@@ -92,7 +88,7 @@ class Node:
                 self.log[entry.digest] if entry in needed else b"" for entry in commit.entries
             ]
             self.replica.apply(commit, payloads)
-        self.next_round, self.pending = round + 1, ()
+        self.next_round = round + 1
 
 
 class MixingRun:
@@ -172,12 +168,13 @@ class MixingRun:
         for node in self.nodes:
             if node.alive and self._is_asked(node, round) and self._follows(node, faulty=faulty):
                 payload = node.make_payload(round, mean=self._takes_mean(round))
-                if self._random.random() < 0.4:
-                    node.save()
+                saves = self._random.random() < 0.4
                 if node is doomed and instant == 0:
                     continue  # killed before anybody hears of it
                 node.log[sha256(payload)] = payload
-                self._announce(node, round)
+                self._announce(node, round, payload)
+                if saves:
+                    node.save()
         if doomed and instant < 2:
             self._kill(doomed)
         self._spread(round, faulty=faulty, doomed=doomed if instant == 2 else None)
@@ -224,13 +221,11 @@ class MixingRun:
             self._take(node, decision)
         return True
 
-    def _announce(self, node: Node, round: int) -> None:
-        (pending,) = node.pending
-        said = pending.announcement.announced
-        size = len(node.log[Digest(said.digest)])
+    def _announce(self, node: Node, round: int, payload: bytes) -> None:
         undecided = self._driver.machine.undecided(round)
         samples = int(bool(undecided and undecided.assignments[node.peer].shares))
-        self._driver.tell(Announced(node.peer, round, said.digest, size, samples, 1000, 2.0))
+        said = Announced(node.peer, round, sha256(payload), len(payload), samples, 1000, 2.0)
+        self._driver.tell(said)
 
     def _spread(self, round: int, *, faulty: bool, doomed: Node | None) -> None:
         undecided = self._driver.machine.undecided(round)

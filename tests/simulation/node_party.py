@@ -7,7 +7,7 @@ starts the node again when it died.
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +50,14 @@ from tests.simulation.stand_in import (
     SavedState,
     TrainingModel,
     applied_positions,
-    positions_of,
     saved_state,
 )
 from tests.simulation.world import Killed, Process, World
 
-TOP_K = 16
+TOP_K = 64
+"""As many values in a chunk as a round has samples at most: a payload holds all that its author
+trained."""
+
 MICRO_BATCH = 2
 SUPERVISOR_MS = (300, 8_000)
 """Shortest and longest pause before a node that died or gave up is started again: mostly soon."""
@@ -144,6 +146,7 @@ class SimulatedNode:
             chance.randint(-3, 3) * 3600 * 10**6,
         )
         self.disk = Disk(chance)
+        self._copy: Disk | None = None
         self.process: Process | None = None
         self.replica: Replica | None = None
         self.trainer: Trainer | None = None
@@ -197,13 +200,7 @@ class SimulatedNode:
 
     def _died(self) -> None:
         self.world.say("node %s dies", self.peer[:8])
-        self.judge_samples()
-        in_memory = self.samples_beyond()
         self.replica = self.trainer = None
-        if self.place.save_every > 1:
-            self.place.auditor.lose(
-                set(in_memory) - set(self.samples_beyond())
-            )  # it had not been saved
         self.place.switchboard.died(self.peer)
         self.link_ends.pop(self.peer, None)
         if self.wanted and self.ended in ("", LEFT):
@@ -215,8 +212,19 @@ class SimulatedNode:
         """Replace the machine: nothing of its disk is left."""
         self.kill()
         self.world.say("node %s loses its disk", self.peer[:8])
-        self.place.auditor.lose(self.samples_beyond())
         self.disk = Disk(self.world.random)
+
+    def swap_disks(self) -> None:
+        """Go on with a copy of the disk from before, and put the disk aside in its place: a backup
+        that is restored or, the next time, one of two copies of a directory that are used in turn.
+        """
+        self.kill()
+        self.world.say("node %s goes on with a copy of its disk", self.peer[:8])
+        self.disk, self._copy = self._copy or Disk(self.world.random), self.disk
+
+    def copy_disk(self) -> None:
+        """Copy the disk, for `swap_disks`."""
+        self._copy = self.disk.copied()
 
     @property
     def link_ends(self) -> dict[str, Any]:
@@ -229,44 +237,6 @@ class SimulatedNode:
     def catches_up(self) -> bool:
         """Whether it replays the log."""
         return self.trainer is not None and self.decisions is not None and self.decisions.behind()
-
-    def samples_beyond(self, counted: Collection[bytes] = ()) -> list[int]:
-        """Positions in its momentum and in its payloads that are neither settled nor `counted`; on
-        its disk if it does not run.
-        """
-        if self.replica is not None and self.trainer is not None:
-            items = [(item.digest, positions_of(item)) for item in self.trainer.position.pending]
-            pending = [(digest, positions) for digest, positions in items if positions is not None]
-            momentum = sorted(self.replica.momentum)
-        elif saved := self.saved:
-            pending, momentum = saved.payloads, saved.momentum
-        else:
-            return []
-        return momentum + [
-            place for digest, places in pending if digest not in counted for place in places
-        ]
-
-    def judge_samples(self) -> None:
-        """Judge whether every sample that it has trained is somewhere, now."""
-        if self.replica is not None and self.trainer is not None:
-            places = {*self.samples_beyond(), *self.replica.applied_positions}
-            self.place.auditor.judge_node(self.peer, self.replica.trained_here, places)
-
-    def sent_unknown(self) -> set[int]:
-        """Samples in its momentum that it has sent after it was saved, and that will leave it once
-        it hears so.
-        """
-        saved = self.saved
-        doubtful = self.trainer is None or self.trainer.momentum_is_doubtful
-        if saved is None or not saved.unsaved_rounds or not doubtful:
-            return set()
-        sent = self.place.auditor.sent.items()
-        return {
-            place
-            for (author, round), places in sent
-            if author == self.peer and round >= saved.where[0] and round not in saved.rounds
-            for place in places
-        }
 
     @property
     def applied_positions(self) -> list[int]:
@@ -394,7 +364,6 @@ class SimulatedNode:
             save=lambda position: replica.save(self.disk, position),
             save_every=self.place.save_every,
             state_requests=state_requests,
-            restored=position,
             heads=SimulatedHeads(self.heads, hello),
         )
         trainer = Trainer(context)

@@ -66,8 +66,6 @@ class Poisoner:
             asked = undecided.assignments.get(self._author)
             if asked and not asked.muted and self._author not in undecided.announced:
                 round = undecided.round
-                first = asked.shares[0].first
-                self._auditor.lose(self._auditor.train(self._author, [first]))
                 self._tell(Announced(self._author, round, self.digest, 100, 1, 1, 2.0))
                 for peer in self._holders:
                     self._tell(Holding(peer, round, (self.digest,)))

@@ -251,7 +251,7 @@ class Scenario:
         )
 
     def _agreement(self) -> None:
-        """Every node gets to one state, and every sample is accounted for. A node that was away
+        """Every node gets to one state, which holds the samples that count. A node that was away
         when the run was concluded finds no other node that could give it the rest.
         """
         limit_ms = self.spec.membership.lease_ms + PATIENCE_MS + PROGRESS_ROUNDS * self.round_ms
@@ -276,7 +276,9 @@ class Scenario:
         require(
             not behind, "still without the commit of round", target, "after the faults:", behind
         )
-        self._samples()
+        front = max(self.nodes, key=lambda node: (node.head_round, node.peer))
+        applied = [commit for commit in commits if commit.round <= front.head_round]
+        self.auditor.judge_parameters(front.applied_positions, applied)
 
     def _farewell(self) -> None:
         """One node has lost its disk and begins anew when all are asked to leave: none waits for a
@@ -292,33 +294,3 @@ class Scenario:
         )
         still = [node.peer for node in self.nodes if node.runs]
         require(not still, "still there after they were asked to leave:", still)
-
-    def _samples(self) -> None:
-        """Stop everything at one instant, and look where each gradient is. A node that alone had
-        the last commits may have died before it saved them: what they count is in the log, and need
-        be nowhere else.
-        """
-        front = max(self.nodes, key=lambda node: (node.head_round, node.peer))
-        momenta = {node.peer: self._unapplied(node, front.head_round) for node in self.nodes}
-        in_the_log = {
-            position
-            for round, commit in self.coordinator.journal.commits_by_round.items()
-            if round > front.head_round
-            for entry in commit.entries
-            for position in self.auditor.sent.get((entry.author, round), ())
-        }
-        announced = self.coordinator.referee.announced
-        self.auditor.judge_gradients(front.applied_positions, momenta, in_the_log, announced)
-
-    def _unapplied(self, node: SimulatedNode, head_round: int) -> list[int]:
-        """Samples with a node, without those in payloads that a commit up to `head_round` has
-        counted.
-        """
-        counted = {
-            bytes(entry.digest)
-            for round, commit in self.coordinator.journal.commits_by_round.items()
-            if round <= head_round
-            for entry in commit.entries
-        }
-        unknown = node.sent_unknown()
-        return [position for position in node.samples_beyond(counted) if position not in unknown]

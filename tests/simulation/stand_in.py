@@ -1,26 +1,24 @@
 """In place of a neural network: samples themselves. Exact, cheap, and nothing in it can be lost
 unseen.
 
-    gradient of a sample   a number: its position in the data order, or if that was trained before,
-                           one of its own (`Auditor.train`)
-    momentum               a set of these; extraction takes the k lowest of each chunk, as DeMo
-                           takes the largest
-    payload                those numbers in the real container (chunk = position / 4096,
-                           index = the rest, value 1; with local steps a scale, see `movements`)
-    parameters             one bit per number that a commit has applied, the sums of votes of the
+    gradient of a sample   its position in the data order
+    payload                the positions that its author trained in the round, in the real container
+                           (chunk = position / 4096, index = the rest, value 1; with local steps a
+                           scale, see `movements`)
+    parameters             one bit per position that a commit has applied, the sums of votes of the
                            last step, and the digest and round of that commit
 
-So a number that is twice anywhere was counted twice, one that is nowhere is lost, and the digest
-of the parameters is a function of the commits. `Replica` is a `TrainableReplica` of
-`node.round.context`. The `Auditor` judges each of its changes at once.
+So a position that is twice anywhere was counted twice, and the digest of the parameters is a
+function of the commits. What a real node did not say yet is soft state and promises nothing: here
+there is none of it. `Replica` is a `TrainableReplica` of `node.round.context`. The `Auditor` judges
+each of its changes at once.
 """
 
 import functools
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -29,7 +27,7 @@ import torch
 
 from node.demo.vote_sum import Contribution
 from node.model.training import RoundWork
-from node.replica.position import Pending, Position
+from node.replica.position import Position
 from node.replica.snapshot import read_snapshot
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, commit_digest, genesis_digest
@@ -63,7 +61,7 @@ _BYTES = _BITS_BYTES + _SUMS_BYTES + _HEAD_BYTES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extraction:
-    """The positions that a payload took from the momentum."""
+    """The positions that a payload holds."""
 
     positions: tuple[int, ...]
     scale_code: int | None = None
@@ -132,7 +130,7 @@ class GradientAccumulation:
 
 
 class Replica:
-    """Parameters, momentum and digest of one node in one life. `engine` is the replica itself."""
+    """Parameters and digest of one node in one life."""
 
     def __init__(
         self, peer: PeerId, run_id: RunId, spec: RunSpec, trainee: TrainingModel, auditor: Auditor
@@ -142,8 +140,6 @@ class Replica:
         self.payload_bytes_max = self.shape.bytes_max
         self._raw = np.zeros(_BYTES, np.uint8)
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
-        self.engine = self
-        self.trained_here: set[int] = set()
         self._rate = 0.0
         self.reset()
 
@@ -156,20 +152,17 @@ class Replica:
     # ---- for the trainer
 
     def reset(self) -> None:
-        """Genesis, without momentum."""
+        """Genesis."""
         self._raw[:] = 0
         self._stands_at, self._is_adopted = -1, False
         self._set_head(genesis_digest(self.run_id), -1)
-        self._auditor.lose(self.trained_here)
-        self.momentum: set[int] = set()
-        self.trained_here = set()
         self.void_count = 0
         self.faulty = False
         self.digest = self._digest()
         self._auditor.digests.setdefault((-1, 0), self.digest)
 
     def begin(
-        self, batches: Iterable[range], pending: Pending | None, rate_bits: tuple[int, int]
+        self, batches: Iterable[range], pending: wire.Announced | None, rate_bits: tuple[int, int]
     ) -> "GradientAccumulation":
         """Begin the passes of a round."""
         self._rate = float32_value(rate_bits[0])
@@ -179,27 +172,21 @@ class Replica:
         """Nothing to do: gradients do not depend on parameters."""
 
     def accumulate(self) -> None:
-        """The gradients of the samples just trained go into the momentum."""
-        gradients = self._auditor.train(self.peer, self.trainee.done)
-        self.momentum.update(gradients)
-        self.trained_here.update(gradients)
+        """Nothing to do: `extract` takes what was trained."""
 
     def extract(self, round: int, *, mean: bool = False) -> Any:
-        """The lowest positions of each chunk leave the momentum. The type is not the product's: the
-        trainer only hands an extraction back.
+        """What was trained in the round. The type is not the product's: the trainer only hands an
+        extraction on.
         """
-        self._auditor.trained[self.peer, round] = tuple(self.trainee.done)
-        code = self._scale_code(round) if self._algorithm.moves else None
-        if code is not None and code < 0:
+        positions = tuple(self.trainee.done)
+        self._auditor.trained[self.peer, round] = positions
+        if not self._algorithm.moves:
+            return Extraction(tuple(sorted(positions)))
+        code = self._scale_code(round)
+        if code < 0:
+            self._auditor.silent.add((self.peer, round))
             return Extraction((), 0)
-        by_chunk: dict[int, list[int]] = defaultdict(list)
-        for position in sorted(self.momentum):
-            by_chunk[position // 4096].append(position)
-        chosen = tuple(
-            position for chunk in by_chunk.values() for position in chunk[: self.shape.top_k]
-        )
-        self.momentum.difference_update(chosen)
-        return Extraction(chosen, code)
+        return Extraction(tuple(sorted(positions)), code)
 
     def _scale_code(self, round: int) -> int:
         """The scale of this round's work, of which the auditor is told."""
@@ -217,22 +204,6 @@ class Replica:
         """Nothing: all replicas are equal."""
         return {}
 
-    def reclaim(self, extraction: Any) -> None:
-        """The positions go back."""
-        twice = (self.momentum & set(extraction.positions)) - self._auditor.excused
-        if twice:
-            raise Violation(f"{self.peer} reclaims positions {sorted(twice)} a second time")
-        self.momentum.update(extraction.positions)
-
-    def withdraw(self, round: int, payload: bytes) -> None:
-        """The positions of the payload leave the momentum, as far as they are there."""
-        self.momentum.difference_update(_decoded(payload, self.shape).positions)
-
-    def forget_momentum(self) -> None:
-        """Begin again without momentum: its positions are lost."""
-        self._auditor.lose(self.momentum)
-        self.momentum = set()
-
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make the commit's step; judged by the auditor."""
         self._auditor.follows(self.peer, commit.round, self.head, self.run_id, digest=self.digest)
@@ -249,19 +220,14 @@ class Replica:
                 raise Violation(
                     f"round {commit.round} names a payload of {sent.author} in round {sent.round}"
                 )
-            self._auditor.sent[sent.author, sent.round] = sent.positions
-            self._auditor.counts(commit, place)
+            self._auditor.counts(commit, place, sent.positions)
             if self._algorithm.moves:
                 top_k = self.shape.top_k
                 self._auditor.weighs(entry, commit.round, self._algorithm, top_k, sent.coefficients)
             for position in sent.positions:
-                if (
-                    self.has_applied(position)
-                    and not self.faulty
-                    and position not in self._auditor.excused
-                ):
+                if self.has_applied(position) and not self.faulty:
                     raise Violation(
-                        f"round {commit.round} counts gradient {position} of {sent.author} "
+                        f"round {commit.round} counts sample {position} of {sent.author} "
                         "a second time"
                     )
                 self._raw[position >> 3] |= 1 << (position & 7)
@@ -281,7 +247,7 @@ class Replica:
         return self.digest
 
     def adopt(self, snapshot: Any, base: Any = None) -> int:
-        """Take over a snapshot's parameters, and keep the momentum."""
+        """Take over a snapshot's parameters."""
         read_snapshot(snapshot, self.committed)
         self.digest, self._stands_at, self._is_adopted = self._digest(), -1, True
         self.void_count = self._auditor.adopted(self.peer, self.head_round, self.digest)
@@ -290,13 +256,8 @@ class Replica:
     # ---- on disk
 
     def save(self, disk: Disk, position: Position) -> None:
-        """Write everything that a kill must not lose."""
-        pending = [
-            (item.announcement.SerializeToString(), positions_of(item), _code_of(item))
-            for item in position.pending
-        ]
+        """Write the parameters and their place in the log."""
         where = (position.next_round, position.head, position.head_round)
-        fields = (self._raw.tobytes(), sorted(self.momentum), self.faulty)
         if self._is_adopted and position.void_count in self._auditor.passed_by(self.digest):
             # it is the checkpoint of a restart, and stands behind the commit before that
             self.void_count, self._stands_at = position.void_count, position.head_round
@@ -306,9 +267,8 @@ class Replica:
                 f"{self.peer} saves {position.void_count} voids of {self.void_count} passed over"
             )
         ahead = sorted(position.voids)
-        body = msgspec.msgpack.encode(
-            (*fields, where, pending, position.unsaved_rounds, self.void_count, ahead)
-        )
+        fields = (self._raw.tobytes(), self.faulty, where, self.void_count, ahead)
+        body = msgspec.msgpack.encode(fields)
         disk.store_whole(STATE_FILE, hashlib.sha256(body).digest() + body)
 
     def load(self, disk: Disk) -> Position | None:
@@ -318,7 +278,7 @@ class Replica:
             return None
         saved = saved_state(path.read_bytes())
         self._raw[:] = np.frombuffer(saved.raw, np.uint8)
-        self.momentum, self.faulty = set(saved.momentum), saved.faulty
+        self.faulty = saved.faulty
         self.digest = self._digest()
         next_round, head, head_round = saved.where
         if saved.void_count in self._auditor.passed_by(self.digest):
@@ -327,22 +287,9 @@ class Replica:
             raise Violation(
                 f"{self.peer} saved the state of round {self.head_round} as that of {head_round}"
             )
-        pending = []
-        for blob, positions, code in saved.pending:
-            extraction: Any = None if positions is None else Extraction(tuple(positions), code)
-            pending.append(Pending(wire.NodeMessage.FromString(blob), extraction))
-        self.trained_here = set(self.momentum).union(*(places for _, places in saved.payloads))
         self.void_count = saved.void_count
         ahead = frozenset((round, Digest(digest)) for round, digest in saved.voids_ahead)
-        return Position(
-            next_round,
-            Digest(head),
-            head_round,
-            tuple(pending),
-            saved.unsaved_rounds,
-            ahead,
-            saved.void_count,
-        )
+        return Position(next_round, Digest(head), head_round, ahead, saved.void_count)
 
     # ---- the bits
 
@@ -382,44 +329,14 @@ class Replica:
         return int.from_bytes(hashlib.sha256(self._raw.tobytes()).digest()[:8], "big")
 
 
-def positions_of(pending: Pending) -> tuple[int, ...] | None:
-    """The positions that a payload took from the momentum; None when there was no payload."""
-    extraction = cast(Extraction | None, pending.extraction)
-    return extraction.positions if extraction else None
-
-
-def _code_of(pending: Pending) -> int | None:
-    extraction = cast(Extraction | None, pending.extraction)
-    return extraction.scale_code if extraction else None
-
-
 class SavedState(msgspec.Struct, array_like=True, frozen=True):
     """The fields of the state file."""
 
     raw: bytes
-    momentum: list[int]
     faulty: bool
     where: tuple[int, bytes, int]
-    pending: list[tuple[bytes, list[int] | None, int | None]]
-    unsaved_rounds: int
     void_count: int
     voids_ahead: list[tuple[int, bytes]]
-
-    @property
-    def rounds(self) -> set[int]:
-        """Rounds that were announced and not settled."""
-        return {wire.NodeMessage.FromString(blob).announced.round for blob, *_ in self.pending}
-
-    @property
-    def payloads(self) -> list[tuple[bytes, tuple[int, ...]]]:
-        """Digest and positions of what was announced and not settled."""
-        announced = [
-            (wire.NodeMessage.FromString(blob).announced, places)
-            for blob, places, _ in self.pending
-        ]
-        return [
-            (message.digest, tuple(places)) for message, places in announced if places is not None
-        ]
 
 
 def applied_positions(raw: bytes) -> list[int]:

@@ -165,7 +165,6 @@ class Strangers:
         referee = StrictReferee(self.coordinator.rounds)
         referee.may_lapse = cast.operated
         referee.honest = frozenset(node.peer for node in self.nodes)
-        referee.restarted = lambda: self.auditor.lose(self.auditor.gradients)
         self.coordinator.referee = journal.referee = referee
 
     def _failed(self, who: str, error: Exception) -> None:

@@ -340,7 +340,7 @@ class DeMo(Optimizer):
         for rank, each in zip(self._ranks.names, parcels, strict=True):
             if reason := parcel.failure(each):
                 for member, extraction in sent:
-                    member.engine.reclaim(extraction)
+                    member.engine.put_back(extraction)
                 text = f"expected a step of all ranks, but rank {rank}: {reason}"
                 raise failed or UnavailableError(text)
         moved, contributions = self._opened(parcels, plan)

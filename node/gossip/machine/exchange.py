@@ -214,7 +214,7 @@ class Exchange:
 
     def _on_published(self, event: events.Published) -> list[events.Effect]:
         if self._rounds.is_over(event.round):
-            return []  # decided while the payload was being made: the trainer reclaims it
+            return []  # decided while the payload was being made: it is lost
         round = self._rounds.get(event.round)
         if round is None or not (round.open or round.committed):
             open_rounds = [number for number, round in self._rounds if round.open]

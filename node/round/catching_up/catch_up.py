@@ -40,7 +40,7 @@ from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
 from protocol.errors import StorageError
-from protocol.ids import PeerId, parse_digest
+from protocol.ids import parse_digest
 from protocol.run_info import RunInfo
 
 log = logging.getLogger("lockstep.node")
@@ -133,15 +133,14 @@ class CatchUp:
         start: Position,
         decided_round: int,
         rounds: Collection[int],
-        own: PeerId,
         known: DecisionLog | None = None,
     ) -> Jump | NotFound:
         """The newest recorded snapshot beyond `start` that a member gives, for the replica to
         adopt.
 
         `known` is a log whose entries of the chain are known. The result has the payloads of
-        `rounds`, and those of author `own`, that were committed on the way. Can be cancelled: what
-        has come is kept. Raises `RemoteProtocolError` when the chain of commits does not hold.
+        `rounds` that were committed on the way. Can be cancelled: what has come is kept. Raises
+        `RemoteProtocolError` when the chain of commits does not hold.
         """
         if self._search is Search.REPLAYING:
             self._search = Search.SEARCHED
@@ -151,7 +150,7 @@ class CatchUp:
         walker = self._walker(start, decided_round)
         if known is not None:
             walker.know(known)
-        walk = await self._walk(walker, rounds, own)
+        walk = await self._walk(walker, rounds)
         for landmark in walk.by_preference:
             found = await self._fetch.obtain(landmark)
             if not isinstance(found, Lack):
@@ -172,18 +171,14 @@ class CatchUp:
         walker.saw_decided(decided_round)
         return walker
 
-    async def _walk(self, walker: DecisionLog, rounds: Collection[int], own: PeerId) -> Walk:
+    async def _walk(self, walker: DecisionLog, rounds: Collection[int]) -> Walk:
         walk = Walk()
         await self._pass_restarts(walker, walk)
         while walker.behind():
             decision = await walker.next()
             walker.settled()
-            entries = decision.commit.entries if decision.commit else ()
             if decision.round in rounds:
                 walk.kept[decision.round] = decision.kept
-            for entry in entries:
-                if entry.author == own and entry.digest in decision.kept:
-                    walk.own[decision.round] = entry.digest
             if await self._pass_restarts(walker, walk):
                 continue  # what this commit has on record is not the state behind it any more
             if decision.snapshot_sha256 and decision.recorded_digest is not None:

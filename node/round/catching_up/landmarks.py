@@ -33,8 +33,6 @@ class Jump:
     """Its file, verified."""
     kept: dict[int, list[Digest]]
     """Payloads committed in the rounds that were asked about and that the snapshot has passed."""
-    own: dict[int, Digest]
-    """This node's payloads that the snapshot has passed and that were committed, by round."""
     base: Path | None = None
     """Where nodes differ, a snapshot of the newest mean before it; None: as before."""
 
@@ -49,8 +47,6 @@ class Walk:
     """Payloads committed in the rounds that were asked about."""
     begun: Landmark | None = None
     """The newest recorded snapshot of which ranges are here already."""
-    own: dict[int, Digest] = field(default_factory=dict)
-    """This node's payloads that were committed, by round."""
 
     @property
     def by_preference(self) -> list[Landmark]:
@@ -62,12 +58,11 @@ class Walk:
         """The jump to one of the snapshots, whose file is at `path`."""
         passed = landmark.position.next_round
         kept = {round: digests for round, digests in self.kept.items() if round < passed}
-        own = {round: digest for round, digest in self.own.items() if round < passed}
-        return Jump(landmark, path, kept, own)
+        return Jump(landmark, path, kept)
 
 
 def position_at(place: Place) -> Position:
-    """The position of a state at a place in the chain, with nothing announced beyond it."""
+    """The position of a state at a place in the chain."""
     return Position(
         place.next_round,
         place.head,

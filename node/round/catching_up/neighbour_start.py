@@ -63,6 +63,9 @@ class PeersAndPayloads(BlobSource, PayloadExchange, Protocol):
 class MixingReplica(ParameterSource, Protocol):
     """A replica with parameters of its own; see `node.replica.gossip_adam.GossipAdamReplica`."""
 
+    own: PeerId
+    """The node whose it is."""
+
     @property
     def has_stepped(self) -> bool:
         """Whether its parameters have moved by gradients of its own."""
@@ -121,7 +124,6 @@ class NeighbourStart(CatchUp):
         start: Position,
         decided_round: int,
         rounds: Collection[int],
-        own: PeerId,
         known: DecisionLog | None = None,
     ) -> Jump | NotFound:
         """A member's parameters after a newest commit; as `CatchUp.find`."""
@@ -144,11 +146,11 @@ class NeighbourStart(CatchUp):
         if not newest and start.next_round == 0:
             self._genesis_until = decided_round
         for walked in reversed(newest):
-            if found := await self._behind(walked, own):
+            if found := await self._behind(walked):
                 return replace(found, kept=kept)
         return NotFound.NOT_HELD if newest else NotFound.NOT_RECORDED
 
-    async def _behind(self, walked: Walked, own: PeerId) -> Jump | None:
+    async def _behind(self, walked: Walked) -> Jump | None:
         """The state of a member behind a commit, if some member gives it."""
         base: Path | None = None
         if walked.base:
@@ -158,15 +160,13 @@ class NeighbourStart(CatchUp):
             return None
         if base and walked.base and walked.base.position == walked.position:
             log.info("goes on from the newest mean", extra={"round": walked.decision.round})
-            return Jump(walked.base, base, {}, {}, base)
-        found = await self._of_a_member(walked, base, own)
-        return Jump(*found, {}, {}, base) if found else None
+            return Jump(walked.base, base, {}, base)
+        found = await self._of_a_member(walked, base)
+        return Jump(*found, {}, base) if found else None
 
-    async def _of_a_member(
-        self, walked: Walked, base: Path | None, own: PeerId
-    ) -> tuple[Landmark, Path] | None:
+    async def _of_a_member(self, walked: Walked, base: Path | None) -> tuple[Landmark, Path] | None:
         """The parameters of an author of this commit, as a file of canonical bytes."""
-        commit = walked.decision.commit
+        commit, own = walked.decision.commit, self._mixing.own
         assert commit is not None, "only commits are kept"
         others = [entry for entry in commit.entries if entry.author != own]
         for entry in sorted(others, key=lambda each: sha256(own.encode() + each.digest)):

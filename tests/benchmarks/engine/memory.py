@@ -35,7 +35,7 @@ import torch
 from lockstep.presets import run_of
 from node.demo.backend import exact_kernels
 from node.replica.factory import replica_for
-from node.replica.position import Pending, Position
+from node.replica.position import Position
 from node.replica.replica import Replica
 from node.system.malloc import give_back_freed_memory, keep_freed_memory
 from protocol import wire_pb2 as wire
@@ -98,7 +98,7 @@ def peaks(spec: RunSpec, payloads: int, directory: Path, meter: Meter) -> Replic
     with meter.during("start"):
         replica = replica_for(spec, RUN, torch.device("cpu"), 1)
     generator = torch.Generator().manual_seed(0)
-    undecided: list[tuple[Pending, list[bytes]]] = []
+    undecided: list[tuple[wire.Announced, list[bytes]]] = []
     for round in range(ROUNDS):
         pending = undecided[0][0] if undecided else None
         rates = scalars(spec.schedule, round)
@@ -112,8 +112,8 @@ def peaks(spec: RunSpec, payloads: int, directory: Path, meter: Meter) -> Replic
         with meter.during("sum"):
             replica.accumulate()
         with meter.during("send"):
-            extraction, sent = _sent(replica, round, payloads)
-        undecided.append((Pending(wire.NodeMessage(), extraction), sent))
+            sent = _sent(replica, round, payloads)
+        undecided.append((wire.Announced(round=round, digest=sha256(sent[0])), sent))
         while len(undecided) > spec.rounds.overlap:
             commit = _commit(round + 1 - len(undecided), undecided[0][1], spec)
             with meter.during("apply"):
@@ -129,10 +129,10 @@ def peaks(spec: RunSpec, payloads: int, directory: Path, meter: Meter) -> Replic
     return replica
 
 
-def _sent(replica: Replica, round: int, payloads: int) -> tuple[Any, list[bytes]]:
-    """An extraction, and the payload that each of several authors would make of it."""
+def _sent(replica: Replica, round: int, payloads: int) -> list[bytes]:
+    """The payload that each of several authors would make of what is extracted."""
     extraction = replica.extract(round)
-    return extraction, [
+    return [
         replica.encoded(Header(RUN, round, author), extraction)[0] for author in _authors(payloads)
     ]
 

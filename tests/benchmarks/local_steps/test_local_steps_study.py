@@ -12,7 +12,6 @@ import torch
 from node.data.corpus import Corpus
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica
-from node.replica.position import Pending
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry, genesis_digest
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode, sealed
@@ -93,7 +92,7 @@ def by_replicas(trial: Trial, corpus: Corpus) -> list[LocalStepsReplica]:
     nodes, fixture = replicas(trial), Fixture(TASK, trial.cell, corpus)
     late, halfway = trial.arrival != "at once", trial.arrival == "half a round late"
     undecided: list[tuple[Commit, list[bytes]]] = []
-    pending: list[Pending | None] = [None] * len(nodes)
+    pending: list[wire.Announced | None] = [None] * len(nodes)
 
     def decide() -> None:
         decided = undecided.pop(0)
@@ -148,14 +147,13 @@ def replicas(trial: Trial) -> list[LocalStepsReplica]:
 
 def sent(
     node: LocalStepsReplica, number: int, round: int, samples: int
-) -> tuple[Entry, bytes, Pending]:
+) -> tuple[Entry, bytes, wire.Announced]:
     """What an author announces of the steps that it has made."""
     node.accumulate()
     peer, extraction, shape = PeerId(f"{number:032x}"), node.extract(round), node.shape
     payload = sealed(Header(RUN, round, peer), extraction.body(shape), shape)
     announced = wire.Announced(round=round, digest=sha256(payload), samples=samples)
-    pending = Pending(wire.NodeMessage(announced=announced), extraction)
-    return Entry(peer, sha256(payload), len(payload), samples, samples), payload, pending
+    return Entry(peer, sha256(payload), len(payload), samples, samples), payload, announced
 
 
 def test_a_commit_that_is_not_taken_in_leaves_authors_where_they_went_alone(

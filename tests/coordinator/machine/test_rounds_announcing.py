@@ -5,10 +5,11 @@ import pytest
 from coordinator.machine.events import (
     Holding,
     InstantReached,
+    OpenRound,
 )
 from protocol.errors import RemoteProtocolError
 from protocol.ids import sha256
-from tests.coordinator.machine.driver import A, B, C, D, Driver, payload_digest
+from tests.coordinator.machine.driver import A, B, C, D, Driver, of_kind, payload_digest
 
 
 def test_an_announcement_at_publish_by_counts_and_one_after_it_does_not() -> None:
@@ -38,10 +39,16 @@ def test_a_late_announcement_is_ignored_and_struck() -> None:
     assert driver.authors() == [A, B]
 
 
-def test_a_second_announcement_of_a_round_changes_nothing() -> None:
+@pytest.mark.parametrize("between", ["one session", "a new session", "removed, and back"])
+def test_what_a_member_announces_first_in_a_round_stands(between: str) -> None:
+    """Whether its process was killed, or a copy of its directory speaks."""
     driver = Driver(A, B)
     driver.announce(A, 0)
     trained = driver.machine.state.totals.samples_trained
+    if between == "removed, and back":
+        driver.lapse(A)
+    if between != "one session":
+        assert of_kind(OpenRound, driver.join(A)) == [], "it is not asked again"
     driver.announce(A, 0, digest=payload_digest(D, 9), samples=1)
     undecided = driver.machine.undecided(0)
     assert undecided is not None

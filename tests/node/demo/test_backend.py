@@ -97,5 +97,5 @@ def test_the_first_step_of_an_engine_compiles_nothing(monkeypatch: pytest.Monkey
             extraction = engine.extract()
             sent = [Contribution(1, extraction.coefficients)]
             apply(layout, committed, sent, 0.5, 1.0, backend=backend_for(layout, CPU))
-            engine.reclaim(extraction)
+            engine.put_back(extraction)
     assert recorder.buffer == []

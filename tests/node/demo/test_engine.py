@@ -8,10 +8,8 @@ from node.demo import dct
 from node.demo.chunks import ChunkLayout
 from node.demo.dct import transposed
 from node.demo.engine import (
-    EXTRACTED,
     DemoSettings,
     Engine,
-    Extraction,
     GradientError,
     quantise,
 )
@@ -115,49 +113,14 @@ def test_sent_coefficients_leave_the_momentum_and_the_others_stay(value_bits: in
     assert torch.equal(engine.momentum.flatten(1), expected)
 
 
-def test_reclaim_right_after_extract_restores_every_bit() -> None:
+def test_an_extraction_that_was_not_sent_comes_back_bit_for_bit() -> None:
     for bits in (1, 8):
         engine = engine_after(3, DemoSettings(value_bits=bits))
         before = engine.momentum.clone()
         extraction = engine.extract()
         assert not torch.equal(engine.momentum, before)
-        engine.reclaim(extraction)
+        engine.put_back(extraction)
         assert torch.equal(engine.momentum.view(torch.int32), before.view(torch.int32))
-
-
-def test_a_late_reclaim_is_as_if_nothing_had_been_taken() -> None:
-    settings = DemoSettings(momentum_decay=0.9)
-    engine, untouched = engine_after(2, settings), engine_after(2, settings)
-    extraction = engine.extract()
-    for seed in (10, 11, 12):
-        engine.accumulate(gradients(seed))
-        untouched.accumulate(gradients(seed))
-    engine.reclaim(extraction)
-    assert torch.allclose(engine.momentum, untouched.momentum, atol=1e-4)
-
-
-def test_two_extractions_come_back_in_any_order() -> None:
-    for order in ((0, 1), (1, 0)):
-        engine = engine_after(2)
-        before = engine.momentum.clone()
-        taken: list[Extraction] = [engine.extract(), engine.extract()]
-        for index in order:
-            engine.reclaim(taken[index])
-        assert torch.allclose(engine.momentum, before, atol=1e-4)
-
-
-def test_reclaiming_twice_or_from_another_momentum_is_refused() -> None:
-    engine = engine_after(1)
-    extraction = engine.extract()
-    with pytest.raises(LocalProtocolError, match="from another"):
-        engine_after(1).reclaim(extraction)
-    engine.reclaim(extraction)
-    with pytest.raises(LocalProtocolError, match="second time"):
-        engine.reclaim(extraction)
-    stale = engine.extract()
-    engine.load_state_dict(engine.state_dict())
-    with pytest.raises(LocalProtocolError, match="from another"):
-        engine.reclaim(stale)
 
 
 def test_chunks_that_are_not_active_neither_change_nor_send() -> None:
@@ -244,64 +207,5 @@ def test_an_extraction_may_have_a_k_of_its_own(top_k: int) -> None:
     assert torch.equal(extraction.indices, expected.indices)
     assert torch.equal(extraction.values, expected.values)
     assert torch.equal(engine.momentum, twin.momentum)
-    engine.reclaim(extraction)
+    engine.put_back(extraction)
     assert torch.equal(engine.momentum, before)
-    engine.withdraw(expected.coefficients)
-    assert torch.equal(engine.momentum, twin.momentum)
-
-
-# ---- a momentum from before
-
-
-def sent_since(engine: Engine) -> tuple[Engine, Extraction]:
-    """An older copy of the engine, and what the engine has sent since."""
-    older = Engine(LAYOUT, engine.settings, "cpu")
-    older.load_state_dict(engine.state_dict())
-    return older, engine.extract()
-
-
-@pytest.mark.parametrize("value_bits", [1, 4])
-def test_a_payload_is_withdrawn_from_an_older_copy_as_extract_took_it(value_bits: int) -> None:
-    engine = engine_after(3, DemoSettings(top_k=24, value_bits=value_bits))
-    engine.momentum[0] = 0
-    engine.momentum[0, 3, :5] = torch.arange(1.0, 6)
-    older, extraction = sent_since(engine)
-    shape = PayloadShape(LAYOUT.chunks, 24, value_bits)
-    header = Header(RunId("ab" * 16), 0, PeerId("cd" * 16))
-    _, received = decode(encode(header, extraction.coefficients, shape), shape)
-    older.withdraw(received)
-    full = torch.from_numpy(received.counts == 24)
-    assert full.tolist() == [False, *[True] * (LAYOUT.chunks - 1)]
-    assert torch.equal(older.momentum[full], engine.momentum[full])
-    torch.testing.assert_close(older.momentum, engine.momentum, rtol=0, atol=1e-5)
-
-
-def test_a_withdrawal_leaves_entries_of_the_other_sign() -> None:
-    engine = engine_after(1, DemoSettings(top_k=8))
-    older, extraction = sent_since(engine)
-    older.momentum.neg_()
-    before = older.momentum.clone()
-    older.withdraw(extraction.coefficients)
-    assert torch.equal(older.momentum, before)
-
-
-def test_a_withdrawal_from_no_momentum_leaves_none() -> None:
-    engine = engine_after(1, DemoSettings(top_k=8))
-    _, extraction = sent_since(engine)
-    empty = Engine(LAYOUT, engine.settings, "cpu")
-    empty.withdraw(extraction.coefficients)
-    assert not empty.momentum.any()
-
-
-def test_a_revived_extraction_is_reclaimed_as_the_one_it_was() -> None:
-    engine = engine_after(2, DemoSettings(momentum_decay=0.5, top_k=8))
-    extraction = engine.extract()
-    engine.accumulate(gradients(7))
-    again = Engine(LAYOUT, engine.settings, "cpu")
-    again.load_state_dict(engine.state_dict())
-    revived = again.revive(
-        {name: getattr(extraction, name) for name in EXTRACTED}, engine.age(extraction)
-    )
-    engine.reclaim(extraction)
-    again.reclaim(revived)
-    assert torch.equal(again.momentum, engine.momentum)

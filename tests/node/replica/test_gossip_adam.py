@@ -16,8 +16,7 @@ from node.data.corpus import Corpus
 from node.replica.canonical import canonical_bytes
 from node.replica.factory import replica_for
 from node.replica.gossip_adam import GossipAdamReplica
-from node.replica.position import Pending, Position
-from protocol import wire_pb2 as wire
+from node.replica.position import Position
 from protocol.codec.commits import Commit, Entry, Mix, genesis_digest
 from protocol.codec.payload import Header
 from protocol.errors import RemoteProtocolError, SettingsError
@@ -52,7 +51,6 @@ class Nodes:
 
     corpus: Corpus
     by_peer: dict[PeerId, GossipAdamReplica]
-    pending: dict[PeerId, Pending] = field(default_factory=dict)
     payloads: dict[tuple[PeerId, int], bytes] = field(default_factory=dict)
 
     def train(self, round: int, *peers: PeerId, mean: bool = False) -> None:
@@ -72,8 +70,6 @@ class Nodes:
         extraction = self.by_peer[peer].extract(round, mean=mean)
         payload, _ = self.by_peer[peer].encoded(Header(RUN, round, peer), extraction)
         self.payloads[peer, round] = payload
-        announced = wire.Announced(round=round, digest=sha256(payload), samples=4)
-        self.pending[peer] = Pending(wire.NodeMessage(announced=announced), extraction)
 
     def commit(self, round: int, mix: Mix | None, *authors: PeerId) -> Commit:
         made = [self.payloads[author, round] for author in authors]
@@ -153,7 +149,7 @@ def test_a_killed_node_mixes_every_edge_that_was_committed_and_loses_no_step_tha
     group = nodes(corpus, A, B)
     group.train(0)
     node = group.by_peer[A]
-    node.save(tmp_path / "state", Position(0, genesis_digest(RUN), -1, (group.pending[A],)))
+    node.save(tmp_path / "state", Position(0, genesis_digest(RUN), -1))
     commits = []
     for round in range(3):
         if round:
@@ -162,28 +158,12 @@ def test_a_killed_node_mixes_every_edge_that_was_committed_and_loses_no_step_tha
         group.apply(commits[-1], *([A, B] if round < 2 else [B]))
     after = vector(group.by_peer[B])
     again = replica(A)
-    position = again.load(tmp_path / "state")
-    assert position is not None
-    assert position.pending[0].round == 0
+    assert again.load(tmp_path / "state") is not None
     for commit in commits:
         again.apply(commit, group.for_peer(commit, A))
     node.apply(commits[2], group.for_peer(commits[2], A))
     assert np.abs(vector(again) - vector(node)).max() < 1e-3, "float16 took the rest"
     assert np.abs(vector(again) - after).max() < 1e-3, "both ends took half of each other"
-
-
-def test_the_payload_is_made_again_to_the_byte_after_a_kill(corpus: Corpus, tmp_path: Path) -> None:
-    group = nodes(corpus, A)
-    group.train(0)
-    group.by_peer[A].save(
-        tmp_path / "state", Position(0, genesis_digest(RUN), -1, (group.pending[A],))
-    )
-    again = replica(A)
-    position = again.load(tmp_path / "state")
-    assert position is not None
-    payload, _ = again.encoded(Header(RUN, 0, A), position.pending[0].extraction)
-    assert payload == group.payloads[A, 0]
-    assert again.digest == group.by_peer[A].digest
 
 
 def test_moments_go_on_after_a_restart(corpus: Corpus, tmp_path: Path) -> None:
@@ -348,7 +328,7 @@ def test_a_killed_node_goes_on_with_its_base_over_a_mean(corpus: Corpus, tmp_pat
         group.send(peer, 0)
     node = group.by_peer[A]
     node.digest = node.apply(replace(group.commit(0, None, A, B), entries=()), [])
-    node.save(tmp_path / "state", Position(0, genesis_digest(RUN), -1, (group.pending[A],)))
+    node.save(tmp_path / "state", Position(0, genesis_digest(RUN), -1))
     commits = []
     for round, mix in ((0, HALF_HALF), (1, MEAN), (2, HALF_HALF)):
         if round:
@@ -357,10 +337,7 @@ def test_a_killed_node_goes_on_with_its_base_over_a_mean(corpus: Corpus, tmp_pat
         commits.append(group.commit(round, mix, A, B))
         group.apply(commits[-1])
     again = replica(A, exchange="int8")
-    position = again.load(tmp_path / "state")
-    assert position is not None
-    payload, _ = again.encoded(Header(RUN, 0, A), position.pending[0].extraction)
-    assert payload == group.payloads[A, 0], "made again to the byte"
+    assert again.load(tmp_path / "state") is not None
     for commit in commits:
         again.apply(commit, group.for_peer(commit, A))
     assert again.digest == group.by_peer[A].digest

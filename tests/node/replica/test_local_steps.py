@@ -13,7 +13,7 @@ from node.data.corpus import Corpus
 from node.demo.engine import GradientError
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica
-from node.replica.position import Pending, Position
+from node.replica.position import Position
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry, genesis_digest
 from protocol.codec.payload import Header, sealed
@@ -41,7 +41,7 @@ def replica(overlap: int = 0, **algorithm: Any) -> LocalStepsReplica:
 
 
 def work(
-    replica: LocalStepsReplica, corpus: Corpus, part: int, pending: Pending | None = None
+    replica: LocalStepsReplica, corpus: Corpus, part: int, pending: wire.Announced | None = None
 ) -> int:
     """A round of three steps, one of them cut short; returns the samples."""
     batches = [corpus.batch(part * 6 + first, 2, 32, 0) for first in (0, 2, 4)]
@@ -55,12 +55,11 @@ def work(
 
 def sent(
     replica: LocalStepsReplica, round: int, author: PeerId, samples: int
-) -> tuple[Entry, bytes, Pending]:
+) -> tuple[Entry, bytes, wire.Announced]:
     extraction, shape = replica.extract(round), replica.shape
     payload = sealed(Header(RUN, round, author), extraction.body(shape), shape)
     announced = wire.Announced(round=round, digest=sha256(payload), samples=samples)
-    pending = Pending(wire.NodeMessage(announced=announced), extraction)
-    return Entry(author, sha256(payload), len(payload), samples, samples), payload, pending
+    return Entry(author, sha256(payload), len(payload), samples, samples), payload, announced
 
 
 def commit(round: int, *entries: Entry) -> Commit:
@@ -87,39 +86,22 @@ def test_replicas_that_trained_apart_are_equal_after_each_commit_and_learn(
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
-def test_a_saved_replica_goes_on_bit_for_bit_with_its_undecided_payload(
+def test_a_replica_that_is_started_again_has_the_parameters_and_begins_anew(
     corpus: Corpus, tmp_path: Path, overlap: int
 ) -> None:
-    node, again = replica(overlap), replica(overlap)
+    node, again, fresh = replica(overlap), replica(overlap), replica(overlap)
     entry, payload, _ = sent(node, 0, AUTHORS[0], work(node, corpus, 0))
     node.apply(commit(0, entry), [payload])
-    samples = work(node, corpus, 1)
-    *_, pending = sent(node, 1, AUTHORS[0], samples)
-    position = Position(1, genesis_digest(RUN), 0, (pending,))
+    work(node, corpus, 1)
+    position = Position(1, genesis_digest(RUN), 0)
     node.save(tmp_path / "state", position)
-    loaded = again.load(tmp_path / "state")
-    assert loaded is not None
-    revived = loaded.pending[0].extraction
-    assert pending.extraction is not None
-    assert revived is not None
-    assert revived.body(node.shape) == pending.extraction.body(node.shape)
+    assert again.load(tmp_path / "state") == position
     assert again.digest == node.digest
-    for each, extraction in ((node, pending.extraction), (again, revived)):
-        each.engine.reclaim(extraction)
+    fresh.apply(commit(0, entry), [payload])
+    fresh.engine.fade = again.engine.fade
+    for each in (again, fresh):
         work(each, corpus, 2)
-    assert torch.equal(again.engine.momentum, node.engine.momentum)
-
-
-def test_an_older_state_withdraws_what_was_sent_since(corpus: Corpus, tmp_path: Path) -> None:
-    node, again = replica(), replica()
-    samples = work(node, corpus, 0)
-    node.save(tmp_path / "state", Position(0, genesis_digest(RUN), -1))
-    entry, payload, _ = sent(node, 0, AUTHORS[0], samples)
-    assert again.load(tmp_path / "state") is not None
-    size = again.engine.momentum.square().sum()
-    again.withdraw(0, payload)
-    assert again.engine.momentum.square().sum() < size
-    assert again.apply(commit(0, entry), [payload]) == node.apply(commit(0, entry), [payload])
+    assert torch.equal(again.engine.momentum, fresh.engine.momentum), "no residual, no optimizer"
 
 
 def test_the_gain_of_the_run_is_a_factor_on_the_movement_of_several_authors(
@@ -156,7 +138,7 @@ def test_what_was_not_said_fades_unless_the_node_was_alone(corpus: Corpus) -> No
         node.begin([], None, RATE_BITS)
         node.accumulate()  # nothing moved
         torch.testing.assert_close(node.engine.momentum, left * rest)
-    node.forget_momentum()
+    node.reset()
     assert node.engine.fade == 0.25
 
 

@@ -48,9 +48,9 @@ def opened(round: int) -> events.Opened:
     return events.Opened(wire.RoundOpened(round=round))
 
 
-def ready(rounds: RoundsSpec = ROUNDS, newest_trained: int = -1) -> Agenda:
+def ready(rounds: RoundsSpec = ROUNDS) -> Agenda:
     """An agenda at the head of the log that has said Ready."""
-    machine = Agenda(rounds, newest_trained)
+    machine = Agenda(rounds)
     machine.handle(events.Welcomed(), HEAD)
     assert machine.next(HEAD) == events.SayReady()
     return machine
@@ -70,7 +70,7 @@ def in_activity(activity: Activity, stay: Stay = Stay.STAYS) -> Agenda:
         machine.handle(events.LeaveAsked(), HEAD)
     if activity is Activity.CONCLUDING:
         step = machine.next(dataclasses.replace(HEAD, undecided=True))
-        assert step == events.SaveState()
+        assert isinstance(step, events.TakeDecision)
     if activity is Activity.ENDED:
         assert isinstance(machine.next(HEAD), events.End)
     assert machine.activity is activity
@@ -183,14 +183,6 @@ def test_an_open_round_is_trained_once() -> None:
     assert machine.next(HEAD) == events.Wait("waits for a round")
 
 
-def test_a_round_that_was_announced_before_a_restart_is_not_trained_again() -> None:
-    machine = ready(newest_trained=4)
-    machine.handle(opened(4), HEAD)
-    assert machine.next(HEAD) == events.Wait("waits for a round")
-    machine.handle(opened(5), HEAD)
-    assert isinstance(machine.next(HEAD), events.Train)
-
-
 def test_of_two_open_rounds_the_newest_is_trained() -> None:
     machine = ready()
     machine.handle(opened(4), HEAD)
@@ -243,18 +235,6 @@ def test_a_session_that_opens_in_the_middle_of_a_round_is_told_ready_after_it() 
     machine.handle(events.Announced(), HEAD)
     machine.handle(events.Settled(), HEAD)
     assert machine.next(HEAD) == events.SayReady()
-
-
-def test_a_doubtful_momentum_is_not_trained_before_the_last_decision() -> None:
-    machine = ready()
-    machine.handle(opened(5), HEAD)
-    doubtful = LogPosition(next_round=4, decided_round=3, doubtful=True)
-    assert machine.next(doubtful) == events.Wait("waits for a round")
-    assert isinstance(
-        machine.next(dataclasses.replace(doubtful, decided_round=4)), events.TakeDecision
-    )
-    last = LogPosition(next_round=5, decided_round=4, doubtful=True)
-    assert machine.next(last) == events.Train(wire.RoundOpened(round=5))
 
 
 @pytest.mark.parametrize(("overlap", "must"), [(0, [True, True, False]), (1, [True, False, False])])
@@ -377,14 +357,9 @@ def test_an_ending_node_trains_no_open_round(event: events.Event) -> None:
 
 
 @pytest.mark.parametrize("event", [events.LeaveAsked(), events.Finished("done")])
-def test_undecided_rounds_are_saved_before_the_last_decisions_are_waited_for(
-    event: events.Event,
-) -> None:
+def test_an_ending_node_waits_for_the_decisions_of_its_rounds(event: events.Event) -> None:
     machine, waits = ready(), dataclasses.replace(HEAD, undecided=True)
     machine.handle(event, waits)
-    assert not machine.trains_no_more
-    assert machine.next(waits) == events.SaveState()
-    assert machine.trains_no_more
     step = machine.next(waits)
     assert isinstance(step, events.TakeDecision)
     assert step.reason == "waits for the decision of round 4"
@@ -553,9 +528,9 @@ class AgendaMachine(RuleBasedStateMachine):
             case events.SayReady():
                 assert not log.behind
                 self.readies += 1
-            case events.SaveState() | events.End():
+            case events.End():
                 assert self.asked, "nobody asked this node to end"
-                self.ended = isinstance(step, events.End)
+                self.ended = True
             case events.Wait():
                 assert not log.behind
             case _:
@@ -591,7 +566,12 @@ def test_a_state_that_a_checkpoint_replaces_waits_for_no_decision() -> None:
 
 def test_a_payload_that_is_made_of_the_state_waits_for_the_decision_in_front_of_it() -> None:
     """Whatever the overlap: the step of round 4 is made after round 3 was mixed."""
-    waits, goes_on = (Agenda(ROUNDS, 4, settles_first=first) for first in (True, False))
+    waits, goes_on = (Agenda(ROUNDS, settles_first=first) for first in (True, False))
+    for machine in (waits, goes_on):
+        machine.handle(events.Welcomed(), HEAD)
+        machine.next(HEAD)
+        machine.handle(opened(4), HEAD)
+        assert isinstance(machine.next(HEAD), events.Train)
     behind, settled = LogPosition(next_round=3, decided_round=2), LogPosition(4, 3)
     assert waits.must_settle_first(behind)
     assert not waits.must_settle_first(settled)

@@ -172,13 +172,11 @@ async def test_a_node_that_leaves_while_the_coordinator_is_away_waits_only_a_mom
     async with playing(stage) as task:
         stage.welcome()
         stage.open(0)
-        announced = await stage.announced(1)
+        await stage.announced(1)
         stage.client.offline = "lost the coordinator; reconnecting"
         stage.trainer.leave()
         assert "stopped by its owner" in await asyncio.wait_for(task, PATIENCE_SECONDS)
-    position = stage.trainer.position
-    assert where(position) == (0, -1)
-    assert [pending.digest for pending in position.pending] == [announced.digest]
+    assert where(stage.trainer.position) == (0, -1)
 
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["leave", "finished"])
@@ -208,9 +206,7 @@ async def test_at_its_end_a_node_waits_for_a_last_decision_no_longer_than_its_li
             await stage.waits.wait()
             stage.tell(finished=wire.RunFinished(reason="all steps are done"))
         await asyncio.wait_for(task, PATIENCE_SECONDS)
-    position = stage.trainer.position
-    assert where(position) == ((0, -1) if leaves else (1, 0))
-    assert [pending.digest for pending in position.pending] == [announced.digest]
+    assert where(stage.trainer.position) == ((0, -1) if leaves else (1, 0))
 
 
 async def test_to_look_again_for_a_payload_that_nobody_keeps_is_no_new_wait(

@@ -11,7 +11,7 @@ import pytest
 from node.control.members import MemberList
 from node.round import events
 from node.round.inbox import Inbox
-from node.round.pending import PendingRounds
+from node.round.own_payloads import OwnPayloads
 from node.round.state_requests.requests import NoStateRequests
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import Restart, sign_entry
@@ -36,7 +36,7 @@ class Told:
 
     def __init__(self, stage: Stage) -> None:
         self.events: list[events.Event] = []
-        self.inbox = Inbox(stage.context, PendingRounds(), self.events.append)
+        self.inbox = Inbox(stage.context, OwnPayloads(stage.context), self.events.append)
 
     def receive(self, **kind: Any) -> list[events.Event]:
         self.inbox.received(wire.CoordinatorMessage(**kind))
@@ -87,7 +87,7 @@ def test_a_welcome_tells_the_newest_decision_before_the_agenda_hears_of_it(stage
     repeated: list[bool] = []
     context = replace(stage.context, state_requests=StateRequestsThatTell(repeated))
     inbox = Inbox(
-        context, PendingRounds(), lambda event: decided.append(stage.decisions.decided_round)
+        context, OwnPayloads(context), lambda event: decided.append(stage.decisions.decided_round)
     )
     inbox.welcomed(wire.Welcome(decided_round=7))
     assert decided == [7]

@@ -1,8 +1,5 @@
 """What was moved is sent or stays, and no more than once."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +10,6 @@ from node.demo.local_steps.aggregate import Movement, apply
 from node.demo.local_steps.residual import Residual
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, sealed
 from protocol.codec.scales import scales_of
-from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, RunId
 from tests.node.demo import reference
 
@@ -94,24 +90,13 @@ def test_what_is_said_becomes_what_was_moved_in_the_end() -> None:
         assert (found[name] + tensor).square().mean() < 0.03 * tensor.square().mean()
 
 
-def test_a_reclaimed_extraction_never_left_bit_for_bit() -> None:
+def test_an_extraction_that_was_not_sent_comes_back_bit_for_bit() -> None:
     residual = residual_after(2)
     before = residual.momentum.clone()
     extraction = residual.extract()
     assert not torch.equal(residual.momentum, before)
-    residual.reclaim(extraction)
+    residual.put_back(extraction)
     assert torch.equal(residual.momentum, before)
-    with pytest.raises(LocalProtocolError, match="second time"):
-        residual.reclaim(extraction)
-
-
-def test_a_late_reclaim_comes_back_whole_because_nothing_decays() -> None:
-    residual, other = residual_after(1), residual_after(1)
-    extraction = residual.extract()
-    for each in (residual, other):
-        each.accumulate(moved(7))
-    residual.reclaim(extraction)
-    torch.testing.assert_close(residual.momentum, other.momentum, atol=1e-6, rtol=1e-5)
 
 
 def test_a_cap_cuts_what_is_said_and_keeps_the_rest() -> None:
@@ -148,41 +133,3 @@ def test_the_payload_of_an_extraction_decodes_to_it() -> None:
     assert found_header == header
     for name in ("counts", "indices", "values", "scales"):
         np.testing.assert_array_equal(getattr(found, name), getattr(extraction.coefficients, name))
-
-
-def test_a_saved_residual_and_its_extraction_go_on_bit_for_bit() -> None:
-    residual, again = residual_after(2), Residual(LAYOUT, 24, "cpu")
-    extraction = residual.extract()
-    again.load_state_dict({name: each.clone() for name, each in residual.state_dict().items()})
-    saved: Mapping[str, Tensor] = {name: t.clone() for name, t in extraction.tensors().items()}
-    revived = again.revive(saved, residual.age(extraction))
-    for name in ("counts", "indices", "values", "scales"):
-        np.testing.assert_array_equal(
-            getattr(revived.coefficients, name), getattr(extraction.coefficients, name)
-        )
-    residual.reclaim(extraction)
-    again.reclaim(revived)
-    assert torch.equal(residual.momentum, again.momentum)
-
-
-def test_after_a_kill_no_more_is_withdrawn_than_is_there() -> None:
-    saved, ahead = residual_after(1), residual_after(1)
-    ahead.accumulate({name: -5 * tensor for name, tensor in moved(3).items() if tensor is not None})
-    sent = ahead.extract().coefficients
-    before = saved.momentum.clone()
-    saved.withdraw(sent)
-    change = saved.momentum - before
-    assert (change != 0).any()
-    assert (saved.momentum.abs() <= before.abs()).all()
-    assert (saved.momentum * before >= 0).all(), "no sign turned round"
-    untouched = torch.from_numpy(said(sent) == 0)
-    assert torch.equal(saved.momentum[untouched], before[untouched])
-
-
-def test_a_second_withdrawal_of_small_scales_takes_what_is_left() -> None:
-    saved = residual_after(1)
-    sent = residual_after(1).extract().coefficients
-    assert sent.scales is not None
-    huge = replace(sent, scales=np.full(LAYOUT.chunks, 255, np.uint8))
-    saved.withdraw(huge)
-    assert (saved.momentum[torch.from_numpy(said(sent) != 0)] == 0).all()

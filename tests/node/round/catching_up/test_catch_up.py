@@ -16,15 +16,16 @@ from node.links.mesh import Mesh
 from node.links.network import BlobRange, PeerAddress, Purpose, ReadOnlyPeer
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.replica import replica as replica_module
 from node.replica import snapshot
 from node.replica.canonical import canonical_size
 from node.replica.digest import state_digest
+from node.replica.factory import replica_for
 from node.replica.position import Position
-from node.replica.replica import Replica
+from node.replica.replica import STATE_VERSION, Replica
 from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
 from node.round.catching_up.catch_up import CatchUp, NotFound
 from node.round.catching_up.landmarks import SNAPSHOTS_TRIED, Jump
-from node.round.crash_recovery import CrashRecovery
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import Restart, entry_digest, sign_entry
@@ -34,7 +35,7 @@ from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256
 from protocol.limits import COMMITS_PER_REPLY, PART_BYTES
 from protocol.run_info import RunInfo
-from protocol.runfile import RunSpec
+from protocol.runfile import AlgorithmSpec, RunSpec
 from protocol.sections.retention import RetentionSpec
 from tests.node.links.net import RUN, clock_ms, grpc, key_of, peer_of
 from tests.node.test_process import NodeTask, coordinator_of
@@ -213,7 +214,7 @@ class Newcomer:
 
     async def find(self, decided_round: int = 11, rounds: Collection[int] = ()) -> Jump | NotFound:
         """Look for a snapshot, and adopt it as the trainer does."""
-        found = await self.catch_up.find(GENESIS, decided_round, rounds, AUTHOR)
+        found = await self.catch_up.find(GENESIS, decided_round, rounds)
         if isinstance(found, Jump):
             self.replica.adopt(found.path)
         return found
@@ -242,7 +243,6 @@ async def test_the_newest_recorded_snapshot_comes_in_ranges_from_all_members(
     assert position.head == sha256(log.messages[9].body)
     assert newcomer.replica.digest == log.replica.digest == jump.landmark.state_digest
     assert jump.kept == {round: [sha256(str(round).encode())] for round in (3, 9)}
-    assert jump.own == {round: sha256(str(round).encode()) for round in range(10)}
     assert members.bytes_sent == log.size, "not a byte twice, and none beyond the end of a range"
     first, second = (set(server.offsets) for server in members.servers.values())
     assert first
@@ -367,7 +367,7 @@ async def test_after_a_search_in_vain_the_log_is_followed_for_as_long_as_the_nod
         assert not catch_up.too_far_behind(0, 3)
         assert catch_up.too_far_behind(0, 11)
         assert catch_up.too_far_behind(0, 11), "a question changes nothing"
-        assert await catch_up.find(GENESIS, 11, [], AUTHOR) is NotFound.NOT_HELD
+        assert await catch_up.find(GENESIS, 11, []) is NotFound.NOT_HELD
         assert not catch_up.too_far_behind(0, 21)
         assert catch_up.too_far_behind(0, 22)
 
@@ -496,16 +496,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class SavedStage(Stage):
-    """A stage whose trainer saves to a file before it announces, and begins with what is in the
-    file.
-    """
+    """A stage whose trainer saves to a file, and begins with what is in the file."""
 
-    def __init__(self, corpus: Path, overlap: int, path: Path) -> None:
+    def __init__(self, corpus: Path, overlap: int, path: Path, save_every: int) -> None:
         super().__init__(corpus, overlap)
         position = self.replica.load(path)
         if position:
             self.decisions.resume(position)
-        self.change(save=lambda position: self.replica.save(path, position), restored=position)
+        self.change(save=lambda position: self.replica.save(path, position), save_every=save_every)
 
     def follow(self, earlier: "SavedStage") -> None:
         """The coordinator and the neighbours are those of an earlier process."""
@@ -516,14 +514,16 @@ class SavedStage(Stage):
 
 @asynccontextmanager
 async def undisturbed_and_killed(
-    corpus: Path, overlap: int, directory: Path
+    corpus: Path, overlap: int, directory: Path, save_every: int
 ) -> AsyncIterator[
     tuple[tuple[SavedStage, "asyncio.Task[str]"], tuple[SavedStage, "asyncio.Task[str]"]]
 ]:
     """Two nodes that have announced round 1; the second is a new process since, which knows only
     its file.
     """
-    twin, victim = (SavedStage(corpus, overlap, directory / name) for name in ("twin", "victim"))
+    twin, victim = (
+        SavedStage(corpus, overlap, directory / name, save_every) for name in ("twin", "victim")
+    )
     async with playing(twin) as task:
         async with playing(victim):
             for each in (twin, victim):
@@ -534,7 +534,7 @@ async def undisturbed_and_killed(
                     each.commit(0, [first.digest])
                 each.open(1)
                 await each.announced(2)
-        again = SavedStage(corpus, overlap, directory / "victim")
+        again = SavedStage(corpus, overlap, directory / "victim", save_every)
         again.follow(victim)
         async with playing(again) as task_again:
             again.welcome()
@@ -546,178 +546,53 @@ async def has_taken(stage: SavedStage, round: int) -> None:
     await until(lambda: stage.trainer.position.next_round > round)
 
 
-def state(stage: SavedStage) -> tuple[int, bytes]:
-    return stage.replica.digest, stage.replica.engine.momentum.numpy().tobytes()
-
-
+@pytest.mark.parametrize("save_every", [1, 1000])
 @pytest.mark.parametrize("overlap", [0, 1])
 @pytest.mark.parametrize("fate", ["committed", "skipped", "left out"])
-async def test_a_kill_between_announce_and_commit_changes_no_bit(
-    corpus: Path, tmp_path: Path, overlap: int, fate: str
+async def test_a_killed_node_waits_for_nothing_and_takes_what_the_log_says(
+    corpus: Path, tmp_path: Path, overlap: int, fate: str, save_every: int
 ) -> None:
-    async with undisturbed_and_killed(corpus, overlap, tmp_path) as (
+    """Also for what it has announced itself, with a file that knows nothing of it or none at
+    all.
+    """
+    async with undisturbed_and_killed(corpus, overlap, tmp_path, save_every) as (
         (twin, task),
         (again, task_again),
     ):
-        own = [pending.digest for pending in again.trainer.position.pending]
-        assert len(own) == 1 + overlap
+        first, second = twin.swarm.blobs
+        await until(lambda: again.client.of_kind("ready"))
+        assert again.client.of_kind("announced") == []
+        assert not again.replica.engine.momentum.any(), "it begins with nothing to say"
         for each in (twin, again):
             if overlap:
-                each.commit(0, own[:1])
+                each.commit(0, [first])
             if fate == "skipped":
                 each.skip(1)
             else:
-                left_out = (
-                    own[0]
-                    if overlap
-                    else next(digest for digest in each.swarm.blobs if digest != own[0])
-                )
-                each.commit(1, [own[-1] if fate == "committed" else left_out])
+                each.commit(1, [second if fate == "committed" else first])
             await has_taken(each, 1)
             each.open(2)
-        third, third_again = await twin.announced(3), await again.announced(len(own) + 1)
-        assert third.digest == third_again.digest, (
-            "the next steps and what is left of them are equal too"
-        )
+        await asyncio.gather(twin.announced(3), again.announced(1))
+        assert [said.round for said in again.client.of_kind("announced")] == [2]
         for each, each_task in ((twin, task), (again, task_again)):
             each.skip(2)
             await ended(each, each_task)
-    assert state(twin) == state(again)
-    assert again.status.rounds_left_out == (1 if fate == "committed" else 2)
+    assert twin.replica.digest == again.replica.digest
+    assert twin.status.rounds_counted == 1 + (fate == "committed")
+    assert (again.status.rounds_counted, again.status.rounds_left_out) == (0, 1)
 
 
-async def test_a_round_announced_before_the_kill_is_announced_again_and_not_trained_twice(
-    corpus: Path, tmp_path: Path
-) -> None:
-    async with undisturbed_and_killed(corpus, 0, tmp_path) as ((twin, _), (again, _)):
-        again.open(1)
-        await until(lambda: again.client.of_kind("ready"))
-        again.skip(1)
-        again.open(2)
-        await again.announced(2)
-        announced = [message.round for message in again.client.of_kind("announced")]
-        assert announced == [1, 2]
-        assert again.client.of_kind("announced")[0] == twin.client.of_kind("announced")[1]
-        assert again.status.rounds_trained == 2, "round 1, by the process before it, and round 2"
-
-
-async def test_leaving_saves_the_undecided_rounds_before_it_waits_for_their_decision(
-    corpus: Path, tmp_path: Path
-) -> None:
-    path = tmp_path / "state"
-    stage = SavedStage(corpus, 1, path)
-    stage.change(save_every=1000)
-    async with playing(stage):
-        stage.welcome()
-        stage.open(0)
-        first = await stage.announced(1)
-        path.unlink()  # the first is saved, then none for long
-        stage.open(1)
-        announced = await stage.announced(2)
-        assert not path.exists()
-        stage.trainer.leave()
-        stage.commit(0, [first.digest])
-        await until(path.exists)
-    again = SavedStage(corpus, 1, path)
-    assert [pending.announcement.announced for pending in again.trainer.position.pending] == [
-        announced
-    ]
-
-
-@asynccontextmanager
-async def killed_behind_its_save(
-    corpus: Path, directory: Path
-) -> AsyncIterator[tuple[SavedStage, Replica, bytes]]:
-    """A node that does not save every round and was killed when it had announced round 2, which is
-    undecided: its next process, the replica that its file holds, and the digest of the payload that
-    only the log knows.
-    """
-    path = directory / "state"
-    first = SavedStage(corpus, 1, path)
-    first.change(save_every=3)
-    async with playing(first):
-        first.welcome()
-        for round in range(3):
-            first.open(round)
-            announced = await first.announced(round + 1)
-            if round < 2:
-                first.commit(round, [announced.digest])
-                await has_taken(first, round)
-    saved = SavedStage(corpus, 1, path)
-    assert (saved.decisions.next_round, saved.trainer.position.pending) == (2, ()), (
-        "nothing of round 2 is in it"
-    )
-    again = SavedStage(corpus, 1, path)
-    again.follow(first)
-    async with playing(again) as task:
-        again.welcome()
-        yield again, saved.replica, announced.digest
-        await ended(again, task)
-
-
-async def test_a_payload_sent_after_the_save_is_withdrawn_from_the_momentum_before_training(
-    corpus: Path, tmp_path: Path
-) -> None:
-    async with killed_behind_its_save(corpus, tmp_path) as (again, saved, digest):
-        again.open(3)
-        await until(lambda: again.client.of_kind("ready"))
-        assert again.status.phase == "waits for a round", (
-            "the decision of round 2 may name a payload of this momentum"
-        )
-        again.open(9)  # in its place, so that no training covers what is compared
-        again.commit(2, [digest])
-        await until(lambda: again.status.round == 2)
-    saved.withdraw(2, again.swarm.blobs[digest])
-    assert saved.engine.momentum.any()
-    assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
-
-
-async def test_a_payload_sent_after_the_save_that_did_not_count_stays_in_the_momentum(
-    corpus: Path, tmp_path: Path
-) -> None:
-    async with killed_behind_its_save(corpus, tmp_path) as (again, saved, _):
-        again.skip(2)
-        await until(lambda: again.trainer.position.next_round == 3)
-    assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
-
-
-async def test_payloads_that_a_snapshot_has_passed_are_withdrawn_or_the_momentum_goes(
-    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with killed_behind_its_save(corpus, tmp_path) as (again, saved, digest):
-        blobs, own = again.swarm.blobs, again.context.own
-
-        async def kept(digest: Digest) -> bytes | None:
-            return blobs.get(digest)
-
-        restored = Position(2, GENESIS.head, 1, unsaved_rounds=1)
-        recovery = CrashRecovery(own, again.replica, restored)
-        await recovery.jumped({2: Digest(digest)}, kept)
-        saved.withdraw(2, blobs[digest])
-        assert torch.equal(again.replica.engine.momentum, saved.engine.momentum)
-        recovery.end()
-        await recovery.jumped({3: Digest(b"3" * 32)}, kept)
-        assert torch.equal(again.replica.engine.momentum, saved.engine.momentum), (
-            "its own payloads have left the momentum already"
-        )
-        await CrashRecovery(own, again.replica, restored).jumped({3: Digest(b"3" * 32)}, kept)
-        assert not again.replica.engine.momentum.any()
-        assert "momentum discarded" in caplog.text
-        again.skip(2)
-
-
-@pytest.mark.parametrize("part", ["parameter", "momentum"])
+@pytest.mark.parametrize("part", ["parameter", "own"])
 async def test_a_saved_state_with_one_flipped_bit_is_not_used_and_that_is_said(
-    corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
     path = tmp_path / "state"
-    replica = Replica(tiny_spec(overlap=0, algorithm=DEMO), RUN, torch.device("cpu"), 1)
+    algorithm = DEMO if part == "parameter" else AlgorithmSpec(name="gossip-adam")
+    spec = tiny_spec(overlap=0, algorithm=algorithm)
+    replica, fresh = (replica_for(spec, RUN, torch.device("cpu"), 1, AUTHOR) for _ in range(2))
     genesis = replica.digest
-    parts = {
-        "parameter": next(iter(replica.committed.values())),
-        "momentum": replica.engine.momentum,
-    }
-    tensor = parts[part]
+    own = replica.engine.tensors() if part == "own" else replica.committed
+    tensor = next(each for each in own.values() if each.numel() > 8)
     tensor.view(-1)[:8] = 3.0
     replica.digest = state_digest(replica.committed)
     replica.save(path, GENESIS)
@@ -725,7 +600,18 @@ async def test_a_saved_state_with_one_flipped_bit_is_not_used_and_that_is_said(
     at = blob.index(torch.full((8,), 3.0).numpy().tobytes())
     blob[at] ^= 1
     path.write_bytes(blob)
-    fresh = Replica(tiny_spec(overlap=0, algorithm=DEMO), RUN, torch.device("cpu"), 1)
     assert fresh.load(path) is None
     assert fresh.digest == genesis
     assert "saved state cannot be used, starts from genesis" in caplog.text
+
+
+def test_a_state_of_another_version_is_refused_in_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tiny_spec(overlap=0, algorithm=DEMO)
+    older, fresh = (replica_for(spec, RUN, torch.device("cpu"), 1) for _ in range(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(replica_module, "STATE_VERSION", STATE_VERSION - 1)
+        older.save(tmp_path / "state", GENESIS)
+    assert fresh.load(tmp_path / "state") is None
+    assert f"expected version {STATE_VERSION}, got {STATE_VERSION - 1}" in caplog.text

@@ -160,7 +160,7 @@ async def test_a_newcomer_takes_a_members_newest_parameters_and_the_place_behind
     members.run(70, made)
     start = start_of(members, own, tmp_path)
     assert start.too_far_behind(0, 69)
-    found = await start.find(GENESIS, 69, {5}, OWN)
+    found = await start.find(GENESIS, 69, {5})
     assert isinstance(found, Jump)
     assert own.adopt(found.path) == found.landmark.state_digest == made_digest(made)
     assert (found.landmark.position.next_round, found.landmark.position.head_round) == (70, 69)
@@ -181,7 +181,7 @@ async def test_a_payload_that_nobody_keeps_or_that_is_none_is_passed_over(tmp_pa
         del members.held[digest]
     members.held[digests[-3]] = b"no payload"
     members.held[digests[-4]] = b"no payload"
-    found = await start_of(members, own, tmp_path).find(GENESIS, 3, set(), OWN)
+    found = await start_of(members, own, tmp_path).find(GENESIS, 3, set())
     assert isinstance(found, Jump)
     assert found.landmark.position.head_round == 1
 
@@ -191,14 +191,14 @@ async def test_without_any_payload_the_node_looks_again_later(tmp_path: Path) ->
     members.run(3, replica(A))
     members.held.clear()
     start = start_of(members, own, tmp_path)
-    assert await start.find(GENESIS, 2, set(), OWN) is NotFound.NOT_HELD
+    assert await start.find(GENESIS, 2, set()) is NotFound.NOT_HELD
     assert start.too_far_behind(0, 2)
 
 
 async def test_before_the_first_commit_genesis_is_the_newest_state(tmp_path: Path) -> None:
     start = start_of(Members(), replica(OWN), tmp_path)
     assert start.too_far_behind(0, 1)
-    assert await start.find(GENESIS, -1, set(), OWN) is NotFound.NOT_RECORDED
+    assert await start.find(GENESIS, -1, set()) is NotFound.NOT_RECORDED
     members = Members()
     start = start_of(members, replica(OWN), tmp_path)
     assert not start.too_far_behind(0, -1)
@@ -245,7 +245,7 @@ async def test_a_newcomer_fetches_the_newest_mean_and_reads_differences_to_it(
 ) -> None:
     members, made = members_with_a_mean(tmp_path, "mean", "edges", "mean", "edges", "edges")
     own = replica(OWN, DIFFERS)
-    found = await start_of(members, own, tmp_path / "own").find(GENESIS, 4, set(), OWN)
+    found = await start_of(members, own, tmp_path / "own").find(GENESIS, 4, set())
     assert isinstance(found, Jump)
     assert own.adopt(found.path, found.base) == found.landmark.state_digest
     assert found.landmark.position.next_round == 5
@@ -257,7 +257,7 @@ async def test_a_newcomer_fetches_the_newest_mean_and_reads_differences_to_it(
 async def test_the_mean_itself_is_taken_where_it_is_the_newest_state(tmp_path: Path) -> None:
     members, made = members_with_a_mean(tmp_path, "edges", "mean")
     own = replica(OWN, DIFFERS)
-    found = await start_of(members, own, tmp_path / "own").find(GENESIS, 1, set(), OWN)
+    found = await start_of(members, own, tmp_path / "own").find(GENESIS, 1, set())
     assert isinstance(found, Jump)
     assert own.adopt(found.path, found.base) == made.digest
 
@@ -265,7 +265,7 @@ async def test_the_mean_itself_is_taken_where_it_is_the_newest_state(tmp_path: P
 async def test_a_mean_that_is_not_agreed_on_yet_is_replayed(tmp_path: Path) -> None:
     members, _ = members_with_a_mean(tmp_path, "edges", "silent")
     own = replica(OWN, DIFFERS)
-    found = await start_of(members, own, tmp_path / "own").find(GENESIS, 1, set(), OWN)
+    found = await start_of(members, own, tmp_path / "own").find(GENESIS, 1, set())
     assert isinstance(found, Jump)
     assert found.landmark.position.next_round == 1, "the mean is a commit like any other"
     assert found.base is None
@@ -276,7 +276,7 @@ async def test_without_the_snapshot_of_the_mean_the_node_looks_again_later(tmp_p
     members.snapshots.clear()
     own = replica(OWN, DIFFERS)
     start = start_of(members, own, tmp_path / "own")
-    assert await start.find(GENESIS, 4, set(), OWN) is NotFound.NOT_HELD
+    assert await start.find(GENESIS, 4, set()) is NotFound.NOT_HELD
 
 
 async def test_a_mean_is_written_for_others_and_no_other_state(tmp_path: Path) -> None:
