@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from border.gate import Gate
-from coordinator import metrics, status_document
+from coordinator import metrics, public_document, status_document
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
@@ -25,6 +26,7 @@ from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator import demotion
 from coordinator.machine.operator.acts import Admit, Salted, Vouched
 from coordinator.machine.rounds import Rounds
+from coordinator.public_document import Part, View
 from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service import silence
@@ -132,6 +134,15 @@ class CoordinatorProcess:
         address = parse_address(self._settings.advertise or self.address, port)
         return JoinLink(address, self.run_id, self._public_key, plain)
 
+    @property
+    def page(self) -> str:
+        """The address of the public page; empty: there is none."""
+        return self._settings.page_url
+
+    def tell_page(self, url: str) -> None:
+        """Let nodes know this address of the public page, unless the operator has named one."""
+        self._settings = replace(self._settings, page_url=self.page or url)
+
     async def _work(self) -> None:
         """Handle events, and end the sessions of nodes that send none, until cancelled, or until a
         node shows a commit of this run that is not here.
@@ -216,6 +227,7 @@ class CoordinatorProcess:
             document["reason"] += f"; {refusals.words}"
         return {
             "address": self.address,
+            "page": self.page,
             **document,
             "refusals": {"nodes": len(refusals)},
             "heads": self.service.heads.document(),
@@ -230,6 +242,11 @@ class CoordinatorProcess:
                 ],
             },
         }
+
+    def public(self, part: Part, join: str) -> dict[str, Any]:
+        """A part of what everybody may read of the run; `join` is the command that joins."""
+        view = View(self.rounds, self.history, self._sequencer.now_ms(), join)
+        return public_document.public(part, view)
 
     def unready(self) -> str:
         """The reason why nodes cannot be served; empty when they can."""

@@ -215,6 +215,8 @@ def coordinator(
     listen: options.Listen = "127.0.0.1:50700",
     advertise: coordinator_options.Advertise = "",
     admin: options.Admin = "127.0.0.1:50701",
+    public_page: coordinator_options.PublicPage = "",
+    page_url: coordinator_options.PageUrl = "",
     plain_text: coordinator_options.PlainText = False,
     vouch: coordinator_options.Vouch = None,
     admit: coordinator_options.Admission = "",
@@ -236,12 +238,7 @@ def coordinator(
     if check is not None:
         check_directory(check)
         return
-    if run_file is None:
-        raise UsageError(
-            f"expected a run file (`{own_command()} init` writes one) or --check DIR, got neither"
-        )
-    if force and restart_from is None:
-        raise UsageError("expected --restart-from CHECKPOINT with --force, got none")
+    run_file = _judged(run_file, restart_from, force=force)
     if check_run:
         from lockstep.commands.check_run import check_file
 
@@ -252,6 +249,8 @@ def coordinator(
         place,
         listen,
         advertise,
+        public_page=public_page,
+        page_url=page_url,
         vouched=tuple(vouch or ()),
         admit=admit,
         checkpoint_room=parse_size(checkpoint_room, "--checkpoint-room"),
@@ -263,6 +262,17 @@ def coordinator(
     coordinate(
         run_file, settings, serving, plain_text=plain_text, restart=restart, try_model=trying
     )
+
+
+def _judged(run_file: Path | None, restart_from: Path | None, *, force: bool) -> Path:
+    """The run file of a coordinator; `UsageError` where there is none, or options lack another."""
+    if run_file is None:
+        raise UsageError(
+            f"expected a run file (`{own_command()} init` writes one) or --check DIR, got neither"
+        )
+    if force and restart_from is None:
+        raise UsageError("expected --restart-from CHECKPOINT with --force, got none")
+    return run_file
 
 
 @app.command(rich_help_panel=OPERATOR)

@@ -25,6 +25,28 @@ Advertise = Annotated[
     ),
 ]
 
+PublicPage = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        envvar="LOCKSTEP_PUBLIC_PAGE",
+        show_default="none",
+        help="Address of a page of the run that everybody may read: without hosts, tokens and "
+        "notes. Nodes are told where it is.",
+    ),
+]
+
+PageUrl = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar="LOCKSTEP_PAGE_URL",
+        show_default="as --public-page serves it",
+        help="Address at which others find the public page, as behind a proxy, or a copy of it "
+        "(`lockstep run page`).",
+    ),
+]
+
 PlainText = Annotated[
     bool,
     typer.Option(

@@ -129,13 +129,24 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
         "admits": admitted_nodes(document.get("operator", {}).get("admission")),
         "relays": _relays_text(document),
-        "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
+        "samples": _samples_text(data),
+        "page": document.get("page"),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value:
             table.add_row(name, str(value))
     return table
+
+
+def _samples_text(data: Mapping[str, Any]) -> str:
+    """The samples that count, that went back into the data order, and that are lost."""
+    lost = data.get("samples_lost") or 0
+    returned = (data.get("samples_left_out") or 0) - lost
+    words = [f"{data.get('samples_trained') or 0:,} used"]
+    words += [f"{returned:,} given back"] if returned else []
+    words += [f"{lost:,} lost"] if lost else []
+    return ", ".join(words)
 
 
 def _round_text(document: Mapping[str, Any]) -> str:

@@ -251,6 +251,20 @@ def audit(
     show(directory, kept, json)
 
 
+@run_app.command()
+def page(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder for the files; it is made.")
+    ],
+    *,
+    directory: Directory = None,
+) -> None:
+    """Write the public page of the run, as it is now, for any web server."""
+    from lockstep.commands.run import orders
+
+    orders.write_page(directory, folder)
+
+
 Auditor = Annotated[
     str,
     typer.Argument(metavar="KEY", help="Id of an auditor, which `lockstep auditor` prints."),
