@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from border.gate import Gate
-from coordinator import metrics, public_document, status_document
+from coordinator import metrics, status_document
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
@@ -26,7 +27,7 @@ from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator import demotion
 from coordinator.machine.operator.acts import Admit, Salted, Vouched
 from coordinator.machine.rounds import Rounds
-from coordinator.public_document import Part, View
+from coordinator.public_document import View
 from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service import silence
@@ -82,7 +83,7 @@ class CoordinatorProcess:
         self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
         self.history = History()
         self._gate = Gate(settings.listen, credentials)
-        store = CheckpointStore(settings.directory / CHECKPOINTS_NAME)
+        store = CheckpointStore(self.checkpoints)
         self.service = CoordinatorService(
             self._sequencer,
             self.journal,
@@ -243,10 +244,14 @@ class CoordinatorProcess:
             },
         }
 
-    def public(self, part: Part, join: str) -> dict[str, Any]:
-        """A part of what everybody may read of the run; `join` is the command that joins."""
-        view = View(self.rounds, self.history, self._sequencer.now_ms(), join)
-        return public_document.public(part, view)
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the published checkpoints, one folder for each."""
+        return self._settings.directory / CHECKPOINTS_NAME
+
+    def view(self) -> View:
+        """The run of now, for `coordinator.public_document`, without a way to join."""
+        return View(self.rounds, self.history, self._sequencer.now_ms(), "")
 
     def unready(self) -> str:
         """The reason why nodes cannot be served; empty when they can."""

@@ -10,7 +10,7 @@ operator's own words are in none of them. Names are those that volunteers chose 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -51,6 +51,8 @@ class View:
     now_ms: int
     join: str
     """The command that joins, without a token; empty where nobody elsewhere can."""
+    files: Callable[[str], Sequence[tuple[str, int]]] = lambda _: ()
+    """Names and bytes of the files of a checkpoint that anybody may fetch, by its name."""
 
 
 def public(part: Part, view: View) -> dict[str, Any]:
@@ -88,7 +90,7 @@ def _run(view: View) -> dict[str, Any]:
         "join": view.join,
         "admission": state.operator.admission.mode,
         "newcomer": _newcomer(rounds),
-        "model": _model(rounds),
+        "model": _model(view),
     }
 
 
@@ -199,8 +201,9 @@ def _newcomer(rounds: Rounds) -> dict[str, Any]:
     }
 
 
-def _model(rounds: Rounds) -> dict[str, Any] | None:
+def _model(view: View) -> dict[str, Any] | None:
     """The newest published checkpoint, and where members with a word have published one."""
+    rounds = view.rounds
     found = rounds.state.checkpoints
     published = [each for each in found.published if each.agreed]
     addresses = [
@@ -219,6 +222,7 @@ def _model(rounds: Rounds) -> dict[str, Any] | None:
         "sha256": made.sha256.hex(),
         "bytes": made.file_bytes,
         "confirmed": made.confirmed_by is not None,
+        "files": [{"name": name, "bytes": size} for name, size in view.files(made.name)],
     }
     return {"newest": newest, "addresses": addresses}
 

@@ -195,7 +195,7 @@ async def _public_page(
     if not listen:
         yield
         return
-    public = PublicPage(Site(page.part), listen)
+    public = PublicPage(Site(page.part), listen, page.model)
     meter.page_port = port = await public.start(raise_limit().page)
     process.tell_page(page_url(process.link, listen, port))
     try:

@@ -119,6 +119,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         key = _own_key(home)
         if over := _at_the_door(link.with_token(settings.token), info, key, place):
             messages.print(over, soft_wrap=True)
+            _say_page(settings, key)
             return
         if asks and not (wishes.yes or has_agreed(place) or somebody_is_there()):
             _agreed(settings, info, wishes, None)  # it says what to add, and nothing is measured
@@ -131,8 +132,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             parts = place, info.run_id, settings, wishes.memory_bytes
             measured.remember(*parts, seen.rehearsal)
         remember(place, link.address)
-        if page := own_page(_status(settings), key):
-            messages.print(f"the page of the run, with your part: {page}", soft_wrap=True)
+        _say_page(settings, key)
         _log_joining(info, key, place)
         limited = (wishes.limits, Ledger(home.path, info.run_id, info.spec.name), others)
         judge = partial(measured.judged_limits, info.spec)
@@ -154,6 +154,11 @@ def _log_joining(info: RunInfo, key: Ed25519PrivateKey, place: Path) -> None:
             "directory": place,
         },
     )
+
+
+def _say_page(settings: NodeSettings, key: Ed25519PrivateKey) -> None:
+    if page := own_page(_status(settings), key):
+        messages.print(f"the page of the run, with your part: {page}", soft_wrap=True)
 
 
 def own_page(status: Mapping[str, Any], key: Ed25519PrivateKey) -> str:

@@ -17,6 +17,7 @@ from aiohttp.typedefs import Handler
 
 from border.gate import Gate
 from border.lane import UNIX_SOCKETS
+from lockstep.page.model import Model
 from lockstep.page.routes import response
 from lockstep.page.site import Site
 from lockstep.service.admin import HEADERS
@@ -48,13 +49,16 @@ LASTS_S = 300
 class PublicPage:
     """The public page at `listen`, HOST:PORT."""
 
-    def __init__(self, site: Site, listen: str) -> None:
-        self._site = site
+    def __init__(self, site: Site, listen: str, model: Model) -> None:
+        self._site, self._model = site, model
         self._gate = Gate(listen)
         self._of_host: TokenBuckets[str] = TokenBuckets(*PER_HOST)
         self._of_all = TokenBucket(*IN_ALL, _now_ms())
         application = web.Application(middlewares=[self._bounded], client_max_size=1)
-        application.add_routes([web.get("/{path:.*}", self._file)])
+        application.on_response_prepare.append(_add_headers)
+        application.add_routes(
+            [web.get("/model/{name}/{file}", self._download), web.get("/{path:.*}", self._file)]
+        )
         self._runner = web.AppRunner(
             application,
             access_log=None,
@@ -94,20 +98,17 @@ class PublicPage:
 
     @web.middleware
     async def _bounded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        peer = _peer_of(request)
-        if refused := self._refusal(request, host_of(self._gate.remote(peer))):
-            found: web.StreamResponse = refused
-        else:
-            self._gate.hear(peer)
-            found = await handler(request)
-        found.headers.update(HEADERS | {"Server": "Lockstep"})
-        if found.status == web.HTTPOk.status_code and request.path.startswith("/assets/"):
-            found.headers["Cache-Control"] = f"max-age={LASTS_S}"
-        return found
+        if refused := self._refusal(request):
+            return refused
+        self._gate.hear(_peer_of(request))
+        return await handler(request)
 
-    def _refusal(self, request: web.Request, host: str) -> web.Response | None:
+    def _host_of(self, request: web.Request) -> str:
+        return host_of(self._gate.remote(_peer_of(request)))
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
         """The answer to a request that is not heard; its connection ends."""
-        now_ms = _now_ms()
+        now_ms, host = _now_ms(), self._host_of(request)
         if not (self._of_host.take(host, 1, now_ms) and self._of_all.take(1, now_ms)):
             text, status = "expected fewer requests; try again in some seconds\n", 429
         elif request.method not in ("GET", "HEAD") or request.can_read_body:
@@ -118,10 +119,19 @@ class PublicPage:
         refused.force_close()
         return refused
 
+    async def _download(self, request: web.Request) -> web.StreamResponse:
+        return await self._model.answer(request, self._host_of(request))
+
     async def _file(self, request: web.Request) -> web.Response:
         if answer := self._site.answer(request.match_info["path"]):
             return response(answer, request)
         return web.Response(status=404, text="expected the page of a run, found nothing here\n")
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(HEADERS | {"Server": "Lockstep"})
+    if response.status == web.HTTPOk.status_code and request.path.startswith("/assets/"):
+        response.headers["Cache-Control"] = f"max-age={LASTS_S}"
 
 
 class _Inside:

@@ -1,20 +1,23 @@
-"""Routes of the page on the coordinator's admin port: those of `lockstep.page.site`, and two more.
+"""Routes of the page on the coordinator's admin port: those of `lockstep.page.site`, and three.
 
     GET /operator.json         the line that joins, and why others may not reach it
     GET /rounds.json?after=N   decided rounds after N, oldest first
+    GET /model/NAME/FILE       a file of a published checkpoint
 
 The page asks again every second or two (`/status.json` too), so it finds a coordinator that was
 restarted without a reload. It takes scripts and data from its own address alone.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from coordinator.process import CoordinatorProcess
-from coordinator.public_document import Part
+from coordinator.public_document import Part, public
+from lockstep.page.model import Model
 from lockstep.page.site import Answer, Site
 from protocol.border.join_link import JoinLink, is_loopback
 from protocol.errors import SettingsError
@@ -32,18 +35,21 @@ class Page:
         reachable: Callable[[JoinLink], JoinLink] = lambda link: link,
     ) -> None:
         self._process, self._reachable = process, reachable
+        self.model = Model(process.checkpoints)
         self._site = Site(self.part, operators=True)
 
     def part(self, part: Part) -> dict[str, Any]:
         """A part of what is public."""
-        link = self._link
-        return self._process.public(part, "" if is_loopback(link.address) else _joins(link))
+        link, files = self._link, self.model.files
+        join = "" if is_loopback(link.address) else _joins(link)
+        return public(part, replace(self._process.view(), join=join, files=files))
 
     def routes(self) -> list[web.RouteDef]:
         """The routes, for an application of aiohttp."""
         return [
             web.get("/operator.json", self._operator),
             web.get("/rounds.json", self._rounds),
+            web.get("/model/{name}/{file}", self.model.answer),
             web.get("/{path:(assets/.*|[a-z]*\\.json)?}", self._file),
         ]
 

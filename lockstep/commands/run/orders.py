@@ -11,6 +11,7 @@ from rich.table import Table
 
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act
+from coordinator.process import CHECKPOINTS_NAME
 from lockstep.commands.run.place import PREFIX_MIN, at_work, key_of, target_of
 from lockstep.console import bytes_text, messages, output, write_json
 from lockstep.page.export import export
@@ -150,7 +151,7 @@ def write_page(directory: Path | None, folder: Path) -> None:
     note = read_note(place / NOTE_NAME)
     if note is None:
         raise UnavailableError(f"{place}: expected a coordinator at work, found none")
-    size = export(str(note["admin"]), folder)
+    size = export(str(note["admin"]), place / CHECKPOINTS_NAME, folder)
     output.print(f"wrote the page of the run to {folder}: {bytes_text(size)}", soft_wrap=True)
 
 

@@ -246,6 +246,15 @@ function showModel(model, phase) {
     item.append(`round ${count(each.round)}: `, place);
     return item;
   }));
+  for (const { name, bytes: size } of newest ? newest.files : []) {
+    const item = document.createElement("li");
+    const link = document.createElement("a");
+    link.textContent = name;
+    link.href = `model/${newest.name}/${name}`;
+    link.download = name;
+    item.append(link, ` ${bytes(size)}`);
+    element("addresses").append(item);
+  }
   show("digests", Boolean(newest));
   put("sha256", newest ? newest.sha256 : "");
   put("state-digest", newest ? newest.state_digest : "");
@@ -385,7 +394,7 @@ async function live() {
 element("smooth").addEventListener("change", showCurve);
 element("log").addEventListener("change", () => chart.log(element("log").checked));
 element("more").addEventListener("click", () => {
-  state.rows = state.rows === ROWS ? 200 : state.contributors.rows.length;
+  state.rows += 200;
   showContributors();
 });
 element("copy").addEventListener("click", async () => {
