@@ -266,8 +266,7 @@ class CoordinatorProcess:
             commits, losses = [_read(row) for row in page], [row.loss for row in page]
             self.history.restore(zip(commits, losses, strict=True))
             after = page[-1].round
-        former = self.rounds.state.members.former
-        self.history.name((peer, each.name) for peer, each in former.items())
+        self.history.name(self.rounds.state.checkpoints.names.items())  # also of those that went
         self.history.name((member.peer, member.name) for member in self.rounds.members)
 
     def _emit(self, outcome: Outcome) -> None:

@@ -34,6 +34,9 @@ class CoordinatorSettings:
     page_url: str = ""
     """Address at which others find that page, or a copy of it; empty: as it is served."""
 
+    notify: str = ""
+    """URL or command that gets what the operator should hear of; empty: none."""
+
     goodbye_ms: int = 15_000
     """Time in milliseconds that a finished run waits for its nodes to report their last digest and
     leave."""

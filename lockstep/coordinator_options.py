@@ -47,6 +47,17 @@ PageUrl = Annotated[
     ),
 ]
 
+Notify = Annotated[
+    str,
+    typer.Option(
+        metavar="URL|COMMAND",
+        envvar="LOCKSTEP_NOTIFY",
+        show_default="none",
+        help="URL that gets a POST, or command that is run, at an alarm, a stall, skipped rounds "
+        "in a row, a demotion, a new checkpoint and the end.",
+    ),
+]
+
 PlainText = Annotated[
     bool,
     typer.Option(

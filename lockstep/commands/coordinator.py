@@ -16,6 +16,7 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.journal_check import check_journal
 from coordinator.machine.events import RestartAsked
 from coordinator.machine.rounds import Rounds
+from coordinator.occasions import Occasions
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.commands.check_run import require_trainable
@@ -29,6 +30,7 @@ from lockstep.service.directory import Owner, claimed
 from lockstep.service.invitation import invitation, page_url, reachable
 from lockstep.service.journal_copy import readable_journal
 from lockstep.service.keys import KEY_NAME, load_or_create_key, read_key
+from lockstep.service.notifier import Notifier
 from lockstep.service.order_socket import OrderSocket
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import (
@@ -49,6 +51,9 @@ from protocol.runfile import RunSpec, run_id
 from protocol.words import quantity
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""Pause between two looks at what the operator should hear of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,10 @@ async def _coordinate(
     page = Page(process, reachable)
 
     async def work() -> str:
-        async with _public_page(process, page, settings.public_page, meter):
+        async with (
+            _public_page(process, page, settings.public_page, meter),
+            _notices(process, settings.notify),
+        ):
             _say_where(process, settings.directory)
             await orders.start()
             ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
@@ -202,6 +210,31 @@ async def _public_page(
         yield
     finally:
         await public.stop()
+
+
+@asynccontextmanager
+async def _notices(process: CoordinatorProcess, target: str) -> AsyncIterator[None]:
+    """Tells the operator of what comes up to the end of the block, if that is wanted."""
+    if not target:
+        yield
+        return
+    notifier = Notifier(target, {"run": process.rounds.spec.name, "run_id": process.run_id})
+    occasions = Occasions()
+
+    async def watch() -> None:
+        while True:
+            view = process.view()
+            for occasion in occasions.look(view.rounds, view.history, view.now_ms):
+                notifier.tell(occasion)
+            await asyncio.sleep(LOOK_S)
+
+    async with notifier.sending():
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
 
 def _say_where(process: CoordinatorProcess, directory: Path) -> None:

@@ -207,6 +207,13 @@ def test_the_newest_checkpoint_and_its_confirmation_are_shown() -> None:
     text = shown({**DOCUMENT, "checkpoint": {"where": where, "made": [made], "next": ""}})
     assert "checkpoints/7-ab" in text
     assert "confirmed by cdcdcdcd" in text
+    here = {"peer_id": "cd" * 16, "name": "attic", "standing": "fresh", "state": "ready"}
+    named = {"checkpoint": {"where": where, "made": [made]}, "members": [here]}
+    text = shown({**DOCUMENT, **named})
+    assert "confirmed by attic" in text
+    assert "ready (fresh)" in text
+    lost = {"demoted": [{"peer_id": "cd" * 16, "reason": "copied work"}]}
+    assert "attic: copied work" in shown({**DOCUMENT, **named, "audit": lost})
 
 
 def test_the_validation_loss_is_shown_with_its_round_and_its_member() -> None:

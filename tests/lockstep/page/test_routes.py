@@ -151,5 +151,5 @@ async def test_a_restart_keeps_rounds_losses_and_credit(tmp_path: Path) -> None:
             [each[name] for name in known] for each in before
         ]
         assert {credit.rounds for credit in again.history.credit.values()} == {2}
-        assert set(again.history.names) == set(again.history.credit)
+        assert set(again.history.names) == set(again.history.credit), "also of those that went"
         assert set(again.history.names.values()) == {"scripted"}
