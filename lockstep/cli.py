@@ -204,12 +204,7 @@ def init(
 
 @app.command(rich_help_panel=OPERATOR)
 def coordinator(
-    run_file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="RUN.toml", show_default=False, help="Run file (`lockstep init` writes one)."
-        ),
-    ] = None,
+    run_file: coordinator_options.RunFile = None,
     *,
     directory: coordinator_options.Directory = None,
     listen: options.Listen = "127.0.0.1:50700",
