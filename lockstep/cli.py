@@ -19,7 +19,7 @@ from lockstep import __version__, coordinator_options, options
 from lockstep.audit.cli import auditor, verify
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
-from lockstep.commands.run.options import run_app
+from lockstep.commands.run.options import invite, run_app
 from lockstep.console import error_line, messages, output, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import EXTRAS, how_to_add
@@ -379,6 +379,7 @@ def publish(
     publish_data(directory, url)
 
 
-app.command(rich_help_panel=OPERATOR)(auditor)
+for operator_command in (auditor, invite):
+    app.command(rich_help_panel=OPERATOR)(operator_command)
 for research_command in (demo, plan, verify, volunteer_options.generate):
     app.command(rich_help_panel=RESEARCHER)(research_command)
