@@ -8,8 +8,10 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
+from coordinator.loss_curve import LossCurve
 from coordinator.machine.events import CommitRound, Effect, OpenRound, SkipRound
 from protocol.clock import Instants
 from protocol.codec.commits import Commit
@@ -26,6 +28,12 @@ SECONDS_BOUNDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 REPLY_ROUNDS_MAX = 1_000
 """Rounds in one answer; a reader asks again for those after them."""
+
+TREND_ROUNDS = 20
+"""Rounds in one part of an author's trend."""
+
+TREND_PARTS = 12
+"""Newest parts of an author's trend that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,23 @@ class Credit:
     rounds: int = 0
     samples: int = 0
     payload_bytes: int = 0
+    parts: dict[int, int] = field(default_factory=dict)
+    """Committed payloads in the newest parts of `TREND_ROUNDS` rounds."""
+
+    def add(self, round: int, samples: int, payload_bytes: int) -> None:
+        """The commit of a round has a payload of this key."""
+        self.rounds += 1
+        self.samples += samples
+        self.payload_bytes += payload_bytes
+        part = round // TREND_ROUNDS
+        self.parts[part] = self.parts.get(part, 0) + 1
+        if len(self.parts) > TREND_PARTS:
+            del self.parts[min(self.parts)]
+
+    def trend(self, round: int) -> list[int]:
+        """Committed payloads in each of the newest parts up to that of a round, oldest first."""
+        newest = round // TREND_ROUNDS
+        return [self.parts.get(newest - back, 0) for back in reversed(range(TREND_PARTS))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +126,13 @@ class Contributions:
 
 @dataclass(slots=True)
 class History:
-    """The newest rounds and the credit of every author since the first round."""
+    """The newest rounds; the loss and the credit of every author since the first round."""
 
     records: deque[RoundRecord] = field(default_factory=lambda: deque(maxlen=ROUNDS_MAX))
     credit: dict[PeerId, Credit] = field(default_factory=dict)
     times: RoundTimes = field(default_factory=RoundTimes)
+    curve: LossCurve = field(default_factory=LossCurve)
+    """The loss of the whole run."""
     names: dict[PeerId, str] = field(default_factory=dict)
     """Names that authors have chosen, also of those that are gone."""
     _opened: dict[int, tuple[Instants, int]] = field(default_factory=dict)
@@ -149,6 +176,10 @@ class History:
         most = sorted(self.credit.items(), key=lambda row: (-row[1].samples, row[0]))
         return Contributions([(peer, credit.samples) for peer, credit in most], len(most))
 
+    def skipped_in_a_row(self) -> int:
+        """Newest rounds that were skipped one after the other."""
+        return sum(1 for _ in takewhile(lambda each: not each.committed, reversed(self.records)))
+
     def after(self, round: int) -> list[dict[str, Any]]:
         """The oldest records after `round`, at most `REPLY_ROUNDS_MAX`."""
         found = [record for record in self.records if record.round > round]
@@ -163,9 +194,8 @@ class History:
     ) -> None:
         for entry in commit.entries:
             credit = self.credit.setdefault(entry.author, Credit())
-            credit.rounds += 1
-            credit.samples += entry.samples
-            credit.payload_bytes += entry.payload_bytes
+            credit.add(commit.round, entry.samples, entry.payload_bytes)
+        self.curve.add(commit.round, loss)
         record = RoundRecord(
             commit.round,
             True,

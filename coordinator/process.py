@@ -6,6 +6,8 @@ import asyncio
 import logging
 import secrets
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -25,6 +27,7 @@ from coordinator.machine.members.standing import SALT_BYTES
 from coordinator.machine.operator import demotion
 from coordinator.machine.operator.acts import Admit, Salted, Vouched
 from coordinator.machine.rounds import Rounds
+from coordinator.public_document import View
 from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service import silence
@@ -80,7 +83,7 @@ class CoordinatorProcess:
         self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
         self.history = History()
         self._gate = Gate(settings.listen, credentials)
-        store = CheckpointStore(settings.directory / CHECKPOINTS_NAME)
+        store = CheckpointStore(self.checkpoints)
         self.service = CoordinatorService(
             self._sequencer,
             self.journal,
@@ -131,6 +134,15 @@ class CoordinatorProcess:
         _, port = split_address(self.address)
         address = parse_address(self._settings.advertise or self.address, port)
         return JoinLink(address, self.run_id, self._public_key, plain)
+
+    @property
+    def page(self) -> str:
+        """The address of the public page; empty: there is none."""
+        return self._settings.page_url
+
+    def tell_page(self, url: str) -> None:
+        """Let nodes know this address of the public page, unless the operator has named one."""
+        self._settings = replace(self._settings, page_url=self.page or url)
 
     async def _work(self) -> None:
         """Handle events, and end the sessions of nodes that send none, until cancelled, or until a
@@ -216,6 +228,7 @@ class CoordinatorProcess:
             document["reason"] += f"; {refusals.words}"
         return {
             "address": self.address,
+            "page": self.page,
             **document,
             "refusals": {"nodes": len(refusals)},
             "heads": self.service.heads.document(),
@@ -231,6 +244,15 @@ class CoordinatorProcess:
             },
         }
 
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the published checkpoints, one folder for each."""
+        return self._settings.directory / CHECKPOINTS_NAME
+
+    def view(self) -> View:
+        """The run of now, for `coordinator.public_document`, without a way to join."""
+        return View(self.rounds, self.history, self._sequencer.now_ms(), "")
+
     def unready(self) -> str:
         """The reason why nodes cannot be served; empty when they can."""
         if self._loop_task is None:
@@ -244,8 +266,7 @@ class CoordinatorProcess:
             commits, losses = [_read(row) for row in page], [row.loss for row in page]
             self.history.restore(zip(commits, losses, strict=True))
             after = page[-1].round
-        former = self.rounds.state.members.former
-        self.history.name((peer, each.name) for peer, each in former.items())
+        self.history.name(self.rounds.state.checkpoints.names.items())  # also of those that went
         self.history.name((member.peer, member.name) for member in self.rounds.members)
 
     def _emit(self, outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from coordinator.machine.events import RestartAsked
 from coordinator.machine.operator.acts import Mode
-from protocol.addresses import check_listen, parse_address
+from protocol.addresses import check_listen, is_page, parse_address
 from protocol.border.join_link import is_loopback
 from protocol.errors import RemoteProtocolError, SettingsError
 from protocol.ids import parse_peer_id
@@ -27,6 +27,15 @@ class CoordinatorSettings:
     advertise: str = ""
     """HOST or HOST:PORT at which nodes reach the coordinator, for the link that volunteers are
     given; empty: as it listens."""
+
+    public_page: str = ""
+    """Address and port of the page that everybody may read; empty: none is served."""
+
+    page_url: str = ""
+    """Address at which others find that page, or a copy of it; empty: as it is served."""
+
+    notify: str = ""
+    """URL or command that gets what the operator should hear of; empty: none."""
 
     goodbye_ms: int = 15_000
     """Time in milliseconds that a finished run waits for its nodes to report their last digest and
@@ -61,6 +70,12 @@ class CoordinatorSettings:
                 parse_address(self.advertise)
             except SettingsError as error:
                 raise SettingsError(f"--advertise: {error}") from None
+        if self.public_page:
+            check_listen(self.public_page, "--public-page")
+        if self.page_url and not is_page(self.page_url):
+            raise SettingsError(
+                f"--page-url: expected http:// or https:// and a host, found {self.page_url[:80]!r}"
+            )
         for peer in self.vouched:
             try:
                 parse_peer_id(peer)

@@ -134,7 +134,7 @@ def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, An
         "state": state,
         "reason": reason,
         "round": member.round,
-        "standing": _standing_word(rounds, member.peer),
+        "standing": standing_word(rounds, member.peer),
         "strikes": member.strikes,
         "samples": member.work.samples,
         "samples_per_second": member.work.speed / 1000,
@@ -183,15 +183,7 @@ def validation(state: RunState) -> dict[str, Any]:
     }
 
 
-def validation_points(state: RunState) -> list[dict[str, Any]]:
-    """The newest measured losses, oldest first."""
-    return [
-        {"round": each.round, "step": each.step, "loss": each.loss, "peer_id": each.peer}
-        for each in state.evaluation.points
-    ]
-
-
-def _standing_word(rounds: Rounds, peer: PeerId) -> str:
+def standing_word(rounds: Rounds, peer: PeerId) -> str:
     """The standing of a key, in a word; empty where all decide alike."""
     if peer in rounds.members.standing.demoted:
         return "demoted"

@@ -19,7 +19,7 @@ from lockstep import __version__, coordinator_options, options
 from lockstep.audit.cli import auditor, verify
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
-from lockstep.commands.run.options import run_app
+from lockstep.commands.run.options import invite, run_app
 from lockstep.console import error_line, messages, output, own_command
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import EXTRAS, how_to_add
@@ -204,17 +204,15 @@ def init(
 
 @app.command(rich_help_panel=OPERATOR)
 def coordinator(
-    run_file: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="RUN.toml", show_default=False, help="Run file (`lockstep init` writes one)."
-        ),
-    ] = None,
+    run_file: coordinator_options.RunFile = None,
     *,
     directory: coordinator_options.Directory = None,
     listen: options.Listen = "127.0.0.1:50700",
     advertise: coordinator_options.Advertise = "",
     admin: options.Admin = "127.0.0.1:50701",
+    public_page: coordinator_options.PublicPage = "",
+    page_url: coordinator_options.PageUrl = "",
+    notify: coordinator_options.Notify = "",
     plain_text: coordinator_options.PlainText = False,
     vouch: coordinator_options.Vouch = None,
     admit: coordinator_options.Admission = "",
@@ -236,12 +234,7 @@ def coordinator(
     if check is not None:
         check_directory(check)
         return
-    if run_file is None:
-        raise UsageError(
-            f"expected a run file (`{own_command()} init` writes one) or --check DIR, got neither"
-        )
-    if force and restart_from is None:
-        raise UsageError("expected --restart-from CHECKPOINT with --force, got none")
+    run_file = _judged(run_file, restart_from, force=force)
     if check_run:
         from lockstep.commands.check_run import check_file
 
@@ -252,6 +245,9 @@ def coordinator(
         place,
         listen,
         advertise,
+        public_page=public_page,
+        page_url=page_url,
+        notify=notify,
         vouched=tuple(vouch or ()),
         admit=admit,
         checkpoint_room=parse_size(checkpoint_room, "--checkpoint-room"),
@@ -263,6 +259,17 @@ def coordinator(
     coordinate(
         run_file, settings, serving, plain_text=plain_text, restart=restart, try_model=trying
     )
+
+
+def _judged(run_file: Path | None, restart_from: Path | None, *, force: bool) -> Path:
+    """The run file of a coordinator; `UsageError` where there is none, or options lack another."""
+    if run_file is None:
+        raise UsageError(
+            f"expected a run file (`{own_command()} init` writes one) or --check DIR, got neither"
+        )
+    if force and restart_from is None:
+        raise UsageError("expected --restart-from CHECKPOINT with --force, got none")
+    return run_file
 
 
 @app.command(rich_help_panel=OPERATOR)
@@ -372,6 +379,7 @@ def publish(
     publish_data(directory, url)
 
 
-app.command(rich_help_panel=OPERATOR)(auditor)
+for operator_command in (auditor, invite):
+    app.command(rich_help_panel=OPERATOR)(operator_command)
 for research_command in (demo, plan, verify, volunteer_options.generate):
     app.command(rich_help_panel=RESEARCHER)(research_command)

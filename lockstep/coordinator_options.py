@@ -5,9 +5,25 @@ from typing import Annotated
 
 import typer
 
+from lockstep.options import NETWORK, PLACES
+
+ADMITTED = "Who comes in, and who counts"
+
+MODEL = "The model"
+
+CHECKS = "Checks, which end the command"
+
+RunFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="RUN.toml", show_default=False, help="Run file (`lockstep init` writes one)."
+    ),
+]
+
 Directory = Annotated[
     Path | None,
     typer.Option(
+        rich_help_panel=PLACES,
         metavar="DIR",
         envvar="LOCKSTEP_DIRECTORY",
         show_default="RUN.coordinator, beside the run file",
@@ -18,6 +34,7 @@ Directory = Annotated[
 Advertise = Annotated[
     str,
     typer.Option(
+        rich_help_panel=NETWORK,
         metavar="HOST[:PORT]",
         envvar="LOCKSTEP_ADVERTISE",
         show_default="an address of this machine",
@@ -25,10 +42,47 @@ Advertise = Annotated[
     ),
 ]
 
+PublicPage = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=PLACES,
+        metavar="HOST:PORT",
+        envvar="LOCKSTEP_PUBLIC_PAGE",
+        show_default="none",
+        help="Address of a page of the run that everybody may read: without hosts, tokens and "
+        "notes. Nodes are told where it is.",
+    ),
+]
+
+PageUrl = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=PLACES,
+        metavar="URL",
+        envvar="LOCKSTEP_PAGE_URL",
+        show_default="as --public-page serves it",
+        help="Address at which others find the public page, as behind a proxy, or a copy of it "
+        "(`lockstep run page`).",
+    ),
+]
+
+Notify = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=PLACES,
+        metavar="URL|COMMAND",
+        envvar="LOCKSTEP_NOTIFY",
+        show_default="none",
+        help="URL that gets a POST, or command that is run, at an alarm, a stall, skipped rounds "
+        "in a row, a demotion, a new checkpoint and the end.",
+    ),
+]
+
 PlainText = Annotated[
     bool,
     typer.Option(
         "--plain-text",
+        rich_help_panel=NETWORK,
         help="Speak without TLS on a network too, if you trust it. On loopback there is none.",
     ),
 ]
@@ -36,6 +90,7 @@ PlainText = Annotated[
 Vouch = Annotated[
     list[str] | None,
     typer.Option(
+        rich_help_panel=ADMITTED,
         metavar="PEER_ID",
         envvar="LOCKSTEP_VOUCH",
         show_default=False,
@@ -48,6 +103,7 @@ Admission = Annotated[
     str,
     typer.Option(
         "--admit",
+        rich_help_panel=ADMITTED,
         metavar="RULE",
         envvar="LOCKSTEP_ADMIT",
         show_default="as before, open at first",
@@ -58,6 +114,7 @@ Admission = Annotated[
 CheckpointRoom = Annotated[
     str,
     typer.Option(
+        rich_help_panel=MODEL,
         metavar="SIZE",
         envvar="LOCKSTEP_CHECKPOINT_ROOM",
         help="Disk for checkpoints of the model, which members write and send; 0: keep none here. "
@@ -68,6 +125,7 @@ CheckpointRoom = Annotated[
 CheckpointsKept = Annotated[
     int,
     typer.Option(
+        rich_help_panel=MODEL,
         metavar="N",
         envvar="LOCKSTEP_CHECKPOINTS_KEPT",
         min=1,
@@ -79,6 +137,7 @@ ForcedRestart = Annotated[
     bool,
     typer.Option(
         "--force",
+        rich_help_panel=PLACES,
         help="With --restart-from: restart even if a node may hold the newest state.",
     ),
 ]
@@ -86,6 +145,7 @@ ForcedRestart = Annotated[
 CheckDirectory = Annotated[
     Path | None,
     typer.Option(
+        rich_help_panel=CHECKS,
         metavar="DIR",
         help="Verify the journal of a stopped coordinator in DIR, then exit.",
     ),
@@ -93,7 +153,11 @@ CheckDirectory = Annotated[
 
 CheckRun = Annotated[
     bool,
-    typer.Option("--check-run", help="Try the run's model on one sample, then exit. Needs torch."),
+    typer.Option(
+        "--check-run",
+        rich_help_panel=CHECKS,
+        help="Try the run's model on one sample, then exit. Needs torch.",
+    ),
 ]
 
 NoTryModel = Annotated[

@@ -10,8 +10,15 @@ DEFAULT_PORT = 50700
 
 PORT_MAX = 65535
 
+URL_CHARACTERS_MAX = 256
+"""Characters of the address of a page."""
+
 PUBLISHED_URL = r"""^((https?|hf|s3|gs)://[!"$->@-~]+)?$"""
 """Addresses of published data and models, or none: printable ASCII without ? and #."""
+
+_PAGE_URL = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[!#-;=-~]*)?")
+"""Addresses of pages that a terminal may show: printable ASCII without quotes and brackets of
+marks, and without a login."""
 
 _HOST_PORT = re.compile(
     r"((?P<name>[A-Za-z0-9._-]+)|\[(?P<ipv6>[0-9a-fA-F.]*:[0-9a-fA-F:.]*(%[A-Za-z0-9._-]+)?)\])"
@@ -19,11 +26,11 @@ _HOST_PORT = re.compile(
 )
 
 
-def check_listen(text: str) -> None:
-    """`SettingsError` unless a setting named listen is HOST:PORT, with its port."""
+def check_listen(text: str, setting: str = "listen") -> None:
+    """`SettingsError` unless this setting is HOST:PORT, with its port."""
     host, _, port = text.rpartition(":")
     if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > PORT_MAX:
-        raise SettingsError(f"listen: expected HOST:PORT, found {text!r}")
+        raise SettingsError(f"{setting}: expected HOST:PORT, found {text!r}")
     parse_address(text)
 
 
@@ -99,6 +106,11 @@ def listen_error(
                 f"{cannot}: the address is not this machine's; 0.0.0.0 stands for all that it has"
             )
     return SettingsError(f"{cannot}: {error.strerror or error}")
+
+
+def is_page(url: str) -> bool:
+    """Whether a text is the address of a page, which a terminal may show."""
+    return len(url) <= URL_CHARACTERS_MAX and _PAGE_URL.fullmatch(url) is not None
 
 
 def has_login(url: str) -> bool:

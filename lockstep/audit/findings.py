@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from protocol.words import quantity
+
 
 @dataclass(slots=True)
 class Findings:
@@ -58,11 +60,12 @@ def in_words(findings: Findings) -> str:
             if findings.replayed
             else f"none was replayed: the snapshot of round {first} is of the last, and leads"
         )
-    voids = f"; {findings.voids} payloads are void" if findings.voids else ""
+    voids = f"; void: {quantity(findings.voids, 'payload')}" if findings.voids else ""
     if findings.restarts:
-        voids += f"; the run has gone on from a checkpoint {findings.restarts} times"
+        voids += f"; the run has gone on from a checkpoint {quantity(findings.restarts, 'time')}"
     if findings.schedules:
-        voids += f"; the operator has changed length or rate {findings.schedules} times"
+        changed = quantity(findings.schedules, "time")
+        voids += f"; the operator has changed length or rate {changed}"
     if findings.work_checked is not None:
         voids += f"; {findings.work_checked} audits of work came out as published"
     if findings.copies_checked or findings.copies_unchecked:
@@ -76,6 +79,6 @@ def in_words(findings: Findings) -> str:
     return (
         f"verified: {findings.commits} commits up to round {last} are signed and linked; {replay} "
         f"to state {findings.state_digest}; members reported the same state in "
-        f"{findings.digests_compared} rounds{voids}; "
+        f"{quantity(findings.digests_compared, 'round')}{voids}; "
         f"{findings.checkpoint or 'no checkpoint was compared'}"
     )

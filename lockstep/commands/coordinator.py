@@ -4,7 +4,8 @@ run.
 
 import asyncio
 import logging
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,16 +16,21 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.journal_check import check_journal
 from coordinator.machine.events import RestartAsked
 from coordinator.machine.rounds import Rounds
+from coordinator.occasions import Occasions
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.commands.check_run import require_trainable
 from lockstep.console import messages
+from lockstep.page.public import PublicPage
 from lockstep.page.routes import Page
+from lockstep.page.site import Site
 from lockstep.run_file import read_run_file
+from lockstep.service.descriptors import raise_limit
 from lockstep.service.directory import Owner, claimed
-from lockstep.service.invitation import invitation, reachable
+from lockstep.service.invitation import invitation, page_url, reachable
 from lockstep.service.journal_copy import readable_journal
 from lockstep.service.keys import KEY_NAME, load_or_create_key, read_key
+from lockstep.service.notifier import Notifier
 from lockstep.service.order_socket import OrderSocket
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import (
@@ -45,6 +51,9 @@ from protocol.runfile import RunSpec, run_id
 from protocol.words import quantity
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""Pause between two looks at what the operator should hear of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,30 +158,31 @@ async def _coordinate(
     process = CoordinatorProcess(spec, settings, key, meter.measure_overhead, credentials)
     asked = asyncio.Event()
     orders = OrderSocket(settings.directory, process.desk)
+    page = Page(process, reachable)
 
     async def work() -> str:
-        admission = process.rounds.state.operator.admission
-        line = invitation(process.link, admission.mode)
-        messages.print(line, soft_wrap=True, markup=False)
-        if note := read_note(settings.directory / NOTE_NAME):
-            messages.print(f"the page of the run: {note['admin']}/", soft_wrap=True)
-        await orders.start()
-        ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
-        finished = f"run {process.run_id} ({spec.name}) is finished"
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if ends[0].done():
-                ends[0].result()  # an error in the process is raised here
-                if not options.follow_parent:
-                    serving = "the page, the status and the log stay until this process is stopped"
-                    log.info("the run is finished", extra={"reason": serving})
-                    await asked.wait()
-                return finished
-            return f"stopped; the same command goes on from {settings.directory}"
-        finally:
-            for end in ends:
-                end.cancel()
-            await orders.stop()
+        async with (
+            _public_page(process, page, settings.public_page, meter),
+            _notices(process, settings.notify),
+        ):
+            _say_where(process, settings.directory)
+            await orders.start()
+            ends = [asyncio.ensure_future(process.finished()), asyncio.ensure_future(asked.wait())]
+            finished = f"run {process.run_id} ({spec.name}) is finished"
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if ends[0].done():
+                    ends[0].result()  # an error in the process is raised here
+                    if not options.follow_parent:
+                        serving = "pages, status and log stay until this process is stopped"
+                        log.info("the run is finished", extra={"reason": serving})
+                        await asked.wait()
+                    return finished
+                return f"stopped; the same command goes on from {settings.directory}"
+            finally:
+                for end in ends:
+                    end.cancel()
+                await orders.stop()
 
     return await serve(
         process,
@@ -181,8 +191,60 @@ async def _coordinate(
         lambda: process.address,
         options,
         meter=meter,
-        page=Page(process, reachable).routes(),
+        page=page.routes(),
     )
+
+
+@asynccontextmanager
+async def _public_page(
+    process: CoordinatorProcess, page: Page, listen: str, meter: OverheadMeter
+) -> AsyncIterator[None]:
+    """Serves the public page to the end of the block, if one is wanted, and lets nodes know it."""
+    if not listen:
+        yield
+        return
+    public = PublicPage(Site(page.part), listen, page.model)
+    meter.page_port = port = await public.start(raise_limit().page)
+    process.tell_page(page_url(process.link, listen, port))
+    try:
+        yield
+    finally:
+        await public.stop()
+
+
+@asynccontextmanager
+async def _notices(process: CoordinatorProcess, target: str) -> AsyncIterator[None]:
+    """Tells the operator of what comes up to the end of the block, if that is wanted."""
+    if not target:
+        yield
+        return
+    notifier = Notifier(target, {"run": process.rounds.spec.name, "run_id": process.run_id})
+    occasions = Occasions()
+
+    async def watch() -> None:
+        while True:
+            view = process.view()
+            for occasion in occasions.look(view.rounds, view.history, view.now_ms):
+                notifier.tell(occasion)
+            await asyncio.sleep(LOOK_S)
+
+    async with notifier.sending():
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+def _say_where(process: CoordinatorProcess, directory: Path) -> None:
+    """Tells the operator the line for volunteers, and where the pages are."""
+    line = invitation(process.link, process.rounds.state.operator.admission.mode)
+    messages.print(line, soft_wrap=True, markup=False)
+    if note := read_note(directory / NOTE_NAME):
+        messages.print(f"your page of the run: {note['admin']}/", soft_wrap=True)
+    if process.page:
+        messages.print(f"its page for everybody: {process.page}", soft_wrap=True, markup=False)
 
 
 def _credentials(

@@ -42,6 +42,7 @@ from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
 from node.system.malloc import keep_freed_memory
+from protocol.addresses import is_page
 from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document
 from protocol.errors import DataError, LockstepError
@@ -118,6 +119,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         key = _own_key(home)
         if over := _at_the_door(link.with_token(settings.token), info, key, place):
             messages.print(over, soft_wrap=True)
+            _say_page(settings, key)
             return
         if asks and not (wishes.yes or has_agreed(place) or somebody_is_there()):
             _agreed(settings, info, wishes, None)  # it says what to add, and nothing is measured
@@ -130,6 +132,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             parts = place, info.run_id, settings, wishes.memory_bytes
             measured.remember(*parts, seen.rehearsal)
         remember(place, link.address)
+        _say_page(settings, key)
         _log_joining(info, key, place)
         limited = (wishes.limits, Ledger(home.path, info.run_id, info.spec.name), others)
         judge = partial(measured.judged_limits, info.spec)
@@ -151,6 +154,26 @@ def _log_joining(info: RunInfo, key: Ed25519PrivateKey, place: Path) -> None:
             "directory": place,
         },
     )
+
+
+def _say_page(settings: NodeSettings, key: Ed25519PrivateKey) -> None:
+    if page := own_page(_status(settings), key):
+        messages.print(f"the page of the run, with your part: {page}", soft_wrap=True)
+
+
+def own_page(status: Mapping[str, Any], key: Ed25519PrivateKey) -> str:
+    """The address of the run's public page that shows this computer's part; empty: there is none.
+    The address is its operator's word.
+    """
+    url = str(status.get("page") or "")
+    return f"{url}?me={peer_id(public_bytes(key))}" if is_page(url) and "?" not in url else ""
+
+
+def _status(settings: NodeSettings) -> Mapping[str, Any]:
+    """The coordinator's document; empty where it cannot be had."""
+    with contextlib.suppress(LockstepError):
+        return dict(clean_document(ask(settings.coordinator)))
+    return {}
 
 
 def _own_key(home: Home) -> Ed25519PrivateKey:
@@ -200,9 +223,7 @@ def _agreed(settings: NodeSettings, info: RunInfo, wishes: Wishes, seen: FirstLo
     """Whether the owner agrees to the run, now or at an earlier start."""
     if has_agreed(settings.directory):
         return True
-    status: Mapping[str, Any] = {}
-    with contextlib.suppress(LockstepError):
-        status = clean_document(ask(settings.coordinator))
+    status = _status(settings)
     now = measured.members_after(status), measured.steps_of(status)
     lines = terms(info, _device(settings, seen), wishes.limits.daily_transfer, *now)
     if seen:

@@ -117,7 +117,7 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "because": document.get("reason"),
         "pace": document.get("pace", {}).get("round"),
         "alarm": document.get("audit", {}).get("alarm"),
-        "demoted": _demoted_text(document.get("audit", {}).get("demoted", ())),
+        "demoted": _demoted_text(document),
         "notice": _newest(document, "notices"),
         "operator": _newest(document, "newest"),
         "steps": f"{steps.get('committed')} of {steps.get('total')}, "
@@ -125,17 +125,28 @@ def _run_table(document: Mapping[str, Any]) -> Table:
         "loss": number(document.get("loss")),
         "validation": _validation_text(document.get("validation") or {}),
         "replicas": apart_text(document.get("consensus")) or replicas_text(digests),
-        "checkpoint": _checkpoint_text(document.get("checkpoint", {})),
+        "checkpoint": _checkpoint_text(document),
         "payloads": bytes_text(traffic.get("payload_bytes") or 0),
         "admits": admitted_nodes(document.get("operator", {}).get("admission")),
         "relays": _relays_text(document),
-        "samples": f"{data.get('samples_trained')} trained, {data.get('samples_lost')} lost",
+        "samples": _samples_text(data),
+        "page": document.get("page"),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value:
             table.add_row(name, str(value))
     return table
+
+
+def _samples_text(data: Mapping[str, Any]) -> str:
+    """The samples that count, that went back into the data order, and that are lost."""
+    lost = data.get("samples_lost") or 0
+    returned = (data.get("samples_left_out") or 0) - lost
+    words = [f"{data.get('samples_trained') or 0:,} used"]
+    words += [f"{returned:,} given back"] if returned else []
+    words += [f"{lost:,} lost"] if lost else []
+    return ", ".join(words)
 
 
 def _round_text(document: Mapping[str, Any]) -> str:
@@ -154,11 +165,13 @@ def _validation_text(validation: Mapping[str, Any]) -> str:
     return "; ".join(filter(None, (words, other, validation.get("next"))))
 
 
-def _checkpoint_text(checkpoints: Mapping[str, Any]) -> str:
+def _checkpoint_text(document: Mapping[str, Any]) -> str:
     """Where the newest checkpoint is, and how the next one stands."""
+    checkpoints = document.get("checkpoint", {})
     made = checkpoints.get("made", ())
     second = made[0].get("confirmed_by") if made else None
-    by = f"confirmed by {short(str(second))}" if second else "no second member confirmed it"
+    named = _named(second, document) if second else ""
+    by = f"confirmed by {named}" if named else "no second member confirmed it"
     where = str(checkpoints.get("where") or "")
     return "; ".join(filter(None, (where, where and made and by, checkpoints.get("next"))))
 
@@ -180,12 +193,21 @@ def _relays_text(document: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _demoted_text(demoted: Sequence[Mapping[str, Any]]) -> str:
+def _named(peer: object, document: Mapping[str, Any]) -> str:
+    """A node as people know it: a member's name, or the first characters of its id."""
+    members = document.get("members", ())
+    names = {member.get("peer_id"): member.get("name") for member in members}
+    return str(names.get(peer) or short(str(peer)))
+
+
+def _demoted_text(document: Mapping[str, Any]) -> str:
     """The key that lost its standing last, why, and the number of the others shown."""
+    demoted = document.get("audit", {}).get("demoted", ())
     if not demoted:
         return ""
     others = f"; {len(demoted) - 1} more" if len(demoted) > 1 else ""
-    return f"{short(str(demoted[0].get('peer_id')))}: {demoted[0].get('reason')}{others}"
+    named = _named(demoted[0].get("peer_id"), document)
+    return f"{named}: {demoted[0].get('reason')}{others}"
 
 
 def _newest(document: Mapping[str, Any], kind: str) -> str:
@@ -212,13 +234,19 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(
             peer,
             "" if name == peer else name,
-            str(member.get("state")),
+            " ".join(filter(None, (str(member.get("state")), _standing(member)))),
             str(member.get("round")),
             f"{member.get('samples_per_second') or 0:.1f}",
             str(member.get("strikes")),
             str(member.get("reason") or ""),
         )
     return table
+
+
+def _standing(member: Mapping[str, Any]) -> str:
+    """The standing of a member's key in a public run, unless it is as most have it."""
+    word = member.get("standing")
+    return f"({word})" if word and word != "counted" else ""
 
 
 def _compared(commit: Mapping[str, Any]) -> bool:

@@ -1,36 +1,27 @@
-"""Routes of the page on the coordinator's admin port.
+"""Routes of the page on the coordinator's admin port: those of `lockstep.page.site`, and three.
 
-    GET /                      the page
-    GET /assets/NAME           its script, style sheets and charts
-    GET /run.json              facts of the run that never change, and the line that joins it
+    GET /operator.json         the line that joins, and why others may not reach it
     GET /rounds.json?after=N   decided rounds after N, oldest first
-    GET /validation.json       the newest validation losses, oldest first
-    GET /credit.json           what every author has given to the run, the most first
+    GET /model/NAME/FILE       a file of a published checkpoint
 
 The page asks again every second or two (`/status.json` too), so it finds a coordinator that was
 restarted without a reload. It takes scripts and data from its own address alone.
 """
 
 from collections.abc import Callable
-from importlib.resources import files
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from coordinator.process import CoordinatorProcess
-from coordinator.status_document import validation_points
+from coordinator.public_document import Part, public
+from lockstep.page.model import Model
+from lockstep.page.site import Answer, Site
 from protocol.border.join_link import JoinLink, is_loopback
 from protocol.errors import SettingsError
-from protocol.planner.parameters import Size, size_of
-from protocol.runfile import ModelSpec
-
-AUTHORS_MAX = 200
-"""Authors in the list of credit."""
-
-_TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-
-_ASSETS = ("page.js", "charts.js", "page.css", "icon.svg", "uplot.js", "uplot.css")
+from protocol.planner.parameters import size_of
 
 
 class Page:
@@ -44,49 +35,41 @@ class Page:
         reachable: Callable[[JoinLink], JoinLink] = lambda link: link,
     ) -> None:
         self._process, self._reachable = process, reachable
-        folder = files("lockstep.page") / "assets"
-        self._files = {name: (folder / name).read_bytes() for name in ("index.html", *_ASSETS)}
+        self.model = Model(process.checkpoints)
+        self._site = Site(self.part, operators=True)
+
+    def part(self, part: Part) -> dict[str, Any]:
+        """A part of what is public."""
+        link, files = self._link, self.model.files
+        join = "" if is_loopback(link.address) else _joins(link)
+        return public(part, replace(self._process.view(), join=join, files=files))
 
     def routes(self) -> list[web.RouteDef]:
         """The routes, for an application of aiohttp."""
         return [
-            web.get("/", self._index),
-            web.get("/assets/{name}", self._asset),
-            web.get("/run.json", self._run),
+            web.get("/operator.json", self._operator),
             web.get("/rounds.json", self._rounds),
-            web.get("/validation.json", self._validation),
-            web.get("/credit.json", self._credit),
+            web.get("/model/{name}/{file}", self.model.answer),
+            web.get("/{path:(assets/.*|[a-z]*\\.json)?}", self._file),
         ]
 
-    async def _index(self, _: web.Request) -> web.Response:
-        return self._file("index.html")
+    async def _file(self, request: web.Request) -> web.Response:
+        if answer := self._site.answer(request.match_info["path"]):
+            return response(answer, request)
+        raise web.HTTPNotFound(text="expected a part of the page, found none of this name\n")
 
-    async def _asset(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        if name not in _ASSETS:
-            raise web.HTTPNotFound(text="expected an asset of the page, found none of this name\n")
-        return self._file(name)
-
-    def _file(self, name: str) -> web.Response:
-        kind = _TYPES[name.rpartition(".")[2]]
-        return web.Response(body=self._files[name], content_type=kind, charset="utf-8")
-
-    async def _run(self, _: web.Request) -> web.Response:
-        spec, given = self._process.rounds.spec, self._process.link
-        link = self._reachable(given)
-        size = _size(spec.model)
+    async def _operator(self, _: web.Request) -> web.Response:
+        link = self._link
+        try:
+            dense_bytes = 2 * size_of(self._process.rounds.spec.model).parameters
+        except SettingsError:
+            dense_bytes = None  # its size cannot be told without torch
         return _json(
             {
-                "run_id": self._process.run_id,
-                "name": spec.name,
-                "model": spec.model.type,
-                "parameters": size.parameters if size else None,
-                "dense_bytes": 2 * size.parameters if size else None,
-                "steps": self._process.rounds.state.schedule(spec).steps,
-                "quorum": spec.rounds.quorum,
-                "join": f"lockstep join '{link.text()}'",
+                "join": _joins(link),
                 "only_this_machine": is_loopback(link.address),
-                "own_address": link != given,
+                "own_address": link != self._process.link,
+                "dense_bytes": dense_bytes,
             }
         )
 
@@ -100,31 +83,24 @@ class Page:
             ) from None
         return _json({"rounds": self._process.history.after(after)})
 
-    async def _validation(self, _: web.Request) -> web.Response:
-        return _json({"points": validation_points(self._process.rounds.state)})
-
-    async def _credit(self, _: web.Request) -> web.Response:
-        credit, names = self._process.history.credit, self._process.history.names
-        most = sorted(credit, key=lambda peer: (-credit[peer].samples, peer))[:AUTHORS_MAX]
-        authors = [
-            {
-                "peer_id": peer,
-                "name": names.get(peer, ""),
-                "rounds": credit[peer].rounds,
-                "samples": credit[peer].samples,
-                "payload_bytes": credit[peer].payload_bytes,
-            }
-            for peer in most
-        ]
-        return _json({"authors": authors, "authors_in_all": len(credit)})
+    @property
+    def _link(self) -> JoinLink:
+        return self._reachable(self._process.link)
 
 
-def _size(model: ModelSpec) -> Size | None:
-    """The size of the network; None where it cannot be told without torch."""
-    try:
-        return size_of(model)
-    except SettingsError:
-        return None
+def response(answer: Answer, request: web.Request) -> web.Response:
+    """The answer, gzipped where the reader takes that."""
+    if "gzip" not in request.headers.get("Accept-Encoding", ""):
+        return web.Response(body=answer.body, content_type=answer.kind, charset="utf-8")
+    headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return web.Response(
+        body=answer.packed, content_type=answer.kind, charset="utf-8", headers=headers
+    )
+
+
+def _joins(link: JoinLink) -> str:
+    """The command that joins."""
+    return f"lockstep join '{link.text()}'"
 
 
 def _json(document: dict[str, Any]) -> web.Response:

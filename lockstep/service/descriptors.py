@@ -1,10 +1,10 @@
 """The descriptors of a long-lived process: each connection and each open file takes one.
 
-    limit   |---- reserve ----|-- admin port --|------------ nodes and peers ------------|
-             own files, links   an eighth of     connections that they open
-             that it dials      the rest
+    limit   |---- reserve ----|-- admin port, public page --|----------- nodes and peers ----------|
+             own files, links   a sixteenth of the rest each  connections that they open
+             that it dials
 
-Strangers who open connections can take all of the last two parts, and nothing of the first.
+Strangers who open connections can take all of the last parts, and nothing of the first.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ RESERVE_SHARE = 3 / 4
 """Part of the limit that the reserve takes at most, where a process may open no more than it."""
 
 CONNECTION_DESCRIPTORS = 3
-"""Descriptors of a connection at a port for nodes and peers: its own, and both ends of the way from
-the gate to gRPC."""
+"""Descriptors of a connection at a port behind a gate: its own, and both ends of the way from the
+gate to the server."""
 
-ADMIN_SHARE = 1 / 8
-"""Part of the rest that the admin port gets: a coordinator's page may be open to the public."""
+PAGE_SHARE = 1 / 16
+"""Part of the rest that the admin port gets, and that the public page gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ class Places:
 
     admin: int
     """At the admin port."""
+
+    page: int
+    """At the public page."""
 
 
 def raise_limit() -> Places:
@@ -64,5 +67,6 @@ def places(limit: int) -> Places:
     kind.
     """
     rest = limit - min(RESERVE, int(limit * RESERVE_SHARE))
-    admin = max(1, int(rest * ADMIN_SHARE))
-    return Places(max(1, (rest - admin) // CONNECTION_DESCRIPTORS), admin)
+    share = int(rest * PAGE_SHARE)
+    peers = (rest - 2 * share) // CONNECTION_DESCRIPTORS
+    return Places(max(1, peers), max(1, share), max(1, share // CONNECTION_DESCRIPTORS))

@@ -54,6 +54,16 @@ def reachable(link: JoinLink) -> JoinLink:
     return replace(link, address=f"{own_host()}:{port}") if host in EVERYWHERE else link
 
 
+def page_url(link: JoinLink, listen: str, port: int) -> str:
+    """The address of a page that listens at HOST:PORT, with this port, as others find it: on the
+    host of the coordinator's link where it listens everywhere.
+    """
+    host, _ = split_address(listen)
+    if host in EVERYWHERE:
+        host, _ = split_address(reachable(link).address)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
 def own_host() -> str:
     """The address of this machine on the way to others, or its name where no way leads out."""
     try:

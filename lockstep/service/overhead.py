@@ -101,6 +101,8 @@ class OverheadMeter:
         """The reason why there are no figures; empty while there are."""
         self.admin_port = 0
         """Port whose connections from this machine are not counted; 0: none."""
+        self.page_port = 0
+        """Port of the public page, which is no traffic of the run; 0: none."""
         self._make_kernel = kernel
         self._own_sockets = own_sockets or ProcessTree().sockets
         self._clock, self._processor = clock, processor
@@ -182,8 +184,9 @@ class OverheadMeter:
             self._end(cookie)  # its last figures were lost
 
     def _is_ours(self, connection: Connection, own: set[int]) -> bool:
-        reads_admin_page = connection.loopback and connection.local_port == self.admin_port
-        return connection.inode in own and not reads_admin_page
+        port = connection.local_port
+        reads_page = port == self.page_port or (connection.loopback and port == self.admin_port)
+        return connection.inode in own and not reads_page
 
     def _end(self, cookie: int) -> None:
         self._past += self._figures.pop(cookie)

@@ -45,3 +45,14 @@ def test_a_node_is_vouched_for_by_its_id() -> None:
     assert CoordinatorSettings(Path("d"), vouched=(peer,)).vouched == (peer,)
     with pytest.raises(SettingsError, match="--vouch: expected a peer id of 32 hexadecimal"):
         CoordinatorSettings(Path("d"), vouched=("alice",))
+
+
+@pytest.mark.parametrize("url", ["run.example", "ftp://run.example/", "http://a b/", "https://"])
+def test_an_address_of_the_page_that_no_browser_opens_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="--page-url: expected http:// or https:// and a host"):
+        CoordinatorSettings(Path("d"), page_url=url)
+
+
+def test_the_public_page_needs_an_address_with_a_port() -> None:
+    with pytest.raises(SettingsError, match="--public-page: expected HOST:PORT"):
+        CoordinatorSettings(Path("d"), public_page="8080")

@@ -251,6 +251,20 @@ def audit(
     show(directory, kept, json)
 
 
+@run_app.command()
+def page(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder for the files; it is made.")
+    ],
+    *,
+    directory: Directory = None,
+) -> None:
+    """Write the public page of the run, as it is now, for any web server."""
+    from lockstep.commands.run import orders
+
+    orders.write_page(directory, folder)
+
+
 Auditor = Annotated[
     str,
     typer.Argument(metavar="KEY", help="Id of an auditor, which `lockstep auditor` prints."),
@@ -281,6 +295,24 @@ def list_auditors(*, directory: Directory = None) -> None:
     orders.auditors(directory)
 
 
+Uses = Annotated[
+    int,
+    typer.Option(metavar="N", min=1, max=4096, help="Number of keys that it may admit."),
+]
+Expires = Annotated[
+    str,
+    typer.Option(metavar="DURATION", help="Time for which it holds, such as 12h or 7d."),
+]
+
+
+def invite(*, uses: Uses = 1, expires: Expires = "7d", directory: Directory = None) -> None:
+    """Print one line that joins the run, with a token where it wants one, and as a QR code."""
+    from lockstep.commands.run.invite import invite as print_invitation
+    from lockstep.volunteer.limits import parse_duration
+
+    print_invitation(directory, uses=uses, expires_in_s=parse_duration(expires))
+
+
 @token_app.command()
 def create(
     *,
@@ -288,14 +320,8 @@ def create(
         str,
         typer.Option(metavar="NAME", show_default="made up", help="Name of the token in lists."),
     ] = "",
-    uses: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, max=4096, help="Number of keys that it may admit."),
-    ] = 1,
-    expires: Annotated[
-        str,
-        typer.Option(metavar="DURATION", help="Time for which it holds, such as 12h or 7d."),
-    ] = "7d",
+    uses: Uses = 1,
+    expires: Expires = "7d",
     vouch: Annotated[
         bool,
         typer.Option("--vouch", help="Vouch for the keys too, in a run with trust = public."),

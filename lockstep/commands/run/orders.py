@@ -11,15 +11,18 @@ from rich.table import Table
 
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act
+from coordinator.process import CHECKPOINTS_NAME
 from lockstep.commands.run.place import PREFIX_MIN, at_work, key_of, target_of
-from lockstep.console import messages, output, write_json
+from lockstep.console import bytes_text, messages, output, write_json
+from lockstep.page.export import export
 from lockstep.service.invitation import invitation
 from lockstep.service.order_socket import Look, send
+from lockstep.service.serve import NOTE_NAME, read_note
 from lockstep.service.tokens import made_up, new_token
 from lockstep.volunteer.consent import somebody_is_there
 from protocol.border.join_link import parse_link
 from protocol.border.text import clean_document
-from protocol.errors import SettingsError
+from protocol.errors import SettingsError, UnavailableError
 from protocol.ids import short
 from protocol.words import quantity
 
@@ -140,6 +143,16 @@ def create_token(
     else:
         messages.print(invitation(link.with_token(secret)), soft_wrap=True)
     output.print(secret, soft_wrap=True)
+
+
+def write_page(directory: Path | None, folder: Path) -> None:
+    """Writes the public page of the coordinator at work here."""
+    place = at_work(directory)
+    note = read_note(place / NOTE_NAME)
+    if note is None:
+        raise UnavailableError(f"{place}: expected a coordinator at work, found none")
+    size = export(str(note["admin"]), place / CHECKPOINTS_NAME, folder)
+    output.print(f"wrote the page of the run to {folder}: {bytes_text(size)}", soft_wrap=True)
 
 
 def tokens(directory: Path | None, json_path: str | None) -> None:

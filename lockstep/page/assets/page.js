@@ -1,77 +1,95 @@
 "use strict";
-/* Asks the coordinator for its state and shows it. Foreign text (names, reasons) enters the page as
-   text nodes only. */
+/* Asks for the state of the run and shows it. Foreign text (names, reasons) enters the page as text
+   nodes only. Times are the coordinator's: the visitor's clock says nothing here. */
 
-const EVERY_MS = 1000;
-const SELDOM = 5;
-const ROUNDS_KEPT = 5000;
-const BARS = 120;
-const SKIPS = 5;
+/* Pauses between two looks at the run. */
+const PAUSE_MS = { seen: 2000, hidden: 20000 };
 
-const state = { run: null, rounds: [], newest: -1, asked: 0, validation: [] };
-const charts = {
-  loss: lineChart(document.getElementById("loss-chart"), [
-    { label: "training", color: "--accent" },
-    { label: "validation", color: "--wait", points: true },
-  ]),
-  time: lineChart(document.getElementById("time-chart"), [
-    { label: "measured", color: "--accent" },
-    { label: "slot", color: "--wait", dash: [4, 4] },
-  ]),
-};
+const OLD_S = 90;
+const ROWS = 15;
+const SHORTEST_ID = 4;
+
+/* Seconds between two questions for a document. */
+const DUE_S = { curve: 20, contributors: 20 };
+
+const state = { run: null, curve: null, contributors: null, asked: {}, rows: ROWS, answered: null,
+  problems: [] };
+const extras = [];  // what the operator's page adds: functions that ask and show
+const me = (new URLSearchParams(location.search).get("me") || "").toLowerCase();
+const chart = lineChart(document.getElementById("loss-chart"), [
+  { label: "training", color: "--accent" },
+  { label: "each point", color: "--faint", width: 1 },
+  { label: "validation", color: "--wait", points: true },
+]);
+
+const element = (id) => document.getElementById(id);
 
 function put(id, text, kind) {
-  const element = document.getElementById(id);
-  element.textContent = text;
-  if (kind !== undefined) element.className = kind;
+  element(id).textContent = text;
+  if (kind !== undefined) element(id).className = kind;
+}
+
+function show(id, on) {
+  element(id).hidden = !on;
 }
 
 function number(value, digits = 3) {
-  return value === null || value === undefined ? "–" : value.toFixed(digits);
+  return Number.isFinite(value) ? value.toFixed(digits) : "–";
 }
 
 function count(value) {
-  return value === null || value === undefined ? "–" : value.toLocaleString("en-US");
+  return Number.isFinite(value) ? value.toLocaleString("en-US") : "–";
 }
 
-function bytes(value) {
-  if (value === null || value === undefined) return "–";
-  const units = ["B", "kB", "MB", "GB", "TB"];
-  let unit = 0;
+function things(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+function scaled(value, units, unit = 0) {
   while (value >= 1000 && unit < units.length - 1) { value /= 1000; unit += 1; }
   return `${unit ? value.toPrecision(3) : Math.round(value)} ${units[unit]}`;
 }
 
+function bytes(value) {
+  return Number.isFinite(value) ? scaled(value, ["B", "kB", "MB", "GB", "TB"]) : "–";
+}
+
+function parameters(value) {
+  return value < 1e6 ? count(value) : scaled(value, ["", "thousand", "million", "billion"]);
+}
+
 function duration(seconds) {
-  if (seconds === null || !isFinite(seconds)) return "–";
-  const units = [[86400, "d"], [3600, "h"], [60, "min"]];
+  if (!Number.isFinite(seconds)) return "–";
+  const units = [[86400, "day"], [3600, "hour"], [60, "minute"]];
   for (const [size, name] of units) {
-    if (seconds >= size) return `${(seconds / size).toFixed(seconds >= 10 * size ? 0 : 1)} ${name}`;
+    const rounded = Number((seconds / size).toFixed(seconds >= 10 * size ? 0 : 1));
+    if (seconds >= size) return `${count(rounded)} ${name}${rounded === 1 ? "" : "s"}`;
   }
-  return `${Math.round(seconds)} s`;
+  return seconds < 10 ? `${+seconds.toPrecision(2)} s` : `${Math.round(seconds)} s`;
 }
 
-function median(values) {
-  if (!values.length) return null;
-  const sorted = [...values].sort((a, b) => a - b);
-  return sorted[Math.floor(sorted.length / 2)];
+function percent(part) {
+  if (!Number.isFinite(part)) return "–";
+  return `${100 * part >= 10 ? (100 * part).toFixed(0) : +(100 * part).toPrecision(2)} %`;
 }
 
-function cell(row, text, kind) {
-  const element = row.insertCell();
-  element.textContent = text;
-  if (kind) element.className = kind;
-  return element;
+function cell(row, text, kind, label) {
+  const made = row.insertCell();
+  made.textContent = text;
+  if (kind) made.className = kind;
+  if (label) made.dataset.label = label;
+  return made;
 }
 
-function node(row, name, peer) {
-  const element = row.insertCell();
-  const short = peer.slice(0, 8);
-  if (name && name !== short) element.append(`${name} `);
-  const id = document.createElement("span");
-  id.className = "id";
-  id.textContent = short;
-  element.append(id);
+function nameIn(made, name, id) {
+  const short = id.slice(0, 8);
+  if (name && name !== short) made.append(`${name} `);
+  const link = document.createElement("a");
+  link.className = "id";
+  link.textContent = short;
+  link.href = `?me=${id}`;
+  link.title = "Show this computer's own figures";
+  made.append(link);
 }
 
 function rows(id) {
@@ -80,262 +98,314 @@ function rows(id) {
   return body;
 }
 
+function trend(parts, most) {
+  const space = "http://www.w3.org/2000/svg";
+  const picture = document.createElementNS(space, "svg");
+  picture.setAttribute("class", "trend");
+  picture.setAttribute("viewBox", `0 0 ${6 * parts.length} 18`);
+  picture.setAttribute("role", "img");
+  picture.setAttribute("aria-label", `rounds counted: ${parts.join(", ")}`);
+  parts.forEach((each, place) => {
+    const bar = document.createElementNS(space, "rect");
+    const height = each ? Math.max(2, (18 * Math.min(each, most)) / most) : 1;
+    for (const [name, value] of Object.entries(
+      { x: 6 * place, y: 18 - height, width: 4, height })) bar.setAttribute(name, value);
+    if (!each) bar.setAttribute("class", "none");
+    picture.append(bar);
+  });
+  return picture;
+}
+
 async function ask(path) {
   const reply = await fetch(path, { cache: "no-store" });
   if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
-  return reply.json();
+  const found = await reply.json();
+  const age_s = Date.parse(reply.headers.get("Date")) / 1000 - found.written_s;
+  found.age_s = Number.isFinite(age_s) ? age_s : 0;
+  return found;
+}
+
+/* ---- the state in colours: badge, title, icon, bar */
+
+const COLOURS = { training: "#2a6f97", finished: "#2e7d4f", bad: "#b3402e" };
+
+function mark(word, kind, problems) {
+  put("phase", word, `badge ${kind}`);
+  element("icon").href = "data:image/svg+xml," + encodeURIComponent(
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect width="16" height="16"` +
+    ` rx="3" fill="${COLOURS[kind] || "#9a6b00"}"/><path d="${kind === "bad"
+      ? "M8 3v6M8 11v2" : "M3 5h10M3 8h10M3 11h10"}" stroke="#fff" stroke-width="${
+      kind === "bad" ? 2 : 1.6}"/></svg>`);
+  const run = state.run;
+  const done = run && run.steps.total ? percent(run.steps.committed / run.steps.total) : "";
+  const first = kind === "bad" ? "⚠" : kind === "away" ? "away" : done;
+  document.title = [first, run ? run.name : "", "Lockstep"].filter(Boolean).join(" · ");
+  const said = problems.map((each) => `${each.kind}: ${each.text}`).join("\n");
+  if (element("problems").dataset.said === said) return;  // a reader is told once
+  element("problems").dataset.said = said;
+  element("problems").replaceChildren(...problems.map((each) => {
+    const item = document.createElement("li");
+    item.className = each.kind;
+    item.textContent = each.text;
+    return item;
+  }));
+}
+
+function showState(run) {
+  const problems = [...run.problems, ...state.problems];
+  const bad = problems.some((each) => each.kind === "bad");
+  const old = run.age_s > OLD_S && run.phase !== "finished";
+  if (old) problems.push({ kind: "wait", text: `This page is ${duration(run.age_s)} old: its coordinator may be away.` });
+  const word = bad ? "problem" : old ? "old" : run.phase;
+  mark(word, bad ? "bad" : old ? "away" : run.phase, problems);
+  document.body.className = old ? "away" : run.phase;
+  put("written", run.age_s > OLD_S ? `Written ${duration(run.age_s)} ago.` : "");
+}
+
+function showAway() {
+  const since = state.answered === null ? "" : ` What you see is ${duration((performance.now() - state.answered) / 1000)} old.`;
+  mark("away", "away", [{ kind: "wait", text: `The coordinator does not answer.${since} This page asks again by itself.` }]);
+  document.body.className = "away";
+}
+
+/* ---- the run */
+
+function fact(id, text, small, kind) {
+  put(id, text, kind || "");
+  if (!small) return;
+  const line = document.createElement("small");
+  line.textContent = small;
+  element(id).append(line);
 }
 
 function showRun(run) {
-  document.title = `${run.name} · Lockstep`;
+  const size = run.parameters ? `${parameters(run.parameters)} parameters` : "";
   put("name", run.name);
-  put("run-id", run.run_id.slice(0, 8));
-  put("size", run.parameters ? `${run.model}, ${count(run.parameters)} parameters` : run.model);
-  put("join", run.join);
+  put("about", [[run.model_type, size].filter(Boolean).join(", "), run.run_id.slice(0, 8)].join(" · "));
+  put("doing", run.doing);
+  const { committed, skipped, total } = run.steps;
+  element("progress").value = total ? Math.min(1, committed / total) : 0;
+  put("steps", `${count(committed)} of ${things(total, "step")} (${percent(total ? committed / total : 0)})`);
+  put("eta", run.seconds_left === null ? "" : `about ${duration(run.seconds_left)} left`);
+  fact("loss", number(run.loss), run.loss === null ? "" : "nats per token");
+  fact("validation", run.validation ? number(run.validation.loss) : "–",
+    run.validation ? `after round ${count(run.validation.round)}` : "not measured yet");
+  fact("members-count", count(run.members));
+  fact("contributors-count", count(run.contributors), `${scaled(run.samples, ["", "thousand", "million", "billion"])} samples`);
+  fact("round-time", duration(run.round_seconds), skipped ? `${things(skipped, "round")} skipped` : "");
+  showReplicas(run.replicas);
+  showJoin(run);
+  showModel(run.model, run.phase);
+  show("hero", true);
+  document.querySelector("#hero .facts").hidden = !committed && !skipped;
+  showState(run);
 }
 
-const PHASES = { computing: "training", exchanging: "training" };
+function showReplicas(replicas) {
+  if (!replicas.equal_by_design) fact("replicas", "own ones", "nodes mix parameters");
+  else if (!replicas.checked) fact("replicas", "–", "not compared yet");
+  else if (replicas.agreed) fact("replicas", "equal", `in ${things(replicas.checked, "round")}`, "good");
+  else fact("replicas", "not equal", "in the newest round", "bad");
+}
 
 const ADMISSION = {
-  token: "This run takes nodes with a token: ask its operator for one, and add --token TOKEN.",
-  list: "This run takes only nodes on its operator's list: ask the operator to allow yours.",
+  open: "",
+  token: "You need a token too: ask the operator, and add --token TOKEN.",
+  list: "The operator puts computers on a list: ask to be let in.",
 };
 
-function showJoinNote(status) {
-  const alone = state.run.only_this_machine
-    ? "Only this machine can reach that address: start the coordinator with --listen 0.0.0.0:50700 for others."
-    : state.run.own_address
-      ? "That is this machine's own address: if others reach it by another, start the coordinator with --advertise HOST."
-      : "";
-  const over = status.finished ? "This run is finished: whoever joins now is told where its model is." : "";
-  put("join-note", [over, alone, ADMISSION[status.operator.admission]].filter(Boolean).join(" "));
+function showJoin(run) {
+  const over = run.phase === "finished";
+  show("joins", !over);
+  show("join-line", Boolean(run.join));
+  put("join", run.join);
+  const lead = run.join ? "" : "Ask the operator of this run for its link.";
+  put("join-note", [lead, run.join_note, ADMISSION[run.admission]].filter(Boolean).join(" "));
+  const { work_seconds: work, counts_seconds: counts } = run.newcomer;
+  const first = work === null
+    ? "A computer that joins now works in the first round that opens."
+    : `A computer that joins now works in about ${duration(work)}, once it has caught up.`;
+  const full = counts === null ? "" : ` Its word counts in full after some ${duration(counts)} of work.`;
+  put("wait", `It takes one line and no open ports; you choose what it may use. ${first}${full}`);
 }
 
-function showWords(id, words) {
-  document.getElementById(id).replaceChildren(...[...words].reverse().map((each) => {
+function showModel(model, phase) {
+  show("models", Boolean(model) || phase !== "waiting");
+  const newest = model && model.newest;
+  const addresses = model ? model.addresses : [];
+  const confirmed = newest && newest.confirmed ? "Two members computed the same." : "";
+  put("model", newest
+    ? `After round ${count(newest.round)}, ${bytes(newest.bytes)}. ${confirmed}`
+    : model ? "Members have published it:" : "Nothing is published yet: a member writes the model now and then, and at the end.");
+  element("addresses").replaceChildren(...addresses.map((each) => {
     const item = document.createElement("li");
-    item.textContent = `${new Date(1000 * each.given_s).toLocaleString()}: ${each.text}`;
+    const web = /^https?:/.test(each.url);
+    const place = document.createElement(web ? "a" : "code");
+    place.textContent = each.url;
+    if (web) { place.href = each.url; place.rel = "noreferrer nofollow"; }
+    item.append(`round ${count(each.round)}: `, place);
     return item;
   }));
-  document.getElementById(id).parentElement.hidden = !words.length;
-}
-
-function showStatus(status) {
-  put("phase", PHASES[status.phase] || status.phase, `phase ${status.phase}`);
-  const where = status.round < 0 ? "" : `Round ${count(status.round)}: `;
-  put("reason", where + (status.reason || status.phase));
-  const empty = status.round < 0;
-  for (const section of document.querySelectorAll(".of-rounds")) section.hidden = empty;
-  document.querySelector("main").className = status.phase === "waiting" ? "waiting" : "";
-  const steps = status.steps;
-  put("steps", `${count(steps.committed)} of ${count(steps.total)}, ${count(steps.skipped)} skipped`);
-  document.getElementById("progress").value = steps.total ? steps.committed / steps.total : 0;
-  put("loss", number(status.loss));
-  const measured = status.validation;
-  put("validation", measured.loss === null
-    ? "not measured yet"
-    : `${number(measured.loss)} after round ${count(measured.round)}`);
-  put("validation-next", measured.next);
-  put("members-count", count(status.members.length));
-  const digests = status.digests;
-  const own = status.consensus;
-  if (own) {
-    const apart = own.distance === null ? "not compared yet" : `${own.distance.toPrecision(3)} from their mean`;
-    put("replicas", `own parameters, ${apart}`, own.distance === null ? "wait" : "good");
-  } else if (!digests.rounds_checked) put("replicas", "not compared yet", "wait");
-  else if (digests.agreed) put("replicas", `equal in ${count(digests.rounds_checked)} rounds`, "good");
-  else put("replicas", `DIFFERENT in ${count(digests.rounds_disputed)} rounds`, "bad");
-  const traffic = status.traffic;
-  const dense = state.run && state.run.dense_bytes;
-  const mean = traffic.payloads ? traffic.payload_bytes / traffic.payloads : null;
-  put("traffic", mean && dense
-    ? `${bytes(mean)} each; a dense gradient: ${bytes(dense)}`
-    : bytes(traffic.payload_bytes));
-  put("samples", `${count(status.data.samples_trained)} used, ${count(status.data.samples_lost)} not used`);
-  put("pace", [status.pace.reason, status.pace.round].filter(Boolean).join("; "));
-  showMembers(status.members, status.steps.committed);
-  showJoinNote(status);
-  showWords("notices", status.operator.notices);
-  showWords("acts", status.operator.newest);
-  showAudit(status.audit, new Map(status.members.map((member) => [member.peer_id, member.name])));
-  showCheckpoints(status.checkpoint);
-}
-
-function showCheckpoints(checkpoint) {
-  put("model", checkpoint.where || "No checkpoint is published yet.");
-  put("model-next", checkpoint.next);
-  const body = rows("checkpoints");
-  for (const made of checkpoint.made) {
-    const row = body.insertRow();
-    cell(row, count(made.round), "number");
-    cell(row, made.state_digest, "id");
-    cell(row, bytes(made.bytes), "number");
-    node(row, made.writer_name, made.writer);
-    cell(row, made.confirmed_by ? made.confirmed_by.slice(0, 8) : "nobody else was there", "id");
-  }
-  document.getElementById("checkpoints").hidden = !checkpoint.made.length;
-}
-
-function showMembers(members, committed) {
-  const body = rows("members");
-  const speed = members.reduce((sum, member) => sum + member.samples_per_second, 0);
-  for (const member of members) {
-    const row = body.insertRow();
-    node(row, member.name, member.peer_id);
-    const bad = ["away", "held"].includes(member.state);
-    const good = ["training", "announced", "ready"].includes(member.state);
-    cell(row, member.state, bad ? "bad" : good ? "good" : "wait");
-    cell(row, member.reason, "reason");
-    cell(row, speed ? `${Math.round((100 * member.samples_per_second) / speed)} %` : "–", "number");
-    cell(row, number(member.samples_per_second, 1), "number");
-    cell(row, count(member.rounds_counted), "number");
-    cell(row, count(member.strikes), "number");
-    cell(row, number(member.loss), "number");
-    cell(row, duration(member.member_seconds), "number");
-  }
-  document.getElementById("no-members").hidden = members.length > 0;
-  put("no-members", committed ? "No member is here now." : "Nobody has joined yet.");
-}
-
-function showAudit(audit, names) {
-  document.getElementById("audit").hidden = !audit.auditors.length && !audit.demoted.length;
-  put("audit-alarm", audit.alarm, "bad");
-  put("auditors", audit.auditors.map((each) => {
-    const said = each.round === null ? "has not spoken yet" : `replayed up to round ${count(each.round)}`;
-    return `Auditor ${each.peer_id.slice(0, 8)} ${said}${each.connected ? "" : ", is away"}.`;
-  }).join(" "));
-  const body = rows("demoted");
-  for (const each of audit.demoted) {
-    const row = body.insertRow();
-    node(row, names.get(each.peer_id) || "", each.peer_id);
-    cell(row, each.finding, "bad");
-    cell(row, each.reason, "reason");
-    cell(row, each.auditor.slice(0, 8), "id");
-  }
-  document.getElementById("demoted").hidden = !audit.demoted.length;
-}
-
-function showRounds(status) {
-  const rounds = state.rounds;
-  showLosses(rounds);
-  const timed = rounds.filter((round) => round.seconds !== null);
-  charts.time.draw([timed.map((each) => each.round), timed.map((each) => each.seconds),
-    timed.map((each) => each.slot_seconds)]);
-  const recent = timed.slice(-50);
-  const measured = median(recent.map((each) => each.seconds));
-  const slot = median(recent.map((each) => each.slot_seconds));
-  put("round-time", measured === null ? "–" : `${number(measured, 1)} s of ${number(slot, 1)} s`);
-  showEta(status, recent);
-  showTimeline(rounds.slice(-BARS));
-}
-
-function showLosses(rounds) {
-  const training = new Map(rounds.filter((each) => each.loss !== null)
-    .map((each) => [each.round, each.loss]));
-  const first = rounds.length ? rounds[0].round : 0;
-  const validation = new Map(state.validation.filter((each) => each.round >= first)
-    .map((each) => [each.round, each.loss]));
-  const all = [...new Set([...training.keys(), ...validation.keys()])].sort((a, b) => a - b);
-  const column = (losses) => all.map((round) => losses.get(round) ?? null);
-  charts.loss.draw([all, column(training), column(validation)]);
-}
-
-function showEta(status, recent) {
-  const committed = recent.filter((each) => each.outcome === "committed");
-  const left = status.steps.total - status.steps.committed;
-  if (status.finished) put("eta", "finished", "good");
-  else if (["waiting", "paused"].includes(status.phase)) put("eta", status.phase, "wait");
-  else if (committed.length < 2) put("eta", "–", "");
-  else {
-    const span = committed[committed.length - 1].decided_at - committed[0].decided_at;
-    put("eta", duration((left * span) / (committed.length - 1)), "");
-  }
-}
-
-function showTimeline(rounds) {
-  const line = document.getElementById("timeline");
-  const longest = Math.max(...rounds.map((round) => round.seconds || 0), 0.001);
-  line.replaceChildren(...rounds.map((round) => {
-    const bar = document.createElement("div");
-    bar.className = `bar ${round.outcome}`;
-    bar.style.height = `${Math.max(6, (100 * (round.seconds || 0)) / longest)}%`;
-    const time = round.seconds === null ? "" : `, ${number(round.seconds, 1)} s`;
-    const what = round.outcome === "committed" ? `${round.contributors} contributors` : round.reason;
-    bar.title = `round ${round.round}: ${round.outcome}${time}; ${what}`;
-    return bar;
-  }));
-  const skipped = rounds.filter((round) => round.outcome === "skipped").slice(-SKIPS).reverse();
-  document.getElementById("skips").replaceChildren(...skipped.map((round) => {
+  for (const { name, bytes: size } of newest ? newest.files : []) {
     const item = document.createElement("li");
-    item.textContent = round.reason;
-    return item;
-  }));
+    const link = document.createElement("a");
+    link.textContent = name;
+    link.href = `model/${newest.name}/${name}`;
+    link.download = name;
+    item.append(link, ` ${bytes(size)}`);
+    element("addresses").append(item);
+  }
+  show("digests", Boolean(newest));
+  put("sha256", newest ? newest.sha256 : "");
+  put("state-digest", newest ? newest.state_digest : "");
 }
 
-function showCredit(credit) {
-  const body = rows("credit");
-  for (const author of credit.authors) {
-    const row = body.insertRow();
-    node(row, author.name, author.peer_id);
-    cell(row, count(author.samples), "number");
-    cell(row, count(author.rounds), "number");
-    cell(row, bytes(author.payload_bytes), "number");
-  }
+/* ---- the curve */
+
+function smoothed(values) {
+  const keep = 1 - 1 / Math.max(2, values.length / 40);
+  let mean = null;
+  return values.map((each) => {
+    if (each === null) return null;
+    mean = mean === null ? each : keep * mean + (1 - keep) * each;
+    return mean;
+  });
 }
 
-async function fetchRounds() {
-  for (;;) {
-    const { rounds } = await ask(`rounds.json?after=${state.newest}`);
-    if (!rounds.length) return;
-    state.rounds.push(...rounds);
-    state.rounds = state.rounds.slice(-ROUNDS_KEPT);
-    state.newest = rounds[rounds.length - 1].round;
-  }
+function showCurve() {
+  const { rounds, losses, validation_rounds: when, validation_losses: what, rounds_a_point: wide } = state.curve;
+  show("curve", rounds.length + when.length > 0);
+  if (!rounds.length && !when.length) return;
+  const trained = new Map(rounds.map((each, place) => [each, losses[place]]));
+  const measured = new Map(when.map((each, place) => [each, what[place]]));
+  const all = [...new Set([...rounds, ...when])].sort((a, b) => a - b);
+  const points = all.map((each) => trained.get(each) ?? null);
+  const smooth = element("smooth").checked;
+  chart.draw([all, smooth ? smoothed(points) : points, smooth ? points : all.map(() => null),
+    all.map((each) => measured.get(each) ?? null)]);
+  put("curve-note", wide > 1 ? `The whole run; each point is the mean of ${count(wide)} rounds.` : "");
 }
+
+/* ---- contributors */
+
+const STANDING = {
+  "": ["full", "good"], counted: ["full", "good"], vouched: ["vouched for", "good"],
+  demoted: ["lost", "bad"],
+};
+
+function standing([, , , , word, left]) {
+  return word === "fresh" ? [`new, ${count(left)} to go`, "wait"] : STANDING[word];
+}
+
+function isMine(id) {
+  return me.length >= SHORTEST_ID && (id.startsWith(me) || me.startsWith(id));
+}
+
+function contributor(body, each, place, part) {
+  const [id, name, samples, counted, , , now, parts] = each;
+  const row = body.insertRow();
+  if (isMine(id)) row.className = "mine";
+  cell(row, count(place + 1), "number place");
+  nameIn(cell(row, "", "name"), name, id);
+  cell(row, count(samples), "number", "samples");
+  cell(row, percent(part), "number", "part");
+  cell(row, count(counted), "number", "rounds");
+  const [word, kind] = standing(each);
+  cell(row, word, `word ${kind}`, "standing");
+  cell(row, now || "not here", now ? "word" : "word quiet", "now");
+  cell(row, "", "", "lately").append(trend(parts, state.contributors.trend_rounds));
+}
+
+function showContributors() {
+  const found = state.contributors;
+  show("people", found.rows.length > 0);
+  put("people-count", found.in_all > 1 ? `${count(found.in_all)}, the most first` : "");
+  const lately = `last ${count(found.trend_rounds * (found.rows[0] || [[]]).at(-1).length)} rounds`;
+  put("trend-title", lately);
+  put("me-trend-title", lately);
+  const body = rows("contributors");
+  const part = (each) => found.samples ? each[2] / found.samples : NaN;
+  found.rows.slice(0, state.rows).forEach((each, place) => contributor(body, each, place, part(each)));
+  const mine = found.rows.findIndex(([id]) => isMine(id));
+  if (mine >= state.rows) contributor(body, found.rows[mine], mine, part(found.rows[mine]));
+  show("more", found.rows.length > state.rows);
+  put("more", `Show more of ${count(found.rows.length)}`);
+  if (me) showMe(mine, mine < 0 ? NaN : part(found.rows[mine]));
+}
+
+function showMe(place, part) {
+  show("me", true);
+  document.querySelector("#me .facts").hidden = place < 0;
+  if (place < 0) {
+    put("me-says", `No computer of this run, or none of its first ${count(state.contributors.rows.length)}, has an id that begins with ${me.slice(0, 32)}. It stands here after its first contact.`);
+    return;
+  }
+  const mine = state.contributors.rows[place];
+  const [id, name, samples, counted, word, left, now, parts] = mine;
+  put("me-rank", `${count(place + 1)} of ${count(state.contributors.in_all)}`);
+  put("me-part", percent(part));
+  put("me-samples", count(samples));
+  put("me-rounds", count(counted));
+  put("me-standing", ...standing(mine));
+  element("me-trend").replaceChildren(trend(parts, state.contributors.trend_rounds));
+  put("me-says", [`${name || id.slice(0, 8)} ${now ? `is here: ${now}` : "is not here now"}.`,
+    word === "fresh" ? whenCounted(left, parts) : ""].filter(Boolean).join(" "));
+}
+
+/* When a new key will count: by the rounds of its that counted lately. */
+function whenCounted(left, parts) {
+  const lately = parts.slice(-4).filter((each, place, all) => all.slice(0, place + 1).some(Boolean));
+  const sum = lately.reduce((total, each) => total + each, 0);
+  const round_s = state.run && state.run.round_seconds;
+  const said = `Its word counts in full after ${things(left, "more counted round")}`;
+  if (!sum || !round_s) return `${said}.`;
+  const possible = (lately.length - .5) * state.contributors.trend_rounds;
+  return `${said}, in about ${duration((left * round_s * Math.max(1, possible / sum)))}.`;
+}
+
+/* ---- asking */
 
 async function update() {
-  const status = await ask("status.json");
-  if (!state.run || state.run.run_id !== status.run_id) {
-    state.run = await ask("run.json");
-    state.rounds = [];
-    state.newest = -1;
-    state.validation = [];
-    showRun(state.run);
+  const run = await ask("run.json");
+  if (state.run && state.run.run_id !== run.run_id) state.asked = {};
+  state.run = run;
+  state.answered = performance.now();
+  for (const each of extras) await each(run);
+  showRun(run);
+  for (const part of Object.keys(DUE_S)) {
+    const now = performance.now();
+    if (state.asked[part] !== undefined && now - state.asked[part] < 1000 * DUE_S[part]) continue;
+    state[part] = await ask(`${part}.json`);
+    state.asked[part] = now;
+    if (part === "curve") showCurve();
+    else showContributors();
   }
-  await fetchRounds();
-  const known = state.validation.at(-1);
-  if (status.validation.round !== (known ? known.round : null)) {
-    state.validation = (await ask("validation.json")).points;
-  }
-  showStatus(status);
-  showRounds(status);
-  if (state.asked % SELDOM === 0) showCredit(await ask("credit.json"));
-  state.asked += 1;
 }
 
 async function live() {
-  const away = document.getElementById("away");
   try {
     await update();
-    away.hidden = true;
   } catch (error) {
-    put("phase", "away", "phase away");
-    away.textContent = "The coordinator does not answer; this page asks again every second.";
-    away.hidden = false;
+    showAway();
   }
-  setTimeout(live, document.hidden ? 10 * EVERY_MS : EVERY_MS);
+  setTimeout(live, document.hidden ? PAUSE_MS.hidden : PAUSE_MS.seen);
 }
 
-document.getElementById("copy").addEventListener("click", async () => {
-  const text = document.getElementById("join").textContent;
+element("smooth").addEventListener("change", showCurve);
+element("log").addEventListener("change", () => chart.log(element("log").checked));
+element("more").addEventListener("click", () => {
+  state.rows += 200;
+  showContributors();
+});
+element("copy").addEventListener("click", async () => {
   try {
-    await navigator.clipboard.writeText(text);
+    await navigator.clipboard.writeText(element("join").textContent);
     put("copy", "Copied");
   } catch {
-    getSelection().selectAllChildren(document.getElementById("join"));
+    getSelection().selectAllChildren(element("join"));
     put("copy", "Selected");
   }
   setTimeout(() => put("copy", "Copy"), 1500);
 });
 
-live();
+addEventListener("DOMContentLoaded", live);

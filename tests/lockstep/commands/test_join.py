@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.cli import main
 from lockstep.commands import join as joining
@@ -21,7 +22,8 @@ from node.rehearsal import Rehearsal
 from node.settings import NodeSettings
 from node.system.device import describe
 from protocol import wire_pb2 as wire
-from protocol.ids import RunId
+from protocol.handshake import public_bytes
+from protocol.ids import RunId, peer_id
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
 from tests.lockstep.volunteer.test_screen import STATUS
@@ -196,3 +198,30 @@ def test_the_question_names_the_device_that_was_measured_and_the_traffic_of_all_
     assert f"device: {describe(torch.device('cpu'))}\n" in said
     assert "with 8 members" in said
     assert "2,104 steps" in said, "not those of the run file"
+
+
+def test_the_page_of_the_run_is_told_with_the_own_id() -> None:
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    me = peer_id(public_bytes(key))
+    page = "http://run.example:8080/"
+    assert joining.own_page({"page": page}, key) == f"{page}?me={me}"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "",
+        None,
+        7,
+        "javascript:alert(1)",
+        "http://",
+        "http://user:secret@run.example/",
+        "http://run.example/ x",
+        "http://run.example/?me=other",
+        "https://run.example/\x1b[31m",
+        "http://run.example/" + 300 * "x",
+    ],
+)
+def test_what_is_no_address_of_a_page_is_not_shown(page: object) -> None:
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    assert joining.own_page({"page": page}, key) == ""

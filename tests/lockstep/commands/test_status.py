@@ -207,6 +207,13 @@ def test_the_newest_checkpoint_and_its_confirmation_are_shown() -> None:
     text = shown({**DOCUMENT, "checkpoint": {"where": where, "made": [made], "next": ""}})
     assert "checkpoints/7-ab" in text
     assert "confirmed by cdcdcdcd" in text
+    here = {"peer_id": "cd" * 16, "name": "attic", "standing": "fresh", "state": "ready"}
+    named = {"checkpoint": {"where": where, "made": [made]}, "members": [here]}
+    text = shown({**DOCUMENT, **named})
+    assert "confirmed by attic" in text
+    assert "ready (fresh)" in text
+    lost = {"demoted": [{"peer_id": "cd" * 16, "reason": "copied work"}]}
+    assert "attic: copied work" in shown({**DOCUMENT, **named, "audit": lost})
 
 
 def test_the_validation_loss_is_shown_with_its_round_and_its_member() -> None:
@@ -236,3 +243,23 @@ def test_a_run_that_does_not_take_everybody_says_so(rule: str, words: str) -> No
 def test_a_node_without_a_name_is_told_once() -> None:
     nameless = {"peer_id": "4600d74e" + "0" * 24, "name": "4600d74e", "state": "ready"}
     assert shown({**DOCUMENT, "members": [nameless]}).count("4600d74e") == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"samples_trained": 3840, "samples_left_out": 0, "samples_lost": 0}, "3,840 used"),
+        (
+            {"samples_trained": 10, "samples_left_out": 7, "samples_lost": 0},
+            "10 used, 7 given back",
+        ),
+        (
+            {"samples_trained": 10, "samples_left_out": 7, "samples_lost": 2},
+            "10 used, 5 given back, 2 lost",
+        ),
+    ],
+)
+def test_samples_that_returned_are_not_called_lost(data: dict[str, int], words: str) -> None:
+    text = "\n".join(printed(part) for part in render(DOCUMENT | {"data": data}))
+    line = next(line for line in text.splitlines() if line.startswith("samples"))
+    assert line.split(maxsplit=1)[1].strip() == words

@@ -39,16 +39,18 @@ async def test_the_page_and_its_parts_are_served_with_a_strict_policy(
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "://" not in text, "the page names another host"
-    for name in ("page.js", "charts.js", "page.css", "icon.svg", "uplot.js", "uplot.css"):
+    for name in ("page.js", "charts.js", "operator.js", "page.css", "icon.svg", "uplot.js"):
         assert f"assets/{name}" in text
         assert (await get(f"{url}/assets/{name}"))[0] == 200
 
 
-@pytest.mark.parametrize("name", ["index.html", "..%2Froutes.py", "uplot.LICENSE", "x.js"])
-async def test_nothing_but_the_page_s_parts_is_an_asset(
-    served: tuple[CoordinatorProcess, str], name: str
+@pytest.mark.parametrize(
+    "path", ["assets/index.html", "assets/..%2Froutes.py", "assets/uplot.LICENSE", "x.json"]
+)
+async def test_nothing_but_the_page_s_parts_is_served(
+    served: tuple[CoordinatorProcess, str], path: str
 ) -> None:
-    assert (await get(f"{served[1]}/assets/{name}"))[0] == 404
+    assert (await get(f"{served[1]}/{path}"))[0] == 404
 
 
 async def test_rounds_and_credit_are_those_that_were_committed(
@@ -67,12 +69,9 @@ async def test_rounds_and_credit_are_those_that_were_committed(
         assert 0 <= first["seconds"] <= first["slot_seconds"]
         _, later, _ = await get(f"{url}/rounds.json?after=1")
         assert [each["round"] for each in later["rounds"]] == [2]
-        _, credit, _ = await get(f"{url}/credit.json")
-        assert {each["peer_id"]: each["rounds"] for each in credit["authors"]} == {
-            one.peer: 3,
-            two.peer: 3,
-        }
-        assert {each["name"] for each in credit["authors"]} == {"scripted"}
+        _, credit, _ = await get(f"{url}/contributors.json")
+        assert {row[0]: row[3] for row in credit["rows"]} == {one.peer[:12]: 3, two.peer[:12]: 3}
+        assert {row[1] for row in credit["rows"]} == {"scripted"}
 
 
 async def test_validation_losses_are_those_that_members_measured(tmp_path: Path) -> None:
@@ -86,7 +85,6 @@ async def test_validation_losses_are_those_that_members_measured(tmp_path: Path)
         url = await server.start()
         await one.join()
         await two.join()
-        assert (await get(f"{url}/validation.json"))[1] == {"points": []}
         await train([one, two], 1)
         turn = process.rounds.state.evaluation.turn
         assert turn is not None
@@ -95,9 +93,8 @@ async def test_validation_losses_are_those_that_members_measured(tmp_path: Path)
         await node.say(wire.NodeMessage(evaluated=said))
         reply = await node.ping()
         assert (reply.validation_loss, reply.validation_round) == (1.25, turn.round)
-        _, found, _ = await get(f"{url}/validation.json")
-        point = {"round": turn.round, "step": 0, "loss": 1.25, "peer_id": turn.peer}
-        assert found == {"points": [point]}
+        _, found, _ = await get(f"{url}/curve.json")
+        assert (found["validation_rounds"], found["validation_losses"]) == ([turn.round], [1.25])
         _, status, _ = await get(f"{url}/status.json")
         assert (status["validation"]["loss"], status["validation"]["name"]) == (1.25, "scripted")
         assert "evaluation" in {message.WhichOneof("kind") for message in node.heard}
@@ -122,11 +119,12 @@ async def test_a_wrong_number_of_a_round_is_told(
 
 async def test_the_run_tells_how_to_join_it(served: tuple[CoordinatorProcess, str]) -> None:
     process, url = served
-    _, run, _ = await get(f"{url}/run.json")
+    _, run, _ = await get(f"{url}/operator.json")
     assert run["join"] == f"lockstep join '{process.link.text()}'"
     assert run["only_this_machine"] is True
-    assert run["run_id"] == process.run_id
     assert run["own_address"] is False
+    _, public, _ = await get(f"{url}/run.json")
+    assert (public["run_id"], public["join"]) == (process.run_id, ""), "nobody else reaches it"
 
 
 async def test_the_page_says_that_the_machine_chose_the_address_of_the_link(
@@ -135,7 +133,7 @@ async def test_the_page_says_that_the_machine_chose_the_address_of_the_link(
     async with running(tmp_path, quiet_spec()) as process:
         other = JoinLink("run.example:1", process.link.run_id, process.link.key)
         server = AdminServer(process, page=Page(process, lambda _: other).routes())
-        _, run, _ = await get(f"{await server.start()}/run.json")
+        _, run, _ = await get(f"{await server.start()}/operator.json")
         assert (run["own_address"], run["only_this_machine"]) == (True, False)
         assert "run.example:1" in run["join"]
         await server.stop()
@@ -153,5 +151,5 @@ async def test_a_restart_keeps_rounds_losses_and_credit(tmp_path: Path) -> None:
             [each[name] for name in known] for each in before
         ]
         assert {credit.rounds for credit in again.history.credit.values()} == {2}
-        assert set(again.history.names) == set(again.history.credit)
+        assert set(again.history.names) == set(again.history.credit), "also of those that went"
         assert set(again.history.names.values()) == {"scripted"}

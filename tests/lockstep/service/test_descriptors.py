@@ -16,13 +16,13 @@ OWN = 64
 def test_connections_leave_the_process_what_it_needs(limit: int) -> None:
     room = places(limit)
     assert min(room.peers, room.admin) >= 4
-    taken = CONNECTION_DESCRIPTORS * room.peers + room.admin
+    taken = CONNECTION_DESCRIPTORS * (room.peers + room.page) + room.admin
     assert limit - taken >= min(RESERVE, 3 * OWN)
 
 
 def test_a_usual_limit_leaves_room_for_hundreds_and_a_tiny_one_for_somebody() -> None:
     assert places(1024).peers > 200
-    assert places(4) == Places(1, 1)
+    assert places(4) == Places(1, 1, 1)
 
 
 STARTED = """
@@ -37,7 +37,7 @@ def setrlimit(which, limits):
 resource.setrlimit = setrlimit
 from lockstep.service.descriptors import raise_limit
 room = raise_limit()
-print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], room.peers, room.admin)
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], room.peers, room.admin, room.page)
 """
 
 
@@ -54,6 +54,6 @@ def test_a_process_raises_its_limit_as_far_as_it_may(
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    limit, peers, admin = map(int, done.stdout.split())
+    limit, *room = map(int, done.stdout.split())
     assert least <= limit <= min(hard, refused)
-    assert Places(peers, admin) == places(limit)
+    assert Places(*room) == places(limit)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.service.invitation import invitation
+from lockstep.service.invitation import invitation, page_url
 from protocol.border.join_link import JoinLink, parse_link
 from protocol.ids import RunId
 
@@ -51,3 +51,16 @@ def test_a_link_with_a_token_needs_nothing_besides() -> None:
 )
 def test_an_address_that_the_machine_chose_itself_is_told(address: str, told: bool) -> None:
     assert ("--advertise HOST" in invitation(JoinLink(address, RUN, KEY))) is told
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("0.0.0.0:8080", "http://run.example:8080/"),
+        ("[::]:0", "http://run.example:8080/"),
+        ("pages.example:8080", "http://pages.example:8080/"),
+        ("[2001:db8::1]:8080", "http://[2001:db8::1]:8080/"),
+    ],
+)
+def test_the_address_of_the_page_is_one_that_others_reach(listen: str, url: str) -> None:
+    assert page_url(JoinLink("run.example:50700", RUN, KEY), listen, 8080) == url

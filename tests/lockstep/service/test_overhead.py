@@ -181,6 +181,13 @@ def test_readers_of_the_admin_page_on_this_machine_do_not_count(kernel: FakeKern
         assert meter.measure() == UpDown(600, 60)
 
 
+def test_readers_of_the_public_page_do_not_count_wherever_they_are(kernel: FakeKernel) -> None:
+    with meter_of(kernel) as meter:
+        meter.page_port = 8080
+        kernel.now = [connection(1, 100, 10, port=8080), connection(2, 200, 20, port=1)]
+        assert meter.measure() == UpDown(200, 20)
+
+
 @pytest.mark.parametrize("failure", [UnavailableError("no"), PermissionError("no")])
 def test_a_kernel_that_stops_answering_leaves_no_figures(
     kernel: FakeKernel, failure: Exception
