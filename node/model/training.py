@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from node.model.blocks import recompute_blocks
 from node.model.build import asks_for_balance, balance_weight, named_parameters_once
 from node.model.embedding import add_rows_in_place
 from node.model.head import (
@@ -71,7 +72,7 @@ class TrainingModel:
     """A model on its device that does the work of a round.
 
     `micro_batch_max` (samples per pass and device) is halved for good when a pass does not fit a
-    device's memory.
+    device's memory; where one sample does not, blocks are computed again on the way back.
     """
 
     def __init__(
@@ -89,6 +90,8 @@ class TrainingModel:
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
         self._is_balanced, self._balance_weight = asks_for_balance(model), balance_weight(model)
+        self.recomputes = False
+        """Whether blocks are computed again on the way back (`node.model.blocks`)."""
         self.twins: tuple[TrainingModel, ...] = ()
         """The same model on this machine's other devices, for gradients alone."""
         self._threads: ThreadPoolExecutor | None = None
@@ -102,6 +105,14 @@ class TrainingModel:
         )
         if self.twins:
             self._threads = ThreadPoolExecutor(len(self.twins), thread_name_prefix="device")
+
+    def recompute(self, on: bool = True) -> bool:
+        """Compute blocks again on the way back from now on, or keep all. False if this type of
+        model cannot.
+        """
+        able = all(recompute_blocks(each.model, on) for each in (self, *self.twins))
+        self.recomputes = able and on
+        return able
 
     def moved(self) -> None:
         """The parameters have changed since the last pass: twins copy them before the next one."""
@@ -261,7 +272,7 @@ class TrainingModel:
 
     def in_memory(self, attempt: Callable[[], _Result]) -> _Result:
         """The result of `attempt`, made again with smaller micro-batches as long as it runs out of
-        memory.
+        memory, and in the end with blocks that are computed again.
 
         Raises `SettingsError` when one sample does not fit, `DeviceError` when it would if other
         programs had not taken the memory.
@@ -274,10 +285,19 @@ class TrainingModel:
             except torch.OutOfMemoryError as error:
                 problem = str(error)
             # Out here the error is gone, whose traceback held on to the tensors of the failed pass.
-            self._halve(problem)
+            self._take_less(problem)
 
-    def _halve(self, problem: str) -> None:
+    def _take_less(self, problem: str) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
         if self.micro_batch_max == 1:
+            if not self.recomputes and self.recompute():
+                _log.warning(
+                    "out of memory on %s: activations are computed again, a pass takes a third "
+                    "longer",
+                    self.device,
+                )
+                return
             if self._has_fitted or crowded(self.device):
                 took = f"other programs took the memory of {self.device}"
                 raise DeviceError(f"{took}: {problem[:200]}")
@@ -286,8 +306,6 @@ class TrainingModel:
                 "device with "
                 "more memory, a smaller model or a shorter sequence_length"
             )
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
         self.micro_batch_max //= 2
         _log.warning(
             "out of memory on %s: micro-batch halved to %d samples",
