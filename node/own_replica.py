@@ -34,6 +34,8 @@ def build_replica(
     replica = replica_for(info.spec, info.run_id, device, batch, own, genesis=genesis)
     vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
     require_fits(replica.trainee.model, vocabulary, length)
+    if settings.recomputes:
+        replica.trainee.recompute()
     replica.trainee.spread(others)
     return replica
 

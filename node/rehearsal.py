@@ -9,14 +9,14 @@ and nothing is sent. How many samples a pass has is decided by `node.model.pass_
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from node.model.pass_size import PASS_PARTS, TRIALS_S, Room, Trial, best, next_step
+from node.model.pass_size import PASS_PARTS, TRIALS_S, Room, Step, Trial, best, next_step
 from node.model.training import TrainingModel
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
@@ -30,6 +30,7 @@ from node.system.device import (
     use_threads,
 )
 from protocol.ids import PeerId
+from protocol.planner.needs import COMPILER_BYTES
 from protocol.run_info import RunInfo
 from protocol.schedule import scalars
 
@@ -62,6 +63,8 @@ class Rehearsal:
     not be told."""
     device: str = "cpu"
     """Type of the devices."""
+    recomputes: bool = False
+    """Whether blocks are computed again on the way back."""
 
 
 def rehearse(
@@ -93,6 +96,8 @@ def _rehearsed(
     device, *others = devices
     first = settings.micro_batch if memory_bytes is None else 1
     replica = replica_for(info.spec, info.run_id, device, first, PeerId("0" * 32))
+    if settings.recomputes:
+        replica.trainee.recompute()
     replica.trainee.spread(others)
     _round(replica, info, 0)
     give_back_memory()
@@ -104,13 +109,22 @@ def _rehearsed(
             compute_s / PASS_PARTS,
             _room_bytes(device, memory_bytes),
         )
-        replica.trainee.micro_batch_max, reason = _found(replica.trainee, info, room)
+        reason = _found(replica.trainee, info, room)
         give_back_memory()
     before_bytes = _begin_peak(device)
     samples, pass_s, round_s = _round(replica, info, 1)
     pass_bytes = max(0, _peak_bytes(device) - before_bytes)
-    micro_batch = replica.trainee.micro_batch_max  # less where memory has run out
-    return Rehearsal(micro_batch, samples, pass_s, round_s, reason, pass_bytes, device.type)
+    trainee = replica.trainee  # with smaller passes than were asked for where memory has run out
+    return Rehearsal(
+        trainee.micro_batch_max,
+        samples,
+        pass_s,
+        round_s,
+        reason,
+        pass_bytes,
+        device.type,
+        trainee.recomputes,
+    )
 
 
 def _pass_samples_max(info: RunInfo, devices: int) -> int:
@@ -123,16 +137,35 @@ def _pass_samples_max(info: RunInfo, devices: int) -> int:
     return max(1, most // devices)
 
 
-def _found(trainee: TrainingModel, info: RunInfo, room: Room) -> tuple[int, str]:
-    """The size of a pass that is quickest, and why no larger one was tried."""
+def _found(trainee: TrainingModel, info: RunInfo, room: Room) -> str:
+    """Gives passes the size that is quickest; why no larger one was tried. Where memory ends the
+    trials they are made again with blocks that are computed again.
+    """
+    trials, last = _search(trainee, info, room)
+    if last.is_short and not trainee.recomputes and trainee.recompute():
+        if room.memory_bytes is not None and trainee.device.type == "cpu":
+            room = replace(room, memory_bytes=max(0, room.memory_bytes - COMPILER_BYTES))
+        more, last = _search(trainee, info, room)
+        trials += more
+    chosen = best(trials, room.memory_bytes)
+    trainee.micro_batch_max = chosen.samples
+    if chosen.recomputes != trainee.recomputes:
+        trainee.recompute(chosen.recomputes)
+        return f"{last.reason}; computing activations again is no quicker"
+    return last.reason
+
+
+def _search(trainee: TrainingModel, info: RunInfo, room: Room) -> tuple[list[Trial], Step]:
+    """All trials, and why there are no more."""
     began_s = time.monotonic()
     trials: list[Trial] = []
     while (step := next_step(trials, room, time.monotonic() - began_s)).samples:
         trial = _tried(trainee, info, step.samples)
         if trial is None:
-            return best(trials).samples, f"{step.samples} do not fit the memory of {trainee.device}"
+            reason = f"{step.samples} do not fit the memory of {trainee.device}"
+            return trials, Step(0, reason, is_short=True)
         trials.append(trial)
-    return best(trials).samples, step.reason
+    return trials, step
 
 
 def _tried(trainee: TrainingModel, info: RunInfo, samples: int) -> Trial | None:
@@ -144,11 +177,13 @@ def _tried(trainee: TrainingModel, info: RunInfo, samples: int) -> Trial | None:
     tokens = _tokens(trainee, info, samples * (1 + len(trainee.twins)))
     trainee.model.train()
     trainee.zero_gradients()
+    give_back_memory()  # of the trial before, which this one would use unseen
     before_bytes = _begin_peak(trainee.device)
     pass_s = _quickest(trainee, tokens)
     if pass_s is None:
         return None
-    return Trial(samples, pass_s, max(0, _peak_bytes(trainee.device) - before_bytes))
+    taken_bytes = max(0, _peak_bytes(trainee.device) - before_bytes)
+    return Trial(samples, pass_s, taken_bytes, trainee.recomputes)
 
 
 def _quickest(trainee: TrainingModel, tokens: Any) -> float | None:

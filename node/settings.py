@@ -110,6 +110,9 @@ class NodeSettings:
     micro_batch: int = 8
     """Samples in one forward and backward pass."""
 
+    recomputes: bool = False
+    """Whether a pass computes the model's blocks again on the way back, to take less memory."""
+
     duty_cycle: int = 100
     """Percent of the time in which this node computes at most."""
 

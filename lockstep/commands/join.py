@@ -206,7 +206,7 @@ def _measured(
     if finds:
         parts = settings.directory, info.run_id, settings, wishes.memory_bytes
         if known := measured.remembered(*parts):
-            return replace(settings, micro_batch=known), None
+            return known, None
     elif not shown or has_agreed(settings.directory):
         return settings, None
     with messages.status("measures this machine: half a minute, more where it is busy"):
@@ -215,7 +215,7 @@ def _measured(
         seen = measured.look(settings, info, wishes.memory_bytes, finds=finds)
     if seen.rehearsal:
         require_within(info.spec, seen.rehearsal, wishes.memory_bytes)
-        settings = replace(settings, micro_batch=seen.rehearsal.micro_batch)
+        settings = measured.with_passes(settings, seen.rehearsal)
     return settings, seen
 
 

@@ -10,7 +10,7 @@ the machine was busy then, or is another one.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,8 @@ class Measured(RunNote):
     samples: int = 0
     """Samples in a pass on all devices together."""
     pass_s: float = 0.0
+    recomputes: bool = False
+    """Whether blocks are computed again on the way back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,11 @@ def look(settings: NodeSettings, info: RunInfo, memory_bytes: int, *, finds: boo
         return FirstLook(None, str(error))
 
 
-def remembered(place: Path, run_id: RunId, settings: NodeSettings, memory_bytes: int) -> int:
-    """Samples in a pass as an earlier start has found them for the same settings; 0 if none has.
+def remembered(
+    place: Path, run_id: RunId, settings: NodeSettings, memory_bytes: int
+) -> NodeSettings | None:
+    """The settings with passes as an earlier start has found them for the same ones; None if none
+    has.
 
     Raises `StorageError` for a file that is there and cannot be read.
     """
@@ -91,16 +96,24 @@ def remembered(place: Path, run_id: RunId, settings: NodeSettings, memory_bytes:
         place / MEASURED_NAME, Measured(run_id), log, "measures again: its file is damaged"
     )
     wanted = _note(run_id, settings, memory_bytes)
-    same = wanted == msgspec.structs.replace(note, micro_batch=0, samples=0, pass_s=0.0)
-    return note.micro_batch if same and note.micro_batch >= 1 else 0
+    found = {"micro_batch": 0, "samples": 0, "pass_s": 0.0, "recomputes": False}
+    if note.micro_batch < 1 or wanted != msgspec.structs.replace(note, **found):
+        return None
+    return replace(settings, micro_batch=note.micro_batch, recomputes=note.recomputes)
+
+
+def with_passes(settings: NodeSettings, found: "Rehearsal") -> NodeSettings:
+    """The settings with passes as they were measured."""
+    return replace(settings, micro_batch=found.micro_batch, recomputes=found.recomputes)
 
 
 def remember(
     place: Path, run_id: RunId, settings: NodeSettings, memory_bytes: int, found: "Rehearsal"
 ) -> None:
-    """Keeps the size of a pass for the next start."""
+    """Keeps the size of a pass, and how it is made, for the next start."""
     note = _note(run_id, settings, memory_bytes)
     note.micro_batch, note.samples, note.pass_s = found.micro_batch, found.samples, found.pass_s
+    note.recomputes = found.recomputes
     write_note(place / MEASURED_NAME, note)
 
 
@@ -137,6 +150,8 @@ def turned_out_otherwise(measured_s: float, quickest_s: float, made: int) -> str
 def pass_words(found: "Rehearsal") -> str:
     """The size of a pass and why it is not larger."""
     number = quantity(found.micro_batch, "sample")
+    if found.recomputes:
+        number += ", activations computed again to take less memory"
     return f"{number}: {found.reason}" if found.reason else f"{number}, as you chose"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lockstep.console import bytes_text
 from protocol.errors import SettingsError
-from protocol.planner.needs import Needs, needs_of
+from protocol.planner.needs import COMPILER_BYTES, Needs, needs_of
 from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import mean_bytes, payload_bytes
 from protocol.runfile import RunSpec
@@ -77,7 +77,8 @@ def require_within(spec: RunSpec, found: "Rehearsal", memory_bytes: int) -> None
 def _peak_bytes(spec: RunSpec, size: Size, found: "Rehearsal") -> int:
     """Most memory of a node on a CPU."""
     needs = needs_of(spec, size)
-    return needs.fixed_bytes + _device_bytes(needs, found)
+    fixed = needs.fixed_bytes + COMPILER_BYTES * found.recomputes
+    return fixed + _device_bytes(needs, found)
 
 
 def _device_bytes(needs: Needs, found: "Rehearsal") -> int:

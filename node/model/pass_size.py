@@ -1,6 +1,7 @@
 """The number of samples in one pass, found by trying. Pure: the caller makes the trials.
 
     1 -> 2 -> 4 -> ...   as long as twice as many samples are worth it, and fit
+        if memory ends it: the same once more, with blocks computed again on the way back
 
 A pass of more samples uses a wide device better, and takes more memory. The bell is heard between
 two passes, so a pass must not be long beside the time to the bell. Of the sizes that were tried the
@@ -39,6 +40,8 @@ class Trial:
     pass_s: float
     memory_bytes: int = 0
     """Memory that the pass took beside what a replica always holds; 0: not known."""
+    recomputes: bool = False
+    """Whether blocks were computed again on the way back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Step:
     """Samples in the next trial; 0: enough is known."""
     reason: str = ""
     """Why no more is tried, in words."""
+    is_short: bool = False
+    """Whether it is for memory."""
 
 
 def next_step(trials: Sequence[Trial], room: Room, spent_s: float = 0.0) -> Step:
@@ -74,7 +79,7 @@ def next_step(trials: Sequence[Trial], room: Room, spent_s: float = 0.0) -> Step
     if samples > min(room.samples_max, SAMPLES_MAX):
         return Step(0, f"no pass of this run has more than {room.samples_max:,} samples")
     if room.memory_bytes is not None and 2 * newest.memory_bytes > room.memory_bytes:
-        return Step(0, f"{samples} may not fit the memory that is allowed")
+        return Step(0, f"{samples} may not fit the memory that is allowed", is_short=True)
     if (pass_s := 2 * newest.pass_s) > room.pass_s_max:
         return Step(0, f"a pass of {samples} might last {pass_s:.2g} s, too long for this bell")
     if _disappointments(trials) >= DISAPPOINTMENTS_MAX:
@@ -84,10 +89,15 @@ def next_step(trials: Sequence[Trial], room: Room, spent_s: float = 0.0) -> Step
     return Step(samples)
 
 
-def best(trials: Sequence[Trial]) -> Trial:
-    """The least of at least one trial that is about as quick as the quickest."""
-    quickest = max(map(_rate, trials))
-    return next(each for each in trials if _rate(each) * WORTHWHILE_SHARE >= quickest)
+def best(trials: Sequence[Trial], memory_bytes: int | None = None) -> Trial:
+    """The first of at least one trial that is about as quick as the quickest, of those that this
+    memory has room for; where it has for none, the one that takes the least.
+    """
+    least = min(each.memory_bytes for each in trials)
+    room = max(least, memory_bytes) if memory_bytes is not None else None
+    fitting = [each for each in trials if room is None or each.memory_bytes <= room]
+    quickest = max(map(_rate, fitting))
+    return next(each for each in fitting if _rate(each) * WORTHWHILE_SHARE >= quickest)
 
 
 def _rate(trial: Trial) -> float:

@@ -27,8 +27,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from node.model.blocks import recompute_blocks
 from node.model.build import asks_for_balance, balance_weight, named_parameters_once
 from node.model.embedding import add_rows_in_place
+from node.model.head import (
+    PIECE_ENTRIES,
+    backward_by_pieces,
+    left_out,
+    nats_by_pieces,
+    plain_head,
+)
 from node.system.device import crowded
 from protocol.errors import DeviceError, LocalProtocolError, SettingsError
 
@@ -64,7 +72,7 @@ class TrainingModel:
     """A model on its device that does the work of a round.
 
     `micro_batch_max` (samples per pass and device) is halved for good when a pass does not fit a
-    device's memory.
+    device's memory; where one sample does not, blocks are computed again on the way back.
     """
 
     def __init__(
@@ -78,13 +86,16 @@ class TrainingModel:
         self.device = torch.device(device)
         self.model = model.to(self.device)
         add_rows_in_place(self.model)
+        self._head = plain_head(self.model)
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
         self._is_balanced, self._balance_weight = asks_for_balance(model), balance_weight(model)
+        self.recomputes = False
+        """Whether blocks are computed again on the way back (`node.model.blocks`)."""
         self.twins: tuple[TrainingModel, ...] = ()
         """The same model on this machine's other devices, for gradients alone."""
         self._threads: ThreadPoolExecutor | None = None
-        self._has_moved, self._has_fitted = True, False
+        self._has_moved, self._has_fitted, self._has_told = True, False, False
 
     def spread(self, others: Sequence[torch.device]) -> None:
         """Train on these devices too; one may be named twice."""
@@ -94,6 +105,14 @@ class TrainingModel:
         )
         if self.twins:
             self._threads = ThreadPoolExecutor(len(self.twins), thread_name_prefix="device")
+
+    def recompute(self, on: bool = True) -> bool:
+        """Compute blocks again on the way back from now on, or keep all. False if this type of
+        model cannot.
+        """
+        able = all(recompute_blocks(each.model, on) for each in (self, *self.twins))
+        self.recomputes = able and on
+        return able
 
     def moved(self) -> None:
         """The parameters have changed since the last pass: twins copy them before the next one."""
@@ -139,10 +158,23 @@ class TrainingModel:
         return nats + sum(each.result() for each in made)
 
     def gradient(self, piece: Tensor) -> float:
-        """Add the gradients of one piece to `.grad`, on this device."""
-        # Both are sums, so that micro-batches of unlike sizes weigh by their samples.
-        nats, objective = self.losses(piece.to(self.device))
-        objective.backward()  # type: ignore[no-untyped-call]
+        """Add the gradients of one piece to `.grad`, on this device. Returns the cross-entropy
+        summed over all targets. What is minimised is its mean over a sample's targets, summed over
+        the samples, and the experts' balance loss for each sample where the configuration asks for
+        it: sums, so that micro-batches of unlike sizes weigh by their samples.
+        """
+        piece = piece.to(self.device)
+        output, head = self._output(piece)
+        change, scale = None, 1 / (piece.shape[1] - 1)
+        if head is None:
+            nats = self._nats(output.logits, piece)
+            root = nats * scale
+        else:
+            with self._autocast():
+                root = output.logits
+                nats, change = backward_by_pieces(root, head, piece[:, 1:], scale)
+        roots = [root, *self._imbalance(output, len(piece))]
+        torch.autograd.backward(roots, [change, None][: len(roots)])
         found = float(nats.item())
         if self.device.type == "cuda":  # CUDA only queues work, and a queue would overrun the bell
             torch.cuda.synchronize(self.device)
@@ -175,37 +207,55 @@ class TrainingModel:
         self._has_moved = False
 
     def nats(self, piece: Tensor) -> Tensor:
-        """Cross-entropy summed over all targets, float32 scalar. piece: int64 [samples, length +
-        1].
+        """Cross-entropy summed over all targets, float32 scalar, without gradients. piece: int64
+        [samples, length + 1].
         """
-        return self._nats(self._output(piece), piece)
+        output, head = self._output(piece)
+        if head is None:
+            return self._nats(output.logits, piece)
+        with self._autocast():
+            return nats_by_pieces(output.logits, head, piece[:, 1:])
 
-    def losses(self, piece: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy summed over all targets, and what is minimised: its mean over a sample's
-        targets, summed over the samples, and the experts' balance loss for each sample where the
-        configuration asks for it. Two float32 scalars; piece as for `nats`.
+    def _imbalance(self, output: Any, samples: int) -> list[Tensor]:
+        """The experts' balance loss of some samples, a float32 scalar, where it is asked for."""
+        if not self._is_balanced:
+            return []
+        balance = getattr(output, "aux_loss", None)
+        if balance is None or self._balance_weight is None:
+            raise SettingsError(
+                "model.config.output_router_logits: expected a type that computes a balance "
+                "loss of its experts, this one gives none; leave the field out"
+            )
+        return [samples * self._balance_weight * balance.float()]
+
+    def _output(self, piece: Tensor) -> tuple[Any, nn.Linear | None]:
+        """The model's output for a piece. Where its logits would be many they are what the head
+        takes, [samples, length, width], and the head is given too.
         """
-        output = self._output(piece)
-        nats = self._nats(output, piece)
-        objective = nats / (piece.shape[1] - 1)
-        if self._is_balanced:
-            balance = getattr(output, "aux_loss", None)
-            if balance is None or self._balance_weight is None:
-                raise SettingsError(
-                    "model.config.output_router_logits: expected a type that computes a balance "
-                    "loss of its experts, this one gives none; leave the field out"
-                )
-            objective = objective + len(piece) * self._balance_weight * balance.float()
-        return nats, objective
+        tokens, head = piece[:, 1:].numel(), self._head
+        if head is not None and tokens * head.out_features > PIECE_ENTRIES:
+            with left_out(head) as untouched:
+                output = self._forward(piece)
+            if untouched(output.logits):
+                return output, head
+            self._head = output = None
+        output = self._forward(piece)
+        if output.logits.numel() > PIECE_ENTRIES and not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "the logits of a pass stand whole in memory: this type of model has no plain "
+                "matrix that makes them, or changes what it makes"
+            )
+        return output, None
 
-    def _output(self, piece: Tensor) -> Any:
+    def _forward(self, piece: Tensor) -> Any:
         with self._autocast():
             return self.model(input_ids=piece[:, :-1], use_cache=False)
 
-    def _nats(self, output: Any, piece: Tensor) -> Tensor:
+    def _nats(self, logits: Tensor, piece: Tensor) -> Tensor:
         """logits: [samples, length, vocabulary]."""
-        logits = output.logits.float().flatten(0, 1)
-        return cross_entropy(logits, piece[:, 1:].flatten(), reduction="sum")
+        whole = logits.float().flatten(0, 1)
+        return cross_entropy(whole, piece[:, 1:].flatten(), reduction="sum")
 
     def pieces(self, batches: Iterable[Tokens]) -> Iterator[Tensor]:
         """The same samples in passes of at most `micro_batch_max`, on the device."""
@@ -222,7 +272,7 @@ class TrainingModel:
 
     def in_memory(self, attempt: Callable[[], _Result]) -> _Result:
         """The result of `attempt`, made again with smaller micro-batches as long as it runs out of
-        memory.
+        memory, and in the end with blocks that are computed again.
 
         Raises `SettingsError` when one sample does not fit, `DeviceError` when it would if other
         programs had not taken the memory.
@@ -235,10 +285,19 @@ class TrainingModel:
             except torch.OutOfMemoryError as error:
                 problem = str(error)
             # Out here the error is gone, whose traceback held on to the tensors of the failed pass.
-            self._halve(problem)
+            self._take_less(problem)
 
-    def _halve(self, problem: str) -> None:
+    def _take_less(self, problem: str) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
         if self.micro_batch_max == 1:
+            if not self.recomputes and self.recompute():
+                _log.warning(
+                    "out of memory on %s: activations are computed again, a pass takes a third "
+                    "longer",
+                    self.device,
+                )
+                return
             if self._has_fitted or crowded(self.device):
                 took = f"other programs took the memory of {self.device}"
                 raise DeviceError(f"{took}: {problem[:200]}")
@@ -247,8 +306,6 @@ class TrainingModel:
                 "device with "
                 "more memory, a smaller model or a shorter sequence_length"
             )
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
         self.micro_batch_max //= 2
         _log.warning(
             "out of memory on %s: micro-batch halved to %d samples",

@@ -35,6 +35,9 @@ the CPU build. CUDA has its own on the host, some gigabytes with its libraries."
 KERNELS_BYTES = 130_000_000
 """Memory of the compiled kernels and of numba, in a model large enough for them."""
 
+COMPILER_BYTES = 80_000_000
+"""Memory of torch's compiler, which torch imports to compute activations again."""
+
 KERNEL_CHUNKS_MIN = 1024
 """Chunks from which on a CPU uses the kernels: four million parameters. To load them takes most of
 a second, and some ten the first time on a machine."""

@@ -1,15 +1,18 @@
 """A round is measured before a node joins: the size of a pass is found, or taken as given."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from node import rehearsal
-from node.model.pass_size import Room
+from node.model import training
+from node.model.build import build_model
+from node.model.pass_size import Room, Trial
 from node.model.training import TrainingModel
 from node.rehearsal import rehearse
 from node.replica.factory import replica_for
@@ -20,6 +23,7 @@ from protocol.errors import SettingsError
 from protocol.ids import RunId
 from protocol.run_info import RunInfo
 from protocol.runfile import AlgorithmSpec, RunSpec
+from tests.node.model.small import LLAMA
 from tests.support.tiny import DEMO, LOCAL_STEPS, tiny_spec
 
 VOTES = tiny_spec(overlap=0, algorithm=DEMO)
@@ -93,7 +97,8 @@ def test_the_size_that_is_found_fits_the_devices_memory(
 ) -> None:
     full_above(monkeypatch, 1)
     found = rehearse(settings(tmp_path), info(), finds=True)
-    assert (found.micro_batch, found.reason) == (1, "2 do not fit the memory of cpu")
+    reason = "2 do not fit the memory of cpu; computing activations again is no quicker"
+    assert (found.micro_batch, found.reason) == (1, reason)
 
 
 def test_where_not_one_sample_fits_the_run_cannot_be_trained(
@@ -109,9 +114,9 @@ def test_the_rooms_bounds_are_those_of_run_machine_and_owner(
 ) -> None:
     seen: list[Room] = []
 
-    def found(_: TrainingModel, __: RunInfo, room: Room) -> tuple[int, str]:
+    def found(_: TrainingModel, __: RunInfo, room: Room) -> str:
         seen.append(room)
-        return 1, "seen"
+        return "seen"
 
     monkeypatch.setattr(rehearsal, "_found", found)
     monkeypatch.setattr(rehearsal, "free_memory_bytes", lambda _: 10**9)
@@ -124,6 +129,71 @@ def test_the_rooms_bounds_are_those_of_run_machine_and_owner(
     assert [room.samples_max for room in seen] == [step] * 4 + [whole]
     assert {room.pass_s_max for room in seen} == {rounds.compute_ms / 1000 / 2 / 4}
     assert [room.memory_bytes for room in seen[:4]] == [8 * 10**8, 8 * 10**8, 4 * 10**8, 0]
+
+
+Machine = Callable[[int, bool], tuple[float, int]]
+"""Seconds and bytes of a pass, by its samples and by whether blocks are computed again."""
+
+
+def chosen(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine, memory_bytes: int
+) -> tuple[int, bool, str]:
+    """(Samples, whether blocks are computed again, the reason) of a machine with this memory."""
+    trainee = TrainingModel(build_model("llama", LLAMA))
+
+    def tried(trainee: TrainingModel, _: RunInfo, samples: int) -> Trial:
+        pass_s, taken_bytes = machine(samples, trainee.recomputes)
+        return Trial(samples, pass_s, taken_bytes, trainee.recomputes)
+
+    monkeypatch.setattr(rehearsal, "_tried", tried)
+    monkeypatch.setattr(rehearsal, "COMPILER_BYTES", 0)
+    reason = rehearsal._found(trainee, info(), Room(64, 100.0, memory_bytes))
+    assert blocks_recompute(trainee.model) == trainee.recomputes
+    return trainee.micro_batch_max, trainee.recomputes, reason
+
+
+def blocks_recompute(model: nn.Module) -> bool:
+    return any(getattr(each, "gradient_checkpointing", False) for each in model.modules())
+
+
+def wide(samples: int, recomputes: bool) -> tuple[float, int]:
+    """A device that computes eight samples as quickly as one."""
+    return (1 + 0.33 * recomputes) * max(8, samples) / 8, samples * (10 if recomputes else 100)
+
+
+def narrow(samples: int, recomputes: bool) -> tuple[float, int]:
+    """A device that one sample fills."""
+    return (1 + 0.33 * recomputes) * samples, samples * (10 if recomputes else 100)
+
+
+@pytest.mark.parametrize(
+    ("machine", "memory_bytes", "samples", "recomputes"),
+    [
+        (wide, 10_000, 8, False),  # there is room for all
+        (wide, 399, 8, True),  # for two samples as they are, in three quarters of a time of eight
+        (narrow, 399, 1, False),  # a larger pass is of no use
+        (narrow, 99, 1, True),  # not one sample fits
+        (narrow, 5, 1, True),  # nothing does: the least is taken, and the owner's limit refuses
+    ],
+)
+def test_blocks_are_computed_again_where_memory_makes_that_quicker_or_nothing_else_fits(
+    monkeypatch: pytest.MonkeyPatch,
+    machine: Machine,
+    memory_bytes: int,
+    samples: int,
+    *,
+    recomputes: bool,
+) -> None:
+    found = chosen(monkeypatch, machine, memory_bytes)
+    assert found[:2] == (samples, recomputes)
+    assert ("is no quicker" in found[2]) == (machine is narrow and memory_bytes == 399)
+
+
+def test_a_model_that_cannot_compute_blocks_again_keeps_to_what_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(training, "recompute_blocks", lambda *_: False)
+    assert chosen(monkeypatch, wide, 399)[:2] == (2, False)
 
 
 def test_the_size_of_a_pass_changes_no_gradient_of_the_same_samples() -> None:

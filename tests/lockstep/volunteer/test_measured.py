@@ -16,6 +16,7 @@ from lockstep.volunteer.measured import (
     remember,
     remembered,
     turned_out_otherwise,
+    with_passes,
 )
 from node.rehearsal import Rehearsal
 from node.settings import NodeSettings
@@ -33,26 +34,42 @@ def a_pass(samples: int, pass_s: float = 1.0) -> Rehearsal:
     return Rehearsal(samples, samples, pass_s, pass_s, "")
 
 
+def known(place: Path, run_id: RunId, settings: NodeSettings, memory_bytes: int) -> int:
+    """Samples in a pass as they are remembered."""
+    found = remembered(place, run_id, settings, memory_bytes)
+    return found.micro_batch if found else 0
+
+
 def test_a_size_is_remembered_for_its_run_and_the_same_machine(tmp_path: Path) -> None:
-    assert remembered(tmp_path, RUN, SETTINGS, 0) == 0
+    assert known(tmp_path, RUN, SETTINGS, 0) == 0
     remember(tmp_path, RUN, SETTINGS, 0, a_pass(16))
-    assert remembered(tmp_path, RUN, SETTINGS, 0) == 16
-    assert remembered(tmp_path, RUN, replace(SETTINGS, name="attic"), 0) == 16
-    assert remembered(tmp_path, RunId("cd" * 16), SETTINGS, 0) == 0
-    assert remembered(tmp_path, RUN, replace(SETTINGS, device="cuda"), 0) == 0
-    assert remembered(tmp_path, RUN, replace(SETTINGS, gpu_memory=50), 0) == 0
-    assert remembered(tmp_path, RUN, SETTINGS, 10**9) == 0
+    assert known(tmp_path, RUN, SETTINGS, 0) == 16
+    assert known(tmp_path, RUN, replace(SETTINGS, name="attic"), 0) == 16
+    assert known(tmp_path, RunId("cd" * 16), SETTINGS, 0) == 0
+    assert known(tmp_path, RUN, replace(SETTINGS, device="cuda"), 0) == 0
+    assert known(tmp_path, RUN, replace(SETTINGS, gpu_memory=50), 0) == 0
+    assert known(tmp_path, RUN, SETTINGS, 10**9) == 0
+
+
+def test_what_is_computed_again_is_remembered_and_said(tmp_path: Path) -> None:
+    found = replace(a_pass(2), recomputes=True, reason="4 may not fit the memory that is allowed")
+    remember(tmp_path, RUN, SETTINGS, 0, found)
+    expected = replace(SETTINGS, micro_batch=2, recomputes=True)
+    assert remembered(tmp_path, RUN, SETTINGS, 0) == expected == with_passes(SETTINGS, found)
+    assert "pass: 2 samples, activations computed again to take less memory: 4 may" in "\n".join(
+        bell_lines(FirstLook(found), SETTINGS, SPEC, {})
+    )
 
 
 @pytest.mark.parametrize("damage", [b"{", b'{"run_id": 1}', b"[]"])
 def test_a_damaged_file_is_measured_again(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / MEASURED_NAME).write_bytes(damage)
-    assert remembered(tmp_path, RUN, SETTINGS, 0) == 0
+    assert known(tmp_path, RUN, SETTINGS, 0) == 0
 
 
 def test_a_size_that_is_none_counts_as_none(tmp_path: Path) -> None:
     remember(tmp_path, RUN, SETTINGS, 0, a_pass(-4))
-    assert remembered(tmp_path, RUN, SETTINGS, 0) == 0
+    assert known(tmp_path, RUN, SETTINGS, 0) == 0
 
 
 def after(samples: int, quickest_s: float, made: int = 100) -> dict[str, object]:
@@ -76,7 +93,7 @@ def test_a_size_whose_passes_turn_out_quite_another_time_is_measured_again_at_th
 ) -> None:
     remember(tmp_path, RUN, SETTINGS, 0, a_pass(16, pass_s=1.0))
     reconsider(tmp_path, RUN, status)
-    assert remembered(tmp_path, RUN, SETTINGS, 0) == (0 if again else 16)
+    assert known(tmp_path, RUN, SETTINGS, 0) == (0 if again else 16)
     reconsider(tmp_path, RUN, status)  # where nothing is remembered
 
 

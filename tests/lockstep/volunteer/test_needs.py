@@ -47,6 +47,8 @@ def test_a_limit_below_what_the_measured_passes_take_is_refused() -> None:
         require_within(spec, found, peak_bytes - 1)
     require_within(spec, replace(found, device="cuda"), 1)
     assert peak_text(spec, sized(spec), found) == "up to 687 MB with such passes"
+    again = replace(found, recomputes=True)
+    assert peak_text(spec, sized(spec), again) == "up to 767 MB with such passes", "the compiler"
     assert "217 MB of the GPU" in peak_text(spec, sized(spec), replace(found, device="cuda"))
 
 

@@ -1,0 +1,144 @@
+"""The loss of a pass by pieces: its logits never stand whole.
+
+Logits are far wider than what they are made of: 8 samples of 1024 tokens with a vocabulary of
+50,257 are 1.6 GB, and their loss and its gradient take that again each. So the model hands out what
+its head would take, and some tokens at a time go through the head, the loss and back:
+
+    model -> hidden, whole | piece -> logits -> loss -> the piece's gradient, the head's | -> model
+
+Nothing is computed twice, and sums differ from the whole pass's in their order alone. The head's
+gradient goes where gradients are kept, piece by piece, and never stands beside it. torch has such a
+loss since 2.13, `linear_cross_entropy`: on a CPU it took 1.8 times as long as the whole pass, and
+holds a second matrix of the head's size.
+
+The head must be a plain matrix, with or without a bias, whose output is the logits. What else a
+model does to them shows in the first pass, and such a model makes them whole.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+PIECE_ENTRIES = 8 * 2**20
+"""Logits that stand at once: 32 MiB in float32, and as much for their logarithms. A pass without
+more is made whole. On one core, 2048 tokens with a vocabulary of 50,257 took pieces of 4, 8 and 12
+million entries the time of the whole pass, and pieces of one million 1.6 times as long."""
+
+_Piece = tuple[Tensor, Tensor, Tensor | None, Tensor]
+"""Hidden states [tokens, width], the head's weight, its bias, targets int64 [tokens, 1]."""
+
+
+def plain_head(model: nn.Module) -> nn.Linear | None:
+    """The matrix that makes a model's logits; None where it cannot be told, or is no plain one."""
+    try:
+        head = model.get_output_embeddings()  # type: ignore[operator]
+    except (AttributeError, NotImplementedError):
+        return None
+    return head if type(head) is nn.Linear else None
+
+
+class Untouched:
+    """What a head would have taken, and whether a model would leave the head's output as it is."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[Tensor, int]] = []
+
+    def take(self, hidden: Tensor) -> Tensor:
+        """Stands in for a head: hands on what it takes."""
+        self._taken.append((hidden, hidden._version))
+        return hidden
+
+    def __call__(self, logits: Any) -> bool:
+        """Whether these, a model's logits, are what its head hands out."""
+        return [(id(logits), getattr(logits, "_version", 0))] == [
+            (id(hidden), version) for hidden, version in self._taken
+        ]
+
+
+@contextlib.contextmanager
+def left_out(head: nn.Linear) -> Iterator[Untouched]:
+    """Meanwhile the head of a model hands on what it takes: the model's logits are that."""
+    untouched = Untouched()
+    head.__dict__["forward"] = untouched.take  # goes before the class's
+    try:
+        yield untouched
+    finally:
+        del head.__dict__["forward"]
+
+
+@torch.no_grad()
+def nats_by_pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
+    """Cross-entropy summed over all targets, scalar. hidden: [..., width], targets: int64 [...]."""
+    return torch.stack([_likelihoods(*each)[1] for each in _pieces(hidden, head, targets)]).sum()
+
+
+@torch.no_grad()
+def backward_by_pieces(
+    hidden: Tensor, head: nn.Linear, targets: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """(Cross-entropy summed over all targets, gradient of `hidden`). The gradient of the head is
+    added to its `.grad`; both gradients are those of `scale` times the cross-entropy. Shapes as for
+    `nats_by_pieces`.
+    """
+    change = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
+    places = torch.split(change.flatten(0, -2), _rows(head))
+    nats = []
+    for place, each in zip(places, _pieces(hidden, head, targets), strict=True):
+        odds, found = _likelihoods(*each)
+        nats.append(found)
+        _back(odds, each, head, place, scale)
+        del odds  # before the next piece's are made
+    return torch.stack(nats).sum(), change
+
+
+def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: float) -> None:
+    """Write a piece's gradient to its `place`, and add the head's. Takes `odds` to pieces."""
+    piece, weight, _, expected = each
+    # The gradient of the logits: likelihoods, less one at what is expected.
+    odds.exp_().scatter_add_(1, expected, torch.full_like(odds[:, :1], -1.0)).mul_(scale)
+    logits_change = odds.to(piece.dtype)
+    place.copy_(logits_change @ weight)
+    if head.weight.requires_grad:
+        kept = _gradient(head.weight)
+        if kept.dtype == piece.dtype:
+            kept.addmm_(logits_change.t(), piece)
+        else:
+            kept += logits_change.t() @ piece
+    if head.bias is not None and head.bias.requires_grad:
+        _gradient(head.bias).add_(logits_change.sum(0, dtype=head.bias.dtype))
+
+
+def _rows(head: nn.Linear) -> int:
+    """Tokens of a piece."""
+    return max(1, PIECE_ENTRIES // head.out_features)
+
+
+def _pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Iterator[_Piece]:
+    """In the type in which this device multiplies."""
+    device, dtype = hidden.device.type, head.weight.dtype
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    weight, bias = (each if each is None else each.to(dtype) for each in (head.weight, head.bias))
+    rows = _rows(head)
+    pieces = torch.split(hidden.flatten(0, -2), rows), torch.split(targets.flatten(), rows)
+    for piece, expected in zip(*pieces, strict=True):
+        yield piece.to(dtype), weight, bias, expected[:, None]
+
+
+def _likelihoods(
+    piece: Tensor, weight: Tensor, bias: Tensor | None, expected: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(Logarithms of likelihoods [tokens, vocabulary], cross-entropy summed), at least float32."""
+    exact = torch.promote_types(piece.dtype, torch.float32)
+    odds = linear(piece, weight, bias).log_softmax(-1, dtype=exact)
+    return odds, -odds.gather(1, expected).sum()
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
