@@ -19,8 +19,7 @@ from border.crowd import UNPROVEN_MS, UNUSED_BYTES_MAX
 from border.gate import Gate
 from protocol.channel import SERVER_OPTIONS
 from protocol.errors import AddressInUseError, SettingsError, StorageError
-from tests.processes.strangers.beneath import END_HEADERS, HEADERS, call, frame
-from tests.processes.strangers.door import OPENING
+from tests.processes.siege.frames import OPENING, begun
 from tests.support.waiting import until
 
 PLACES = 100
@@ -117,8 +116,8 @@ async def test_an_unproven_connection_makes_many_small_calls_and_sends_no_long_m
 
 async def test_half_a_message_takes_no_more_than_its_room() -> None:
     async with serving() as behind:
-        begun = OPENING + frame(HEADERS, END_HEADERS, 1, call("GetRun"))
-        writer = await stranger(behind, begun + bytes(MIB))
+        half = OPENING + begun("/lockstep.v1.Coordinator/GetRun", 1)
+        writer = await stranger(behind, half + bytes(MIB))
         await until(lambda: behind.gate.crowd.bytes >= UNUSED_BYTES_MAX)
         assert behind.gate.crowd.bytes < UNUSED_BYTES_MAX + 2048
         writer.transport.abort()
