@@ -16,7 +16,9 @@ the weight is one on places and on memory.
 
 Where a network or everybody together weighs too much, its most crowded part is followed down to
 one network, and the oldest connection there makes room. So a network that fills its own bound
-pushes out its own, and one that has few connections loses them last, whoever came first.
+pushes out its own, and one that has few connections loses them last, whoever came first. A network
+whose connections have ended without a key again and again counts as more crowded for a while: a
+thousand networks that come as fast as they are cut push out each other, and not a newcomer.
 
 A connection that ends unproven, with bytes that nobody could use, is wasted: gRPC may be at work on
 it for seconds. A network that has wasted its bound comes in again as it is forgiven, in
@@ -27,6 +29,7 @@ wasted next to nothing.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from protocol.border.networks import ip_of
 from protocol.border.token_bucket import TokenBucket, TokenBuckets
@@ -48,6 +51,16 @@ NETWORK_BYTES_MAX = {
 }
 """Weight of a network by IP version and length, the widest first: a home has a /64 to a /48. An
 address has room for nearly a hundred nodes that say hello at one moment."""
+
+LATELY_S = 4.0
+"""Time in which one connection that has ended without a key is forgotten."""
+
+LATELY_FREE, LATELY_MAX = 8, 64
+"""Connections of late that crowd a network by one more, and those that are remembered: who is
+pushed out has some tries, each of two connections."""
+
+NETWORKS_MAX = 16_384
+"""Networks whose connections of late are remembered."""
 
 UNUSED_BYTES_MAX = 8 * KIB
 """Bytes of one connection that nobody could use yet, after which no more are taken until somebody
@@ -83,17 +96,22 @@ class _Network:
     name: object
     bytes_max: int
     outer: "_Network | None" = None
+    lately: TokenBucket | None = None
     bytes: int = 0
     count: int = 0
+    crowding: int = 0
+    """Its connections, and some for those of late, as of the last change."""
     parts: "dict[object, _Network]" = field(default_factory=dict)
     connections: dict[int, None] = field(default_factory=dict)
     """Those of a network without parts, the oldest first."""
 
-    def part(self, name: object, bytes_max: int) -> "_Network":
-        """The network of this name within it."""
-        if name not in self.parts:
-            self.parts[name] = _Network(name, bytes_max, self)
-        return self.parts[name]
+    def add(self, count: int, now_ms: int) -> None:
+        """It has another connection, or one less."""
+        self.count += count
+        self.crowding = self.count
+        if self.lately:
+            spent = self.lately.wait_ms(LATELY_MAX, now_ms) / (1000 * LATELY_S)
+            self.crowding += int(spent) // LATELY_FREE
 
     def outwards(self) -> "Iterator[_Network]":
         """It, and the networks around it."""
@@ -106,8 +124,11 @@ class _Network:
         """The connection that makes room in it."""
         network = self
         while network.parts:
-            network = max(network.parts.values(), key=lambda part: part.count)
+            network = max(network.parts.values(), key=_crowding)
         return next(iter(network.connections))
+
+
+_crowding = attrgetter("crowding")
 
 
 @dataclass(slots=True)
@@ -134,6 +155,7 @@ class Crowd:
             for widths in NETWORK_BYTES_MAX.values()
             for bytes_max in widths.values()
         }
+        self._lately = TokenBuckets[object](1 / LATELY_S, LATELY_MAX, NETWORKS_MAX)
         self._unproven: dict[int, _Unproven] = {}
         self._proven: set[int] = set()
         self.cuts = Counter[str](dict.fromkeys(REASONS, 0))
@@ -157,13 +179,11 @@ class Crowd:
         if self._is_wasteful(host, now_ms):
             self.cuts["waste"] += 1
             return [number]
-        network = self._everybody
-        for name, bytes_max in _networks(host):
-            network = network.part(name, bytes_max)
+        network = self._network(host, now_ms)
         network.connections[number] = None
         self._unproven[number] = _Unproven(network, now_ms + UNPROVEN_MS)
         for each in network.outwards():
-            each.count += 1
+            each.add(1, now_ms)
         cut = self._weigh(network, PLACE_BYTES, now_ms)
         while self.unproven > self._places * UNPROVEN_SHARE or len(self) > self._places:
             cut.append(self._make_room(self._everybody, now_ms))
@@ -194,17 +214,17 @@ class Crowd:
             self._account(each, CALL_BYTES)
             each.until_ms = now_ms + UNPROVEN_MS
 
-    def prove(self, number: int) -> None:
+    def prove(self, number: int, now_ms: int) -> None:
         """A key that may come in was shown on a connection."""
         if number in self._unproven:
-            self._remove(number)
+            self._remove(number, now_ms)
             self._proven.add(number)
 
     def leave(self, number: int, now_ms: int) -> None:
         """A connection has ended."""
         self._proven.discard(number)
         if number in self._unproven:
-            self._remove(number, now_ms)
+            self._waste(number, now_ms)
 
     def late(self, now_ms: int) -> list[int]:
         """The connections whose time is up."""
@@ -223,20 +243,34 @@ class Crowd:
         clean = all(bucket.wait_ms(bucket.burst - CLEAN_BYTES, now_ms) == 0 for bucket in buckets)
         return not clean and self._forgiven.wait_ms(1, now_ms) > 0
 
-    def _remove(self, number: int, wasted_ms: int | None = None) -> None:
-        """Forget an unproven connection, whose bytes were wasted at this time."""
+    def _network(self, host: str, now_ms: int) -> _Network:
+        network = self._everybody
+        for name, bytes_max in _networks(host):
+            if name not in network.parts:
+                lately = self._lately.of(name, now_ms)
+                network.parts[name] = _Network(name, bytes_max, network, lately)
+            network = network.parts[name]
+        return network
+
+    def _remove(self, number: int, now_ms: int) -> None:
+        """Weigh an unproven connection no more."""
         each = self._unproven.pop(number)
         del each.network.connections[number]
-        if wasted_ms is not None and each.unused:
-            wasted = PLACE_BYTES + each.unused
-            self._forgiven.charge(wasted, wasted_ms)
-            for network in each.network.outwards():
-                if network.outer:
-                    buckets = self._forgiven_by_bound[network.bytes_max]
-                    buckets.of(network.name, wasted_ms).charge(wasted, wasted_ms)
         for network in each.network.outwards():
-            network.count -= 1
+            network.add(-1, now_ms)
         self._lighten(each.network, PLACE_BYTES + each.unused)
+
+    def _waste(self, number: int, now_ms: int) -> None:
+        """An unproven connection has ended, with bytes that nobody could use."""
+        each = self._unproven[number]
+        wasted = PLACE_BYTES + each.unused if each.unused else 0
+        self._forgiven.charge(wasted, now_ms)
+        for network in each.network.outwards():
+            if network.lately:
+                network.lately.take(1, now_ms)
+                buckets = self._forgiven_by_bound[network.bytes_max]
+                buckets.of(network.name, now_ms).charge(wasted, now_ms)
+        self._remove(number, now_ms)
 
     def _account(self, each: _Unproven, count: int) -> None:
         """So many bytes of a connection have been of use."""
@@ -267,7 +301,7 @@ class Crowd:
 
     def _cut(self, number: int, reason: str, now_ms: int) -> None:
         self.cuts[reason] += 1
-        self._remove(number, now_ms)
+        self._waste(number, now_ms)
 
 
 def _networks(host: str) -> Iterator[tuple[object, int]]:

@@ -20,8 +20,10 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from border.crowd import Crowd
+from border.farewell import ALERT, goaway
 from border.lane import Lane
 from border.listening import listening
+from border.memory import Memory
 from protocol.border.networks import ip_of
 from protocol.limits import CONNECTIONS_MAX
 
@@ -47,6 +49,7 @@ class Gate:
 
     def __init__(self, listen: str, credentials: Any = None) -> None:
         self._listen, self._credentials = listen, credentials
+        self._farewell, self._memory = ALERT if credentials else goaway(), Memory()
         self.crowd = Crowd(CONNECTIONS_MAX)
         self._lane: Lane | None = None
         self._servers: list[asyncio.Server] = []
@@ -150,7 +153,7 @@ class Gate:
 
     def prove(self, peer: str) -> None:
         if visitor := self._by_peer.get(peer):
-            self.crowd.prove(visitor.number)
+            self.crowd.prove(visitor.number, _now_ms())
             visitor.prove()
 
     # ---- for connections
@@ -191,10 +194,10 @@ class Gate:
         self.crowd.leave(visitor.number, _now_ms())
 
     def cut(self, numbers: list[int]) -> None:
-        """Ends connections at once."""
+        """Ends connections at once, with a word where gRPC has said none."""
         for number in numbers:
             if visitor := self._visitors.get(number):
-                visitor.cut()
+                visitor.cut(self._farewell)
 
     def join(self, visitor: "_Outside") -> None:
         """Leads a connection to gRPC."""
@@ -207,13 +210,14 @@ class Gate:
             assert self._lane
             visitor.peer, inside = await self._lane.connect(lambda: _Inside(self, visitor))
         except OSError:  # no descriptor, or gRPC takes no more just now
-            visitor.cut()
+            visitor.cut(self._farewell)
             return
         self._by_peer[visitor.peer] = visitor
         visitor.joined(inside)
 
     def _look(self) -> None:
         self.cut(self.crowd.late(_now_ms()))
+        self._memory.look(self.crowd.unproven)
         self._looking = asyncio.get_running_loop().call_later(LOOK_MS / 1000, self._look)
 
 
@@ -281,7 +285,7 @@ class _Outside(_End, asyncio.BufferedProtocol):
     `_Through` reads it.
     """
 
-    remote, peer, number, proven = "", "", -1, False
+    remote, peer, number, proven, answered = "", "", -1, False, False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -328,9 +332,13 @@ class _Outside(_End, asyncio.BufferedProtocol):
         super().connection_lost(error)
         self._gate.gone(self)
 
-    def cut(self) -> None:
-        """End both ends at once."""
-        self.abort()
+    def cut(self, farewell: bytes) -> None:
+        """End both ends at once; the farewell is for who was not answered yet."""
+        if self.answered or self.transport is None:
+            self.abort()
+        else:
+            self.write(farewell)
+            self.transport.close()  # nothing else waits to go out
         if self.other:
             self.other.abort()
 
@@ -364,6 +372,7 @@ class _Inside(_End, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._outside.proven:
+            self._outside.answered = True
             self._gate.answered(self._outside, len(data))
         self._outside.write(data)
 

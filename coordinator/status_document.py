@@ -136,6 +136,7 @@ def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, An
         "round": member.round,
         "standing": standing_word(rounds, member.peer),
         "strikes": member.strikes,
+        "remark": rounds.members.remark(member),
         "samples": member.work.samples,
         "samples_per_second": member.work.speed / 1000,
         "up_bit_per_second": member.work.up_bit_s,

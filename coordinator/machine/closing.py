@@ -11,6 +11,8 @@ Rules
 - An announced payload that too few members could fetch in the whole round costs its author a
   strike.
 - A member that was not waited for proves itself punctual by what it announces until `publish_by`.
+- In a run that is open to the public nobody waits for a member that was not there, round after
+  round, when twice the time had passed in which two thirds were: with its payload, and its copies.
 - In a run that is open to the public the quorum is one of members with standing, and there is at
   most one payload of a fresh key for two of theirs, but at least one.
 """
@@ -31,6 +33,10 @@ from protocol.words import quantity
 LEAST_PART = 4
 """A round of a public run lasts at least this part of its compute time: two keys that agree with
 each other would else make hundreds of steps in a second."""
+
+SOON = 2
+"""Factor of the time in which two thirds are there, and of a round's least length, within which all
+the others are expected."""
 
 FRESH_PART = 2
 """Payloads of keys with standing for each payload of a fresh one."""
@@ -205,12 +211,35 @@ def close(state: RunState, undecided: UndecidedRound, members: Membership) -> No
             members.note_copies(payload.peer, decided_ms, copied=True)
         elif undecided.reached == "commit_by" and not undecided.disturbed:
             members.note_copies(payload.peer, decided_ms, copied=False)
+    soon_ms = judge_pace(state, undecided, members)
     state.closed_early = [each for each in state.closed_early if each.publish_by_ms > state.last_ms]
     if undecided.reached in ("opened", "bell") and undecided.silent:
         publish_by_ms = undecided.instants.publish_by
         state.closed_early.append(
-            ClosedEarly(undecided.round, publish_by_ms, set(undecided.silent))
+            ClosedEarly(undecided.round, publish_by_ms, set(undecided.silent), soon_ms)
         )
+
+
+def judge_pace(state: RunState, undecided: UndecidedRound, members: Membership) -> int:
+    """Note who kept a public round waiting long after two thirds of those that decide were there.
+    Returns the time until which a member came with them; 0 where nothing is judged.
+    """
+    asked = sorted(filter(members.decides, undecided.assignments))
+    if not members.public or undecided.disturbed or undecided.edges or len(asked) < SOON + 1:
+        return 0
+    opened_ms, copied_ms = undecided.instants.opened, undecided.receipts.copied_ms
+    there_ms = {
+        peer: copied_ms.get(peer, state.last_ms) if undecided.announced[peer].digest else at_ms
+        for peer, at_ms in undecided.announced_ms.items()
+        if peer in asked
+    }
+    times_ms = sorted(there_ms.get(peer, state.last_ms) - opened_ms for peer in asked)
+    most_ms = times_ms[-(-2 * len(asked) // 3) - 1]
+    soon_ms = opened_ms + SOON * max(most_ms, undecided.shortest_ms)
+    for peer in asked:
+        if peer in there_ms or state.last_ms > soon_ms:
+            members.note_pace(peer, tardy=there_ms.get(peer, state.last_ms) > soon_ms)
+    return soon_ms
 
 
 def hold(state: RunState, said: Holding, members: Membership, now_ms: int) -> None:
@@ -226,5 +255,7 @@ def announced_after(state: RunState, said: Announced, members: Membership, now_m
     for closed in state.closed_early:
         if closed.round == said.round and said.peer in closed.silent:
             closed.silent.discard(said.peer)
+            if closed.soon_ms:
+                members.note_pace(said.peer, tardy=now_ms > closed.soon_ms)
             if now_ms <= closed.publish_by_ms:
                 members.note_punctual(said.peer)

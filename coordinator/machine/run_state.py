@@ -70,6 +70,8 @@ class ClosedEarly:
     round: int
     publish_by_ms: int
     silent: set[PeerId]
+    soon_ms: int = 0
+    """Time until which a member came with the others, where that is judged."""
 
 
 @dataclass(slots=True)

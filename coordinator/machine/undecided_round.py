@@ -51,6 +51,8 @@ class UndecidedRound:
     reached: Literal["opened", "bell", "publish_by", "commit_by"] = "opened"
     least_ms: int = 0
     """Time before which the round may not close early; 0: it may at any time."""
+    shortest_ms: int = 0
+    """The length that it has at least."""
     edges: tuple[Edge, ...] = ()
     """Pairs of members that are to mix parameters, sorted (`coordinator.machine.mixing.edges`)."""
     edge_ms: dict[int, int] = field(default_factory=dict)
@@ -77,6 +79,7 @@ class UndecidedRound:
         silent = set(assignments)
         opened = cls(round, step, instants, *scalars, assignments, receipts, silent=silent)
         opened.least_ms = instants.opened + least_ms if least_ms else 0
+        opened.shortest_ms = least_ms
         return opened
 
     # ---- time

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from border.farewell import CROWDED, CROWDED_ALERT
 from protocol.addresses import split_address
 from protocol.border.certificates import NAME, certificate, vouching_key
 from protocol.border.join_link import JoinLink
@@ -63,8 +64,10 @@ def ask_certificate(address: str, timeout_s: float) -> Shown | None:
             try:
                 with _unchecked().wrap_socket(connection) as secure:
                     der = secure.getpeercert(binary_form=True) or b""
-            except (ssl.SSLError, ConnectionResetError, BrokenPipeError):
-                return None
+            except ssl.SSLError as error:
+                if _speaks_no_tls(error):
+                    return None
+                raise
     except OSError as error:
         raise UnavailableError(f"cannot reach {address}: {in_words(error)}") from None
     return _shown(der)
@@ -76,9 +79,9 @@ async def fetch_certificate(address: str, timeout_s: float, who: str = "") -> Sh
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port, ssl=_unchecked())
-    except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError):
-        return None
-    except OSError as error:  # TimeoutError among them
+    except OSError as error:  # TimeoutError and what TLS says among them
+        if isinstance(error, ssl.SSLError) and _speaks_no_tls(error):
+            return None
         raise UnavailableError(f"cannot reach {who}{address}: {in_words(error)}") from None
     try:
         return _shown(writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
@@ -111,6 +114,11 @@ def _unchecked() -> ssl.SSLContext:
     return context
 
 
+def _speaks_no_tls(error: ssl.SSLError) -> bool:
+    """Whether the other end has answered, and not in TLS; a gate that is crowded closes."""
+    return not isinstance(error, ssl.SSLEOFError) and error.reason != CROWDED_ALERT
+
+
 def _shown(der: bytes) -> Shown:
     return Shown(ssl.DER_cert_to_PEM_cert(der).encode(), vouching_key(der))
 
@@ -123,4 +131,8 @@ def in_words(error: OSError) -> str:
         return "the connection was refused: nothing listens on this port"
     if isinstance(error, TimeoutError):
         return "nobody answered in time"
+    if isinstance(error, ssl.SSLError) and error.reason == CROWDED_ALERT:
+        return CROWDED
+    if isinstance(error, ConnectionError | ssl.SSLEOFError):
+        return "the connection was closed at once: the port is crowded, or somebody else's"
     return error.strerror or str(error)

@@ -45,6 +45,10 @@ class Knocker:
             self.cut(self.crowd.take(number, unused, self.now_ms))
         return number
 
+    def leave(self, number: int) -> None:
+        del self.open[number]
+        self.crowd.leave(number, self.now_ms)
+
     def cut(self, numbers: list[int]) -> None:
         for number in numbers:
             del self.open[number]
@@ -105,6 +109,35 @@ def test_the_oldest_of_all_goes_where_no_network_is_more_crowded(knocker: Knocke
     assert list(knocker.open) == numbers[-(EVERYBODY_BYTES_MAX // PLACE_BYTES) :]
 
 
+RETRY_MS, STAY_MS, NEWCOMER_MS = 500, 400, 10_000
+"""Pause of a newcomer that was cut, time for which it must stay to get anywhere, and time in which
+it is to be let in."""
+
+
+@pytest.mark.parametrize(("networks", "each_ms"), [(600, 1), (1000, 2), (1000, 5)])
+def test_a_newcomer_is_let_in_while_a_thousand_networks_come_again_and_again(
+    networks: int, each_ms: int, knocker: Knocker
+) -> None:
+    """It stays twice, for a certificate and for its hello. The others come as fast as they can."""
+    came, stays, since_ms, waits_ms = 0, 0, 0, 0
+    own = None
+    for now_ms in range(20_000, 20_000 + NEWCOMER_MS):
+        knocker.now_ms = now_ms
+        for _ in range(each_ms):
+            knocker.come(f"10.{came % networks // 250}.{came % networks % 250}.1")
+            came += 1
+        if own is None and now_ms >= waits_ms:
+            own, since_ms = knocker.come("203.0.113.5", unused=500), now_ms
+        if own is not None and own not in knocker.open:
+            own, stays, waits_ms = None, 0, now_ms + RETRY_MS
+        if own is not None and now_ms - since_ms >= STAY_MS:
+            if stays:
+                return
+            knocker.leave(own)
+            own, stays = None, 1
+    pytest.fail("expected the newcomer to be let in")
+
+
 def test_bytes_that_nobody_could_use_are_bounded_and_calls_account_for_them(
     knocker: Knocker,
 ) -> None:
@@ -114,14 +147,14 @@ def test_bytes_that_nobody_could_use_are_bounded_and_calls_account_for_them(
     assert crowd.room(number) == CALL_BYTES
     crowd.answer(number, 64 * 1000, 0)
     assert crowd.room(number) == CALL_BYTES + 1000
-    crowd.prove(number)
+    crowd.prove(number, 0)
     assert (crowd.room(number), crowd.bytes) == (UNUSED_BYTES_MAX, 0)
 
 
 def test_who_makes_no_call_and_shows_no_key_is_cut_in_time(knocker: Knocker) -> None:
     crowd = knocker.crowd
     silent, caller, member = (knocker.come("192.0.2.1") for _ in range(3))
-    crowd.prove(member)
+    crowd.prove(member, 0)
     crowd.hear(caller, UNPROVEN_MS - 1)
     assert crowd.late(UNPROVEN_MS) == [silent]
     assert crowd.late(2 * UNPROVEN_MS) == [caller]
@@ -165,7 +198,7 @@ def test_a_call_and_a_key_waste_nothing(knocker: Knocker) -> None:
         knocker.crowd.hear(asking, 0)
         knocker.crowd.leave(asking, 0)
         member = knocker.come("192.0.2.1", unused=3000)
-        knocker.crowd.prove(member)
+        knocker.crowd.prove(member, 0)
         knocker.crowd.leave(member, 0)
     assert knocker.crowd.cuts == Counter()
 
@@ -174,7 +207,7 @@ def test_proven_connections_keep_their_places() -> None:
     knocker = Knocker(Crowd(4))
     members = [knocker.come("192.0.2.1") for _ in range(2)]
     for number in members:
-        knocker.crowd.prove(number)
+        knocker.crowd.prove(number, 0)
     for number in range(50):
         knocker.come(f"10.0.{number}.1")
     assert set(members) <= knocker.open.keys()
@@ -184,7 +217,7 @@ def test_proven_connections_keep_their_places() -> None:
 def test_a_port_full_of_members_takes_nobody_else() -> None:
     knocker = Knocker(Crowd(2))
     for _ in range(2):
-        knocker.crowd.prove(knocker.come("192.0.2.1"))
+        knocker.crowd.prove(knocker.come("192.0.2.1"), 0)
     assert knocker.come("203.0.113.5") not in knocker.open
 
 
@@ -230,7 +263,7 @@ class Life(RuleBasedStateMachine):
         elif act == "answer":
             self.crowd.answer(number, data.draw(st.integers(0, 10**6)), self.now_ms)
         elif act == "prove":
-            self.crowd.prove(number)
+            self.crowd.prove(number, self.now_ms)
             self.proven.add(number)
         elif act == "leave":
             self.crowd.leave(number, self.now_ms)

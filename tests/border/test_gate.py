@@ -15,12 +15,15 @@ import pytest
 
 from border import gate as gate_module
 from border import lane as lane_module
-from border.crowd import UNPROVEN_MS, UNUSED_BYTES_MAX
+from border.crowd import UNPROVEN_MS, UNUSED_BYTES_MAX, Crowd
+from border.farewell import ALERT
 from border.gate import Gate
+from border.memory import CROWDED, LOOKS, Memory
+from node.system.tls import ask_certificate, fetch_certificate, server_credentials
 from protocol.channel import SERVER_OPTIONS
-from protocol.errors import AddressInUseError, SettingsError, StorageError
-from tests.processes.strangers.beneath import END_HEADERS, HEADERS, call, frame
-from tests.processes.strangers.door import OPENING
+from protocol.errors import AddressInUseError, SettingsError, StorageError, UnavailableError
+from tests.coordinator.client import COORDINATOR_KEY
+from tests.processes.siege.frames import OPENING, begun
 from tests.support.waiting import until
 
 PLACES = 100
@@ -30,8 +33,8 @@ MIB = 1024 * 1024
 class Behind:
     """What gRPC calls behind a gate."""
 
-    def __init__(self) -> None:
-        self.gate = Gate("127.0.0.1:0")
+    def __init__(self, credentials: Any) -> None:
+        self.gate = Gate("127.0.0.1:0", credentials)
         self.port = 0
         self.hosts: list[str] = []
         self.proves = True
@@ -49,8 +52,8 @@ class Behind:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Behind]:
-    behind = Behind()
+async def serving(credentials: Any = None) -> AsyncIterator[Behind]:
+    behind = Behind(credentials)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     handler = grpc.unary_unary_rpc_method_handler(behind.echo)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a", {"b": handler}),))
@@ -117,8 +120,8 @@ async def test_an_unproven_connection_makes_many_small_calls_and_sends_no_long_m
 
 async def test_half_a_message_takes_no_more_than_its_room() -> None:
     async with serving() as behind:
-        begun = OPENING + frame(HEADERS, END_HEADERS, 1, call("GetRun"))
-        writer = await stranger(behind, begun + bytes(MIB))
+        half = OPENING + begun("/lockstep.v1.Coordinator/GetRun", 1)
+        writer = await stranger(behind, half + bytes(MIB))
         await until(lambda: behind.gate.crowd.bytes >= UNUSED_BYTES_MAX)
         assert behind.gate.crowd.bytes < UNUSED_BYTES_MAX + 2048
         writer.transport.abort()
@@ -147,6 +150,37 @@ async def test_a_silent_connection_is_cut_when_its_time_is_up(
         await closed(reader)
         assert behind.gate.cuts["time"] == 1
         writer.close()
+
+
+async def test_a_caller_that_is_not_let_in_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Crowd, "come", lambda crowd, number, host, now_ms: [number])
+    async with serving() as behind, caller(behind.address) as ask:
+        with pytest.raises(grpc.aio.AioRpcError, match="this port is crowded"):
+            await ask(b"x")
+    async with serving(server_credentials(COORDINATOR_KEY)) as behind:
+        for _ in range(20):
+            with pytest.raises(UnavailableError, match="crowded"):
+                await fetch_certificate(behind.address, 5)
+        with pytest.raises(UnavailableError, match="crowded"):
+            await asyncio.to_thread(ask_certificate, behind.address, 5)
+
+
+async def test_who_makes_room_before_it_was_answered_is_told_so() -> None:
+    async with serving(server_credentials(COORDINATOR_KEY)) as behind:
+        reader, writer = await asyncio.open_connection("127.0.0.1", behind.port)
+        await until(lambda: behind.gate.crowd.unproven == 1)
+        behind.gate.cut(behind.gate.crowd.late(2**60))
+        assert await reader.read() == ALERT
+        writer.close()
+
+
+async def test_memory_is_given_back_when_a_crowd_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    memory = Memory()
+    monkeypatch.setattr(memory, "_trim", given.append)
+    for unproven in (0, CROWDED - 1, CROWDED, CROWDED, *[0] * 20):
+        memory.look(unproven)
+    assert len(given) == LOOKS
 
 
 async def test_a_gate_at_a_port_that_is_taken_says_so() -> None:

@@ -12,6 +12,7 @@ in both. The checkers judge invariants 8 to 10 of the design:
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -21,6 +22,7 @@ from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Ordered, Salted, Vouched, first_digest, flaw
 from node.links.frames import PART_BYTES_MAX
 from protocol.codec.chain import Restart
+from protocol.codec.commits import Commit
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec
 from tests.simulation.audited import NamedAuditor, appointment
@@ -120,11 +122,18 @@ class StrictReferee(Referee):
 class Strangers:
     """The parties of one run, with or without its hostile members."""
 
+    node: type[SimulatedNode] = SimulatedNode
+    sample_ms: tuple[int, ...] = (15, 30, 60)
+    """Times of a sample, of which each node draws one."""
+    measured_ms = MEASURED_MS
+    measured: Sequence[Commit] = ()
+    """Commits of the measured time."""
+
     def __init__(self, cast: Cast) -> None:
         self.cast = cast
         self.world = World(cast.seed)
         chance = self.world.random
-        self.spec = spec_of(chance.randint(0, 1), cast.trust)
+        self.spec = self._spec(chance.randint(0, 1))
         self.network = Network(self.world, WEATHERS[0])
         self.switchboard = Switchboard(self.network)
         self.error: Exception | None = None
@@ -149,7 +158,7 @@ class Strangers:
             1,
             PART_BYTES_MAX,
         )
-        self.nodes = [SimulatedNode(place, chance.choice([15, 30, 60])) for _ in range(cast.honest)]
+        self.nodes = [self.node(place, chance.choice(self.sample_ms)) for _ in range(cast.honest)]
         salt = chance.randbytes(32)
         ring = Ring(lambda: _newest(journal.digests))
         kinds = KINDS if cast.kind == "mixed" else (cast.kind,)
@@ -166,6 +175,9 @@ class Strangers:
         referee.may_lapse = cast.operated
         referee.honest = frozenset(node.peer for node in self.nodes)
         self.coordinator.referee = journal.referee = referee
+
+    def _spec(self, overlap: int) -> RunSpec:
+        return spec_of(overlap, self.cast.trust)
 
     def _failed(self, who: str, error: Exception) -> None:
         self.error = self.error or error
@@ -198,13 +210,13 @@ class Strangers:
             seed = self.cast.seed
             operator = Operator(self.world, self.coordinator, self.nodes, hostile, seed)
             operator.begin(OPERATED_MS)
-        self._pass(OPERATED_MS if operated else MEASURED_MS)
-        made = len(commits) - before
+        self._pass(OPERATED_MS if operated else self.measured_ms)
+        self.measured = commits[before:]
         target = commits[-1].round if commits else -1
         self._pass(OPERATED_CATCH_UP_MS if operated else CATCH_UP_MS)
         self._judge(target)
         self._judge_acts()
-        return made
+        return len(self.measured)
 
     def _pass(self, milliseconds: int) -> None:
         until_ms = self.world.now_ms + milliseconds

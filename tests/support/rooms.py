@@ -16,6 +16,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/benchmarks/wan/": ("lockstep/wan/", "node/links/", "node/gossip/"),
     "tests/deploy/test_prometheus.py": ("deploy/", "coordinator/metrics.py", "node/status.py"),
     "tests/lockstep/test_package.py": ("pyproject.toml", "constraints.txt", "lockstep/commands/"),
+    "tests/processes/siege/": ("border/", "coordinator/service/", "protocol/channel.py", *LINKS),
     "tests/processes/strangers/": ("border/", "coordinator/service/", "protocol/border/", *LINKS),
     "tests/processes/test_auditor": (
         "lockstep/audit/",

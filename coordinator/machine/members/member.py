@@ -21,6 +21,9 @@ class WorkRecord:
     """Loss of the newest announcement with samples, in nats per token."""
     uncopied: int = 0
     """Rounds in a row whose time ended before the announced payload had its copies."""
+    tardy: int = 0
+    """Two for each round that it kept waiting long after most of the others, less one for each that
+    it did not."""
     up_bit_s: int = 0
     """Bits a second, at least, at which its payloads have reached others; 0 while unknown."""
     links: tuple[MeasuredLink, ...] = ()

@@ -70,6 +70,11 @@ UNCOPIED_MAX = 2
 the copies of its author; one may be a lost link."""
 
 
+TARDY, TARDY_MAX = 3, 6
+"""Tardiness of a member for which no round waits, and the largest: two more after a round that had
+to wait for it long after most of the others, one less after another."""
+
+
 class Membership:
     """The rules of the member list over its state. It changes in `handle` and through the verdicts
     on rounds and digests: `renew`, `set_back`, `evict`, `note_punctual`, `note_late`.
@@ -144,18 +149,27 @@ class Membership:
         return known.connected or _host(known.addresses) != _host(event.addresses)
 
     def keeps_time(self, peer: PeerId) -> bool:
-        """Whether rounds wait for this node, and their slot follows its needs: it decides, is live
-        and has not been late as often as it can be, although the slot grew meanwhile.
+        """Whether rounds wait for this node, and their slot follows its needs: it decides, is live,
+        has not been late as often as it can be, although the slot grew meanwhile, and does not come
+        long after the others, round after round.
         """
         punctual = self.live(peer) and self.roster[peer].strikes < self._most(peer)
-        return punctual and self.decides(peer)
+        return punctual and self.decides(peer) and self.roster[peer].work.tardy < TARDY
 
     def copies_are_awaited(self, peer: PeerId) -> bool:
         """Whether rounds wait for the copies of this author's payload: it decides, and did not just
-        announce payloads that nobody could get.
+        announce payloads that nobody could get, or late, round after round.
         """
         member = self.roster.get(peer)
-        return (member is None or member.work.uncopied < UNCOPIED_MAX) and self.decides(peer)
+        return self.decides(peer) and not (member and self.remark(member))
+
+    def remark(self, member: Member) -> str:
+        """What this member costs the others although it is never late; empty for most."""
+        if member.work.uncopied >= UNCOPIED_MAX:
+            return "nobody could get its last payloads: no round waits for them"
+        if member.work.tardy >= TARDY:
+            return "it came long after the others: no round waits for it"
+        return ""
 
     def muted_reason(self, member: Member) -> str:
         """The reason why the member's payloads do not count at present; empty when they do."""
@@ -265,6 +279,12 @@ class Membership:
             member.work.uncopied = 0 if copied else min(UNCOPIED_MAX, member.work.uncopied + 1)
             if not copied:
                 self.note_late(peer, now_ms)
+
+    def note_pace(self, peer: PeerId, *, tardy: bool) -> None:
+        """The member kept a round waiting long after most of the others, or did not."""
+        if member := self.roster.get(peer):
+            change = 2 if tardy else -1
+            member.work.tardy = max(0, min(TARDY_MAX, member.work.tardy + change))
 
     def note_punctual(self, peer: PeerId) -> None:
         """The member announced in time: forgive one strike."""

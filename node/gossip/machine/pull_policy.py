@@ -20,8 +20,10 @@ An arriving pull is withdrawn when all arriving pulls together are far slower th
 is: the payload of a thin uplink is better fetched from a peer that already has it. A single slow
 pull is not withdrawn, for then this node's own downlink may be the thin one.
 
-A pull that hears nothing for too long is dropped if there is another source, and goes on if there
-is none. Whether a source is gone is for its link to notice, which ends the pull.
+A source that does not end a waiting pull when it is asked to is silent: the pull is dropped, and
+the source has failed. Until it sends something again, pulls leave it as soon as another source is
+known. A pull that hears nothing for too long is dropped if there is another source, and goes on if
+there is none. Whether a source is gone is for its link to notice, which ends the pull.
 
 Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
@@ -43,6 +45,9 @@ WAIT_MS = 300
 """Shortest wait of a pull in a queue before it moves: a round trip between continents is no
 queue."""
 
+WITHDRAWN_MS = 1_000
+"""Time in which a source ends a pull that it was asked to end: some round trips."""
+
 DEADLINE_DOUBLINGS_MAX = 8
 """Doublings of a payload's deadline at most, one for each attempt: 256 times the first one."""
 
@@ -62,10 +67,18 @@ class LivePull:
     withdrawn: bool = False
     """Its source was asked to end it."""
 
+    withdrawn_ms: int | None = None
+    """When its source was asked to end it at once."""
+
     @property
     def waits(self) -> bool:
         """Whether it stands in its source's queue: no byte has arrived."""
         return self.begun_ms is None
+
+    def is_ignored(self, now_ms: int) -> bool:
+        """Whether its source neither ends it nor begins, although it was asked to."""
+        asked_ms = self.withdrawn_ms
+        return self.waits and asked_ms is not None and now_ms - asked_ms >= WITHDRAWN_MS
 
     def rate(self, now_ms: int) -> int:
         """Bytes per second since the first ones; 0 while nothing more has come."""
@@ -160,11 +173,13 @@ class PullPolicy:
             payload = missing.payload
             ceiling = pull.rate(now_ms) or rate_of(payload.size, now_ms - pull.started_ms)
             self._sources.cap_rate(pull.source, ceiling)
-            if now_ms >= pull.deadline_ms:
+            if pull.is_ignored(now_ms):
+                self._sources.ignored(pull.source, now_ms)
+            if self._is_overdue(pull, now_ms):
                 drop = events.Drop(pull.source, digest)
                 effects += [drop, self._pull(missing, source, now_ms)]
             else:
-                pull.withdrawn = True
+                pull.withdrawn, pull.withdrawn_ms = True, now_ms
                 effects.append(events.Withdraw(pull.source, digest))
         return effects
 
@@ -186,14 +201,22 @@ class PullPolicy:
 
     def _better_source(self, missing: MissingPayload, pull: LivePull, now_ms: int) -> PeerId | None:
         """The source that a pull should move to; any free one if it is overdue."""
-        overdue = now_ms >= pull.deadline_ms
+        overdue = self._is_overdue(pull, now_ms)
         if not overdue and (pull.withdrawn or not pull.may_move(now_ms)):
             return None
         busy, reachable = self._busy() | {pull.source}, self._sources.reachable(now_ms)
         source = self._sources.best(missing.digest, missing.payload, reachable, busy, now_ms)
+        if source and self._sources.is_silent(source) and self._sources.is_silent(pull.source):
+            return None
         if source is None or overdue or self._is_better(source, pull, missing.payload, now_ms):
             return source
         return None
+
+    def _is_overdue(self, pull: LivePull, now_ms: int) -> bool:
+        """Whether it need not be asked to end; one at a silent source is, once there is another."""
+        if now_ms >= pull.deadline_ms or pull.is_ignored(now_ms):
+            return True
+        return pull.waits and self._sources.is_silent(pull.source)
 
     def _may_switch(self, holder: PeerId, missing: MissingPayload, now_ms: int) -> bool:
         """Whether a pull waits elsewhere, and `holder` is as good a source except for its queue."""

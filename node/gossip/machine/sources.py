@@ -29,6 +29,7 @@ class _Source:
     rate: int = 0  # bytes per second; 0: never measured
     failures: Failures = field(default_factory=Failures)
     offer_retry_ms: int = 0
+    is_silent: bool = False
 
 
 class Sources:
@@ -71,6 +72,7 @@ class Sources:
         """
         if source := self._sources.get(peer):
             source.failures.reset()
+            source.is_silent = False
             if rate:
                 source.rate = max(1, (3 * source.rate + rate) // 4) if source.rate else rate
                 self._find_fastest()
@@ -79,6 +81,12 @@ class Sources:
         """A pull from `peer` ended badly."""
         if source := self._sources.get(peer):
             source.failures.add(now_ms)
+
+    def ignored(self, peer: PeerId, now_ms: int) -> None:
+        """`peer` neither began nor ended a pull that it was asked to end."""
+        if source := self._sources.get(peer):
+            source.failures.add(now_ms)
+            source.is_silent = True
 
     def cap_rate(self, peer: PeerId, ceiling: int) -> None:
         """`peer` sent at most `ceiling` bytes per second, though more was wanted."""
@@ -96,6 +104,10 @@ class Sources:
     def takes_offers(self, peer: PeerId, now_ms: int) -> bool:
         """Whether it is worth offering to `peer` now."""
         return peer in self.linked and now_ms >= self._sources[peer].offer_retry_ms
+
+    def is_silent(self, peer: PeerId) -> bool:
+        """Whether nothing has come from `peer` since it ignored a question."""
+        return peer in self._sources and self._sources[peer].is_silent
 
     def rate(self, peer: PeerId) -> int:
         """Bytes per second of a peer, 0 if it was never measured."""

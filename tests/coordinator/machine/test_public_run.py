@@ -5,7 +5,7 @@ A, B and C are vouched for, D and E are not. Strangers are as many fresh keys as
 
 from typing import Any
 
-from coordinator.machine.closing import LEAST_PART, fresh_max
+from coordinator.machine.closing import LEAST_PART, SOON, fresh_max
 from coordinator.machine.events import (
     Admit,
     Applied,
@@ -444,6 +444,40 @@ def test_a_member_at_the_strike_limit_is_waited_for_no_more_and_proves_itself_in
     strikes = driver.member(C).strikes
     driver.announce(C, 3)
     assert driver.member(C).strikes == strikes, "too late"
+
+
+def late_round(driver: Driver, late_ms: int) -> int:
+    """A round in which A and B are there at its least length and C after a while; its length."""
+    opened, began_ms = driver.opened[-1].round, driver.now_ms
+    driver.wait(LEAST_MS)
+    driver.exchange(opened, A, B)
+    driver.hold(C, opened, [A, B])
+    driver.wait(late_ms)
+    if not driver.machine.undecided(opened):
+        driver.announce(C, opened)
+        return LEAST_MS
+    driver.announce(C, opened)
+    for peer in (A, B):
+        driver.hold(peer, opened, [C])
+    assert not driver.machine.undecided(opened)
+    return driver.now_ms - began_ms
+
+
+def test_a_public_run_waits_no_more_for_a_member_that_comes_long_after_the_others() -> None:
+    driver = public(A, B, C, membership={"lease_ms": 600_000})
+    late_ms = SOON * LEAST_MS
+    lengths = [late_round(driver, late_ms) for _ in range(5)]
+    assert lengths == [LEAST_MS + late_ms] * 2 + [LEAST_MS] * 3
+    assert driver.member(C).strikes == 0, "it was never after its last instant"
+    for _ in range(4):
+        late_round(driver, 1)
+    assert late_round(driver, 1) == LEAST_MS + 1, "it comes with them again, and is waited for"
+
+
+def test_a_member_that_is_late_once_is_waited_for() -> None:
+    driver = public(A, B, C, membership={"lease_ms": 600_000})
+    for late_ms in (SOON * LEAST_MS, 1, 1, SOON * LEAST_MS, 1, 1):
+        assert late_round(driver, late_ms) == LEAST_MS + late_ms
 
 
 def test_while_the_quorum_is_not_reached_members_at_the_limit_are_waited_for() -> None:

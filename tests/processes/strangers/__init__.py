@@ -13,8 +13,9 @@ that strangers at a port can play is an attack here, in `catalogue`. The others 
     F29  containers                                 tests/deploy/test_compose_file.py
     F30  kill -9                                    tests/processes/test_coordinator_kill.py
 
-A later review began to count anew: S1 is `idle-connections`, also against processes that may open
-only few files (tests/processes/test_descriptors.py).
+A later review began to count anew. What hosts do beneath a call, S1 to S4, is a siege
+(tests/processes/siege), also against processes that may open only few files
+(tests/processes/test_descriptors.py).
 
 Beside honest nodes two keys that confirm each other (F4) burn no steps; without any they make none:
 tests/processes/test_strangers.py.

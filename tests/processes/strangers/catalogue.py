@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tests.processes.strangers import beneath, door, links, rounds, texts
+from tests.processes.strangers import door, links, rounds, texts
 from tests.processes.strangers.client import Target
 
 
@@ -52,27 +52,6 @@ ATTACKS: dict[str, Attack] = {
         "F13", "8 keys announce a victim's address", "victim dialled", links.addresses
     ),
     "dumb-pipes": Attack("F14", "90 dumb connections at each node", "connected", door.dumb_pipes),
-    "idle-connections": Attack(
-        "S1",
-        "1100 connections at each port that only open HTTP/2",
-        "connected",
-        door.idle_connections,
-    ),
-    "header-blocks": Attack(
-        "S2", "header blocks that a table makes long", "newcomers let in", beneath.header_blocks
-    ),
-    "half-messages": Attack(
-        "S2b",
-        "requests of 4 MiB without their last byte",
-        "newcomers let in",
-        beneath.half_messages,
-    ),
-    "half-calls": Attack(
-        "S3", "16,390 calls without their message", "newcomers let in", beneath.half_calls
-    ),
-    "silent-crowd": Attack(
-        "S4", "silent sessions from 16 networks", "newcomers let in", beneath.silent_crowd
-    ),
     "calls": Attack("F15", "64 callers without a pause", "answered", door.calls),
     "unread-sessions": Attack("F16", "sessions that nobody reads", "hellos", door.unread_sessions),
     "claimed-speed": Attack("F17", "a share in a millisecond", "announced", rounds.claimed_speed),

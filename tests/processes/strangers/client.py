@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from node.system.tls import CHANNEL_OPTIONS, Shown
 from protocol import wire_pb2 as wire
 from protocol.channel import CLIENT_OPTIONS
 from protocol.errors import LockstepError
@@ -67,13 +68,26 @@ FAILURES = (
 class Stranger:
     """A key with a connection and a session of its own."""
 
-    def __init__(self, address: str, run_id: RunId, key: Ed25519PrivateKey | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        run_id: RunId,
+        key: Ed25519PrivateKey | None = None,
+        shown: Shown | None = None,
+    ) -> None:
+        """`shown`: the certificate of the coordinator's TLS, where there is some."""
         self.address, self.run_id = address, run_id
         self.key = key or Ed25519PrivateKey.generate()
         self.peer: PeerId = peer_id(public_bytes(self.key))
         # a connection of its own: those of one process are shared else
         options = (*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
-        self.channel = grpc.aio.insecure_channel(address, options=options)
+        self.channel = (
+            grpc.aio.secure_channel(
+                address, shown.credentials, options=(*options, *CHANNEL_OPTIONS)
+            )
+            if shown
+            else grpc.aio.insecure_channel(address, options=options)
+        )
         self.stub = CoordinatorStub(self.channel)  # type: ignore[no-untyped-call]
         self.call: grpc.aio.StreamStreamCall[wire.NodeMessage, wire.CoordinatorMessage]
         self._turn = asyncio.Lock()

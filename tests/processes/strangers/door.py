@@ -10,6 +10,7 @@ from functools import partial
 from lockstep.service.keys import KEY_NAME, read_key
 from protocol import wire_pb2 as wire
 from protocol.limits import MEMBERS_MAX
+from tests.processes.siege.frames import OPENING
 from tests.processes.strangers.client import Stranger, Target, beating, forever
 
 GHOSTS = 160
@@ -17,14 +18,7 @@ GHOSTS = 160
 
 SILENT_CONNECTIONS = 1200
 DUMB_PIPES = 90
-IDLE_CONNECTIONS = 1100
-"""More than the descriptors that a process usually has."""
-
-IDLE_PAUSE_S = 2.0
 RELAYS = 24
-OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""What opens HTTP/2."""
-
 GARBAGE = (
     b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
     bytes.fromhex("16030102000100fc0303") + bytes(500),
@@ -149,24 +143,6 @@ async def dumb_pipes(target: Target) -> None:
     await asyncio.gather(
         *(forever(partial(stare, port), target) for port in ports for _ in range(DUMB_PIPES))
     )
-
-
-async def idle_connections(target: Target) -> None:
-    """S1: to every port more connections than a process usually has descriptors, which open HTTP/2
-    and then say nothing; each is opened again when it is cut.
-    """
-
-    async def idle(port: str) -> None:
-        while True:
-            with contextlib.suppress(OSError):
-                await say(target, port, OPENING)
-            await asyncio.sleep(IDLE_PAUSE_S)
-
-    ports = [*await node_ports(target), target.behind.rpartition(":")[2]]
-    async with asyncio.TaskGroup() as idling:
-        for port in ports:
-            for _ in range(IDLE_CONNECTIONS):
-                idling.create_task(idle(port))
 
 
 async def garbage(target: Target) -> None:

@@ -13,7 +13,7 @@ import resource
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from operator import add
 from pathlib import Path
@@ -69,18 +69,31 @@ def public_spec() -> RunSpec:
 
 
 class PublicRun:
-    """The processes; a context manager, so that nothing outlives it."""
+    """The processes; a context manager, so that nothing outlives it. `made` makes its cluster; a
+    run `by_token` has a relay, too.
+    """
 
-    def __init__(self, directory: Path) -> None:
+    listen = "127.0.0.1:0"
+    """HOST:PORT of the auditor."""
+
+    def __init__(
+        self,
+        directory: Path,
+        made: Callable[[ClusterSettings], Cluster] = Cluster,
+        *,
+        by_token: bool = False,
+    ) -> None:
         run_file = directory / "run.toml"
         write_run_file(run_file, public_spec(), force=True)
         data = tiny_corpus(directory / "data")
         self.directory = directory
-        self.cluster = Cluster(ClusterSettings(directory, run_file, data, NODES))
+        self.cluster = made(
+            ClusterSettings(directory, run_file, data, NODES, relay=by_token, by_token=by_token)
+        )
         self.honest = [_key(node.directory) for node in self.cluster.nodes]
         for peer in self.honest:
             self.cluster.coordinator.arguments += ("--vouch", peer)
-        self.auditor = _auditor(directory / "auditor")
+        self.auditor = _auditor(directory / "auditor", self.listen)
         self.journal = directory / "coordinator" / JOURNAL_NAME
         self._stack = contextlib.ExitStack()
 
@@ -275,8 +288,8 @@ def _key(directory: Path) -> PeerId:
     return peer_id(public_bytes(load_or_create_key(directory)))
 
 
-def _auditor(directory: Path) -> Child:
-    options = ["--listen", "127.0.0.1:0", "--threads", "1", "--admin", "127.0.0.1:0"]
+def _auditor(directory: Path, listen: str) -> Child:
+    options = ["--listen", listen, "--threads", "1", "--admin", "127.0.0.1:0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     arguments = ["auditor", "--directory", str(directory), *options]
     return Child("auditor", directory, arguments, environment)

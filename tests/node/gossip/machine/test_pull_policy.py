@@ -1,5 +1,7 @@
 """Promises of the pull policy: which pulls begin, which move, and which stay."""
 
+from dataclasses import replace
+
 import pytest
 
 from node.gossip.machine import events
@@ -8,6 +10,7 @@ from node.gossip.machine.pull_policy import (
     DEADLINE_DOUBLINGS_MAX,
     SLOWNESS_MAX,
     WAIT_MS,
+    WITHDRAWN_MS,
     PullPolicy,
 )
 from node.gossip.machine.rounds import MissingPayload
@@ -189,6 +192,31 @@ def test_a_source_that_began_in_spite_of_a_withdrawal_can_be_withdrawn_again(
     assert pulls.move(X, WAIT_MS) == [events.Withdraw(A, X)]
     pulls.arrive(X, A, (1, 1000), (1, 1500))
     assert pulls.move(X, 1500) == [events.Withdraw(A, X)]
+
+
+def test_a_source_that_neither_begins_nor_ends_a_pull_is_left_and_then_at_once(
+    pulls: Fixture,
+) -> None:
+    pulls.policy = PullPolicy(replace(LIMITS, stall_ms=60_000), pulls.sources)
+    pulls.pull(X, A, B)
+    assert pulls.move(X, WAIT_MS) == [events.Withdraw(A, X)]
+    ignored_ms = WAIT_MS + WITHDRAWN_MS
+    assert pulls.move(X, ignored_ms - 1) == []
+    left = [events.Drop(A, X), events.Pull(B, X, SIZE, 7, exact=True)]
+    assert pulls.move(X, ignored_ms) == left
+    later_ms = ignored_ms + 60_000  # it has paused for its failure
+    assert pulls.pull(Y, A, B, now_ms=later_ms) == A, "the only holder that was known"
+    assert pulls.move(Y, later_ms + 1)[0] == events.Drop(A, Y)
+    pulls.sources.succeeded(A, 10**6)
+    assert pulls.pull(Z, A, B, now_ms=later_ms) == A
+    assert pulls.move(Z, later_ms + 1) == []
+
+
+def test_a_pull_does_not_go_from_one_silent_source_to_another(pulls: Fixture) -> None:
+    for source in (A, B):
+        pulls.sources.ignored(source, 0)
+    assert pulls.pull(X, A, B, now_ms=60_000) == A
+    assert pulls.move(X, 60_000 + WAIT_MS) == []
 
 
 # ---- deadlines
