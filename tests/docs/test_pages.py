@@ -11,7 +11,7 @@ PATHS = re.compile(
     r"`((?:protocol|border|coordinator|node|lockstep|tests|deploy|examples|docs(?!/results))/[\w./-]+)`"
 )
 
-README_LINES_MAX = 120
+README_LINES_MAX = 110
 COLUMNS_MAX = 120
 
 WRITTEN = [page for page in pages() if "results" not in page.relative_to(ROOT).parts]
