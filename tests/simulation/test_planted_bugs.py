@@ -431,7 +431,7 @@ AIMS = {
     the_snapshot_is_of_another_round: Aim(
         ("kill", "cut_off", "cut_from_coordinator"), restart_ms=(6_000, 12_000)
     ),
-    it_is_announced_before_it_is_kept: Aim(("kill_in_write", "power_cut"), voids=False),
+    it_is_announced_before_it_is_kept: Aim(("kill_in_write", "fill_disk"), voids=False),
     nothing_is_ever_void: Aim(("poison",)),
     patience_has_no_end: Aim(farewells=1.0),
 }
