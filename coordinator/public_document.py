@@ -244,7 +244,8 @@ def _curve(view: View) -> dict[str, Any]:
 def _contributors(view: View) -> dict[str, Any]:
     """Rows of (id, name, samples, rounds, standing, rounds of work until it counts, state, trend).
 
-    Empty state: not here. The trend is the rounds that counted in each of the newest parts.
+    Empty state: not here. The trend is the rounds that counted in each of the newest parts, of
+    `trend_rounds` rounds each; the last part has `newest_rounds` so far.
     """
     rounds, credit, nothing = view.rounds, view.history.credit, Credit()
     names: Mapping[PeerId, str] = view.history.names
@@ -274,6 +275,7 @@ def _contributors(view: View) -> dict[str, Any]:
         "in_all": len(known),
         "samples": sum(each.samples for each in credit.values()),
         "trend_rounds": TREND_ROUNDS,
+        "newest_rounds": rounds.state.decided_round % TREND_ROUNDS + 1,
         "rows": rows,
     }
 

@@ -2,7 +2,7 @@
 run agree on are in the run file.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
@@ -34,8 +34,9 @@ class CoordinatorSettings:
     page_url: str = ""
     """Address at which others find that page, or a copy of it; empty: as it is served."""
 
-    notify: str = ""
-    """URL or command that gets what the operator should hear of; empty: none."""
+    notify: str = field(default="", repr=False)
+    """URL or command, maybe with a secret, that gets what the operator should hear of; empty:
+    none."""
 
     goodbye_ms: int = 15_000
     """Time in milliseconds that a finished run waits for its nodes to report their last digest and

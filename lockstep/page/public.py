@@ -15,6 +15,7 @@ import time
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from border.crowd import CALL_BYTES
 from border.gate import Gate
 from border.lane import UNIX_SOCKETS
 from lockstep.page.model import Model
@@ -100,7 +101,8 @@ class PublicPage:
     async def _bounded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if refused := self._refusal(request):
             return refused
-        self._gate.hear(_peer_of(request))
+        for _ in range(0, _bytes_of(request), CALL_BYTES):
+            self._gate.hear(_peer_of(request))
         return await handler(request)
 
     def _host_of(self, request: web.Request) -> str:
@@ -149,6 +151,12 @@ class _Inside:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_server((host, int(port)))
         return int(self.socket.getsockname()[1])
+
+
+def _bytes_of(request: web.Request) -> int:
+    """Bytes of a request as it came, about."""
+    headers = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
+    return len(request.raw_path) + headers + CALL_BYTES
 
 
 def _peer_of(request: web.Request) -> str:

@@ -102,7 +102,9 @@ def test_the_fields_are_these_and_no_others(phase: str) -> None:
     assert set(found["curve"]) == {
         *("rounds", "losses", "rounds_a_point", "validation_rounds", "validation_losses"),
     }
-    assert set(found["contributors"]) == {"in_all", "samples", "trend_rounds", "rows"}
+    assert set(found["contributors"]) == {
+        *("in_all", "samples", "trend_rounds", "newest_rounds", "rows"),
+    }
     expected = {"computing": "training", "exchanging": "training"}.get(phase, phase)
     assert found["run"]["phase"] == expected
 
@@ -129,6 +131,7 @@ def test_the_order_is_by_samples_with_members_that_have_given_nothing_last() -> 
     assert [row[0] for row in found["rows"]] == [B[:12], A[:12], C[:12]]
     assert found["samples"] == 10
     assert found["rows"][0][7] == [0] * (TREND_PARTS - 1) + [1]
+    assert found["newest_rounds"] == driver.machine.state.decided_round + 1
 
 
 def test_a_fresh_key_is_told_how_many_rounds_it_has_to_work() -> None:

@@ -30,10 +30,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_S = 300.0
 """Longer than anything takes on a machine that others use too: a corpus is prepared in it."""
 
-GUIDES = ("join", "operate", "audit", "simulate", "plan", "data", "wsl2")
+GUIDES = ("join", "operate", "page", "audit", "simulate", "plan", "data", "wsl2")
 
 LEFT_OUT = {
     "coordinator run.toml --listen 0.0.0.0:50700": "tried with --admit token, which it is part of",
+    "coordinator run.toml --listen 0.0.0.0:50700 --public-page 0.0.0.0:8080": (
+        "tests/lockstep/commands/test_coordinator.py, without a port that somebody may have"
+    ),
+    "coordinator run.toml --listen 0.0.0.0:50700 --notify https://ntfy.example/my-run": (
+        "there is no such host: tests/lockstep/service/test_notifier.py"
+    ),
+    'coordinator run.toml --listen 0.0.0.0:50700 --notify "/home/me/bin/send-mail --urgent"': (
+        "as the line before"
+    ),
     "doctor 'lockstep://HOST:PORT/RUN#KEY'": "as `doctor LINK`; a join has the whole link",
     "service install LINK": "needs systemd for users; tests/lockstep/service has it",
     "coordinator run.toml --listen 0.0.0.0:50700 --restart-from CHECKPOINT": (
@@ -213,6 +222,7 @@ def test_a_run_is_begun_steered_ended_and_audited_as_the_guides_say(person: Pers
         person.places = {"lockstep://HOST:PORT/RUN#KEY": whole_link(person)} | person.places
         person.types("run admit open")
         person.types("run token create")
+        assert "wrote the page of the run to www" in person.types("run page www")
         assert re.match(r"\w{40}\n", person.types("run token create --uses 20 --expires 7d"))
         relays = "relay HOST:50700 --listen 0.0.0.0:50710 --advertise HOST:50710"
         audits = "auditor HOST:50700 --admin 127.0.0.1:50721"

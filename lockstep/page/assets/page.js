@@ -98,7 +98,9 @@ function rows(id) {
   return body;
 }
 
-function trend(parts, most) {
+/* Bars of the rounds that counted; the newest part is not over, and is shown by its rounds so far. */
+function trend(parts) {
+  const { trend_rounds: whole, newest_rounds: newest } = state.contributors;
   const space = "http://www.w3.org/2000/svg";
   const picture = document.createElementNS(space, "svg");
   picture.setAttribute("class", "trend");
@@ -107,6 +109,7 @@ function trend(parts, most) {
   picture.setAttribute("aria-label", `rounds counted: ${parts.join(", ")}`);
   parts.forEach((each, place) => {
     const bar = document.createElementNS(space, "rect");
+    const most = place === parts.length - 1 ? newest : whole;
     const height = each ? Math.max(2, (18 * Math.min(each, most)) / most) : 1;
     for (const [name, value] of Object.entries(
       { x: 6 * place, y: 18 - height, width: 4, height })) bar.setAttribute(name, value);
@@ -313,7 +316,7 @@ function contributor(body, each, place, part) {
   const [word, kind] = standing(each);
   cell(row, word, `word ${kind}`, "standing");
   cell(row, now || "not here", now ? "word" : "word quiet", "now");
-  cell(row, "", "", "lately").append(trend(parts, state.contributors.trend_rounds));
+  cell(row, "", "", "lately").append(trend(parts));
 }
 
 function showContributors() {
@@ -347,19 +350,21 @@ function showMe(place, part) {
   put("me-samples", count(samples));
   put("me-rounds", count(counted));
   put("me-standing", ...standing(mine));
-  element("me-trend").replaceChildren(trend(parts, state.contributors.trend_rounds));
+  element("me-trend").replaceChildren(trend(parts));
   put("me-says", [`${name || id.slice(0, 8)} ${now ? `is here: ${now}` : "is not here now"}.`,
     word === "fresh" ? whenCounted(left, parts) : ""].filter(Boolean).join(" "));
 }
 
 /* When a new key will count: by the rounds of its that counted lately. */
 function whenCounted(left, parts) {
-  const lately = parts.slice(-4).filter((each, place, all) => all.slice(0, place + 1).some(Boolean));
+  const { trend_rounds: whole, newest_rounds: newest } = state.contributors;
+  const since = parts.slice(-4).findIndex(Boolean);
+  const lately = since < 0 ? [] : parts.slice(-4).slice(since);
   const sum = lately.reduce((total, each) => total + each, 0);
   const round_s = state.run && state.run.round_seconds;
   const said = `Its word counts in full after ${things(left, "more counted round")}`;
   if (!sum || !round_s) return `${said}.`;
-  const possible = (lately.length - .5) * state.contributors.trend_rounds;
+  const possible = (lately.length - 1) * whole + newest;
   return `${said}, in about ${duration((left * round_s * Math.max(1, possible / sum)))}.`;
 }
 

@@ -1,16 +1,24 @@
 """A coordinator says at its start who can reach it, and refuses what is no checkpoint."""
 
+import asyncio
+import shlex
+import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from coordinator.journal import JOURNAL_NAME
 from lockstep.cli import main
+from lockstep.commands import coordinator as coordinating
 from lockstep.exit_codes import ExitCode
+from lockstep.page.routes import Page
 from lockstep.run_file import write_run_file
 from lockstep.service.keys import load_or_create_key
+from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import STATUS_NAME
 from protocol.ids import RunId
+from tests.coordinator.client import quiet_spec, running
 from tests.support.tiny import tiny_spec
 
 RUN, KEY = RunId("a" * 32), b"k" * 32
@@ -66,3 +74,31 @@ def test_a_lost_journal_is_said_and_its_key_signs_no_second_history(
     assert main([*words, "--no-try-model"]) == ExitCode.STORAGE
     assert "journal.sqlite is missing or empty, though a run was" in capsys.readouterr().err
     assert not list(place.glob("journal.sqlite-*")), "nothing was written"
+
+
+async def test_the_public_page_is_served_and_nodes_are_told_its_address(tmp_path: Path) -> None:
+    async with running(tmp_path, quiet_spec()) as process:
+        assert process.status()["page"] == ""
+        meter = OverheadMeter()
+        async with coordinating._public_page(process, Page(process), "127.0.0.1:0", meter):
+            url = process.status()["page"]
+            assert url == f"http://127.0.0.1:{meter.page_port}/"
+            async with aiohttp.ClientSession() as session, session.get(f"{url}run.json") as reply:
+                assert (await reply.json())["run_id"] == process.run_id
+
+
+async def test_what_comes_up_is_told_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinating, "LOOK_S", 0.0)
+    told = tmp_path / "told"
+    program = "import sys; open(sys.argv[1], 'w').write(sys.argv[2])"
+    command = shlex.join([sys.executable, "-c", program, str(told)])
+    async with running(tmp_path / "run", quiet_spec()) as process:
+        async with coordinating._notices(process, command):
+            for _ in range(10):
+                await asyncio.sleep(0)
+            process.rounds.state.end.finished = True
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert told.read_text() == "end"

@@ -119,6 +119,16 @@ async def test_who_asks_too_often_is_refused_and_cut(
     assert headers["Connection"] == "close"
 
 
+async def test_a_page_that_stays_open_may_go_on_asking(served: tuple[PublicPage, str]) -> None:
+    _, url = served
+    headers = {"X-Padding": 1000 * "x"}
+    one = aiohttp.TCPConnector(limit=1)
+    async with asyncio.timeout(20), aiohttp.ClientSession(connector=one) as session:
+        for _ in range(40):  # five times what a connection may send before it was of use
+            async with session.get(f"{url}/run.json", headers=headers) as reply:
+                assert reply.status == 200
+
+
 async def test_a_visitor_that_says_nothing_takes_no_place_from_others() -> None:
     page = Documents().page()
     port = await page.start(places=2)
