@@ -9,7 +9,8 @@ from protocol.codec.parameters import payload_bytes_max
 from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
 from protocol.limits import CHUNK_ENTRIES
-from protocol.planner.needs import FLOAT_BYTES, Needs, needs_of
+from protocol.planner.activations import FLOAT_BYTES
+from protocol.planner.needs import Needs, needs_of
 from protocol.planner.parameters import (
     Size,
     fields_of,

@@ -10,8 +10,9 @@ held     local steps: parameters, the model's copy that the steps move, gradient
          momentum, no second copy, and with int8 the newest mean
 worked   for an instant of each round: the head's part of an embedding's gradient; with local
          steps AdamW's second moment of the tables and the temporaries of a step too
-a pass   activations and logits of a micro-batch. Its size is found by trying, so it is measured
-         (`node.rehearsal`) and not told here
+a pass   activations and logits of a micro-batch: by `protocol.planner.activations` of one sample.
+         The size of a micro-batch is found by trying, and what it takes is measured then
+         (`node.rehearsal`)
 disk     the payload log up to its bound, snapshots, the saved state and the published model,
          each of the last two twice while it is replaced
 
@@ -21,10 +22,9 @@ docs/results/memory.md has it measured.
 from dataclasses import dataclass
 
 from protocol.limits import CHUNK_ENTRIES
+from protocol.planner.activations import FLOAT_BYTES, pass_bytes
 from protocol.planner.parameters import Size
 from protocol.runfile import RunSpec
-
-FLOAT_BYTES = 4
 
 FIXED_BYTES = 470_000_000
 """Memory of a node without a network, on a CPU: 470 MB resident, of them 155 of files that other
@@ -59,6 +59,8 @@ class Needs:
     """Memory that a round takes there beside it, apart from its passes."""
     disk_bytes: int
     """At most, beside the corpus."""
+    pass_bytes: int = 0
+    """Memory of a pass of one sample in float32, beside the others; 0: not known."""
 
     @property
     def memory_bytes(self) -> int:
@@ -79,4 +81,5 @@ def needs_of(spec: RunSpec, size: Size) -> Needs:
     disk += 2 * (parameters + momentum) + 2 * parameters
     fixed = FIXED_BYTES + KERNELS_BYTES * (size.chunks >= KERNEL_CHUNKS_MIN)
     worked = (1 + algorithm.moves) * parameters
-    return Needs(size.parameters, fixed, copies * parameters + momentum, worked, disk)
+    held, one = copies * parameters + momentum, pass_bytes(spec.model, 1, spec.data.sequence_length)
+    return Needs(size.parameters, fixed, held, worked, disk, one)
