@@ -16,6 +16,8 @@ from tests.benchmarks.passes.models import row
 from tests.benchmarks.passes.variants import logits_at_once, measured, peak_bytes
 from tests.support.tiny import CONFIG
 
+torch.set_num_threads(1)
+
 CPU = torch.device("cpu")
 SAMPLES, LENGTH = 2, 128
 SHARED = {"vocab_size": 512, "num_hidden_layers": 3, "hidden_size": 128, "num_attention_heads": 4}
