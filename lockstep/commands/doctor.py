@@ -47,9 +47,9 @@ from protocol.words import quantity
 if TYPE_CHECKING:
     from node.rehearsal import Rehearsal
 
-STATE_BYTES_PER_PARAMETER = 60
-"""Disk of a node for each parameter: state (parameters, momentum, what is pending), two snapshots,
-a checkpoint, and one of these being written."""
+STATE_BYTES_PER_PARAMETER = 32
+"""Disk of a node for each parameter: the saved state, two snapshots and a checkpoint, each of four
+bytes, and one more of each while it is replaced."""
 
 VERDICTS = {"ok": "green", "note": "yellow", "bad": "red"}
 """Verdicts with their colours."""

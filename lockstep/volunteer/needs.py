@@ -52,7 +52,9 @@ def needs_text(needs: Needs) -> str:
 def memory_text(needs: Needs) -> str:
     """The memory of a node before its first pass, in words."""
     total, fixed = bytes_text(needs.memory_bytes), bytes_text(needs.fixed_bytes)
-    return f"{total} of memory on a CPU ({fixed} for Python and torch), and that of a pass"
+    one = f"about {bytes_text(needs.pass_bytes)} for" if needs.pass_bytes else "that of"
+    sample = " of one sample" if needs.pass_bytes else ""
+    return f"{total} of memory on a CPU ({fixed} for Python and torch), and {one} a pass{sample}"
 
 
 def peak_text(spec: RunSpec, size: Size, found: "Rehearsal") -> str:

@@ -23,10 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-PIECE_ENTRIES = 8 * 2**20
-"""Logits that stand at once: 32 MiB in float32, and as much for their logarithms. A pass without
-more is made whole. On one core, 2048 tokens with a vocabulary of 50,257 took pieces of 4, 8 and 12
-million entries the time of the whole pass, and pieces of one million 1.6 times as long."""
+from protocol.planner.activations import PIECE_ENTRIES
 
 _Piece = tuple[Tensor, Tensor, Tensor | None, Tensor]
 """Hidden states [tokens, width], the head's weight, its bias, targets int64 [tokens, 1]."""

@@ -30,15 +30,10 @@ from torch.nn.functional import cross_entropy
 from node.model.blocks import recompute_blocks
 from node.model.build import asks_for_balance, balance_weight, named_parameters_once
 from node.model.embedding import add_rows_in_place
-from node.model.head import (
-    PIECE_ENTRIES,
-    backward_by_pieces,
-    left_out,
-    nats_by_pieces,
-    plain_head,
-)
+from node.model.head import backward_by_pieces, left_out, nats_by_pieces, plain_head
 from node.system.device import crowded
 from protocol.errors import DeviceError, LocalProtocolError, SettingsError
+from protocol.planner.activations import PIECE_ENTRIES
 
 _log = logging.getLogger(__name__)
 

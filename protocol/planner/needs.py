@@ -10,11 +10,19 @@ held     local steps: parameters, the model's copy that the steps move, gradient
          momentum, no second copy, and with int8 the newest mean
 worked   for an instant of each round: the head's part of an embedding's gradient; with local
          steps AdamW's second moment of the tables and the temporaries of a step too
+<<<<<<< HEAD
 a pass   activations and logits of a micro-batch. Its size is found by trying, so it is measured
          (`node.rehearsal`) and not told here
 disk     the payload log up to its bound, snapshots, the saved state (parameters and, where nodes
          mix them, moments and mean) and the published model, each of the last two twice while it
          is replaced
+=======
+a pass   activations and logits of a micro-batch: by `protocol.planner.activations` of one sample.
+         The size of a micro-batch is found by trying, and what it takes is measured then
+         (`node.rehearsal`)
+disk     the payload log up to its bound, snapshots, the saved state and the published model,
+         each of the last two twice while it is replaced
+>>>>>>> card
 
 docs/results/memory.md has it measured.
 """
@@ -22,10 +30,9 @@ docs/results/memory.md has it measured.
 from dataclasses import dataclass
 
 from protocol.limits import CHUNK_ENTRIES
+from protocol.planner.activations import FLOAT_BYTES, pass_bytes
 from protocol.planner.parameters import Size
 from protocol.runfile import AlgorithmSpec, RunSpec
-
-FLOAT_BYTES = 4
 
 FIXED_BYTES = 470_000_000
 """Memory of a node without a network, on a CPU: 470 MB resident, of them 155 of files that other
@@ -60,6 +67,8 @@ class Needs:
     """Memory that a round takes there beside it, apart from its passes."""
     disk_bytes: int
     """At most, beside the corpus."""
+    pass_bytes: int = 0
+    """Memory of a pass of one sample in float32, beside the others; 0: not known."""
 
     @property
     def memory_bytes(self) -> int:
@@ -86,4 +95,5 @@ def needs_of(spec: RunSpec, size: Size) -> Needs:
     disk += 2 * state_bytes(algorithm, size) + 2 * parameters
     fixed = FIXED_BYTES + KERNELS_BYTES * (size.chunks >= KERNEL_CHUNKS_MIN)
     worked = (1 + algorithm.moves) * parameters
-    return Needs(size.parameters, fixed, copies * parameters + momentum, worked, disk)
+    held, one = copies * parameters + momentum, pass_bytes(spec.model, 1, spec.data.sequence_length)
+    return Needs(size.parameters, fixed, held, worked, disk, one)

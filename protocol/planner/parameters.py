@@ -46,7 +46,7 @@ def size_of(model: ModelSpec, parameters: int | None = None) -> Size:
             f"model.type: expected one of {', '.join(_LAYOUTS)} or the option --parameters, "
             f"got {model.type!r}"
         )
-    return _size(shapes(_Config(model.config)))
+    return _size(shapes(Fields(model.config)))
 
 
 def has_layout(model: ModelSpec) -> bool:
@@ -56,7 +56,7 @@ def has_layout(model: ModelSpec) -> bool:
 
 def fields_of(model: ModelSpec) -> set[str]:
     """The fields of the configuration that the size depends on, of a type that `has_layout`."""
-    asked = _Config(model.config)
+    asked = Fields(model.config)
     _LAYOUTS[model.type](asked)
     return asked.names
 
@@ -94,7 +94,7 @@ def _chunks(length: int) -> int:
     return -(-length // CHUNK_SIDE)
 
 
-class _Config:
+class Fields:
     """Fields of a model's configuration, each a number within reason; `SettingsError` names one
     that is not.
     """
@@ -114,6 +114,11 @@ class _Config:
             )
         return value
 
+    def is_positive(self, name: str, *, default: bool) -> bool:
+        """Whether a field is a number above 0."""
+        value = self._fields.get(name, default)
+        return isinstance(value, int | float) and value > 0
+
     def flag(self, name: str, default: bool) -> bool:
         self.names.add(name)
         value = self._fields.get(name, default)
@@ -123,7 +128,7 @@ class _Config:
 
 
 def _llama(
-    config: _Config, *, qkv_bias: bool | None = None, kv_heads: int | None = None
+    config: Fields, *, qkv_bias: bool | None = None, kv_heads: int | None = None
 ) -> list[Shape]:
     """RMS norms, gated feed-forward network, grouped keys and values."""
     vocabulary, width = config.count("vocab_size", 32000), config.count("hidden_size", 4096)
@@ -145,17 +150,17 @@ def _llama(
     return shapes if config.flag("tie_word_embeddings", False) else [*shapes, (vocabulary, width)]
 
 
-def _mistral(config: _Config) -> list[Shape]:
+def _mistral(config: Fields) -> list[Shape]:
     """Llama's layout with eight heads of keys and values by default."""
     return _llama(config, qkv_bias=False, kv_heads=8)
 
 
-def _qwen2(config: _Config) -> list[Shape]:
+def _qwen2(config: Fields) -> list[Shape]:
     """Llama's layout with biases on queries, keys and values."""
     return _llama(config, qkv_bias=True, kv_heads=32)
 
 
-def _gpt2(config: _Config) -> list[Shape]:
+def _gpt2(config: Fields) -> list[Shape]:
     """Learned positions, layer norms with biases, one matrix for queries, keys and values."""
     width = config.count("n_embd", 768)
     inner = config.count("n_inner", 4 * width)
@@ -168,7 +173,7 @@ def _gpt2(config: _Config) -> list[Shape]:
     return shapes if config.flag("tie_word_embeddings", True) else [*shapes, (vocabulary, width)]
 
 
-def _gpt_neox(config: _Config) -> list[Shape]:
+def _gpt_neox(config: Fields) -> list[Shape]:
     """GPT-2's blocks with rotary positions; input and output embeddings apart by default."""
     width, inner = config.count("hidden_size", 6144), config.count("intermediate_size", 24576)
     vocabulary = config.count("vocab_size", 50432)
@@ -182,7 +187,7 @@ def _gpt_neox(config: _Config) -> list[Shape]:
     return shapes if config.flag("tie_word_embeddings", False) else [*shapes, (vocabulary, width)]
 
 
-_LAYOUTS: Final[dict[str, Callable[[_Config], list[Shape]]]] = {
+_LAYOUTS: Final[dict[str, Callable[[Fields], list[Shape]]]] = {
     "llama": _llama,
     "mistral": _mistral,
     "qwen2": _qwen2,

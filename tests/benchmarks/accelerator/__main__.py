@@ -5,8 +5,9 @@ r"""Everything that is to be measured where a graphics card is at hand.
 1. replicas on the CPU and on the device, equal bit for bit, whatever the device rounds upstream;
 2. time of a local step, an extraction and an apply, beside Muon and AdamW of torch;
 3. tokens a second of a run of one node, and the part of the card's peak;
-4. the device's memory at its peak, beside what volunteers are told;
-5. two nodes on one card with one on the CPU, in one run.
+4. a pass with logits whole and by pieces, activations kept and computed again, blocks compiled;
+5. the device's memory at its peak, beside what volunteers are told;
+6. two nodes on one card with one on the CPU, in one run.
 
 It asks nothing. FILE is written after each part and within it, so that a cut-off loses nothing; a
 part without time is recorded as "not reached", one that fails with its error, and the next begins.
@@ -40,7 +41,7 @@ from lockstep import __version__
 from node.system.device import choose_device, describe
 from node.system.files import replacing_file
 from protocol.errors import SettingsError
-from tests.benchmarks.accelerator import equal_bits, memory, runs, times
+from tests.benchmarks.accelerator import equal_bits, memory, passes, runs, times
 from tests.benchmarks.accelerator.parts import Findings, Part, measured
 from tests.benchmarks.accelerator.sizes import sizes_for
 
@@ -48,6 +49,7 @@ PARTS = {
     "equal bits": Part(equal_bits.measure, 5),
     "times": Part(times.measure, 2),
     "one node": Part(runs.measure_one_node, 3),
+    "passes": Part(passes.measure, 2),
     "memory": Part(memory.measure, 2),
     "shared card": Part(runs.measure_shared_card, 2),
 }

@@ -144,12 +144,13 @@ def _speed(sizes: Sizes, spec: RunSpec, cluster: DeviceCluster) -> Findings:
         "rounds": len(rounds) - 1,
         "samples": trained,
         "flops_per_token": flops,
-        "run": _against_peak(sizes, tokens_s, flops),
-        "while_training": _against_peak(sizes, samples_s * length, flops),
+        "run": against_peak(sizes, tokens_s, flops),
+        "while_training": against_peak(sizes, samples_s * length, flops),
     }
 
 
-def _against_peak(sizes: Sizes, tokens_s: float, flops: float) -> Findings:
+def against_peak(sizes: Sizes, tokens_s: float, flops: float) -> Findings:
+    """A speed, and the part of the card's peak that it is; None without a card that is known."""
     device = choose_device(sizes.device)
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     return {

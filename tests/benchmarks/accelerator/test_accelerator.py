@@ -74,6 +74,16 @@ def test_a_run_of_one_node_is_committed_and_its_tokens_are_counted(
 
 
 @slow
+def test_a_pass_is_measured_in_each_of_its_ways_and_compiled(parts: Mapping[str, Any]) -> None:
+    found = parts["passes"]
+    ways = {(each, again) for each in (False, True) for again in (False, True)}
+    for rows in (found["rows"], found["compiled"]):
+        assert {(each["pieces"], each["recomputes"]) for each in rows} == ways
+        assert all(each["peak_bytes"] > 0 and each["tokens_per_second"] > 0 for each in rows)
+    assert found["predicted_bytes_in_float32"]["kept"] > 0
+
+
+@slow
 def test_the_peak_of_memory_stands_beside_what_is_told(parts: Mapping[str, Any]) -> None:
     rows = parts["memory"]["rows"]
     assert [row["overlap"] for row in rows] == [0, 1]

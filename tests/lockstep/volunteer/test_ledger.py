@@ -17,7 +17,7 @@ NOW = datetime(2026, 11, 27, 12)
 
 
 def status(trained: int, counted: int) -> dict[str, Any]:
-    rounds = {"trained": trained, "counted": counted, "reclaimed": trained - counted}
+    rounds = {"trained": trained, "counted": counted, "left_out": trained - counted}
     traffic = {"payload_up_bytes": 1000 * trained, "payload_down_bytes": 500 * trained}
     return {"rounds": rounds, "samples": trained, "tokens": 10 * trained, "traffic": traffic}
 

@@ -16,6 +16,8 @@ from tests.node.model.small import GPT2, LLAMA
 from tests.support.allocations import peak_allocated_bytes
 from tests.support.passes import do_work
 
+torch.set_num_threads(1)
+
 DEEP = LLAMA | {"num_hidden_layers": 8}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
 SAMPLES = torch.randint(0, 32, (4, 17), generator=torch.Generator().manual_seed(0))

@@ -17,6 +17,8 @@ from tests.node.model.small import GPT2, LLAMA
 from tests.support.allocations import peak_allocated_bytes
 from tests.support.passes import do_work
 
+torch.set_num_threads(1)
+
 VOCABULARY = 32
 SAMPLES = np.random.default_rng(3).integers(0, VOCABULARY, (3, 9))
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}

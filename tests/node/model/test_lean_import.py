@@ -56,6 +56,10 @@ import torch, torch._dynamo.guards
 assert torch.distributed.is_available()
 twice = torch.compile(lambda x: 2 * x, backend="eager")
 print(twice(torch.ones(1)).item())
+assert model.recompute()
+work = model.passes([np.arange(34).reshape(2, 17)])
+work.next()
+print(work.finish().loss_nats_per_token)
 """
 
 USUAL = START.replace("import_node()", "", 1).replace("import import_node", "import be_nice")
@@ -68,9 +72,10 @@ def output(code: str) -> list[str]:
 
 
 def test_a_node_starts_without_what_it_does_not_run_and_computes_the_same() -> None:
-    *losses, unused, compiled = output(START + AFTERWARDS)
+    *losses, unused, compiled, again = output(START + AFTERWARDS)
     assert unused == ""
     assert compiled == "2.0", "the compiler is there for whoever wants it afterwards"
+    assert again == losses[-1], "blocks are computed again by a part of it"
     *usual, whole = output(USUAL)
     assert losses == usual
     assert "torch._dynamo" in whole, "transformers does not import the compiler any more"

@@ -1,0 +1,1 @@
+"""Memory and time of a pass: see `__main__`."""
