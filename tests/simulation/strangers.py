@@ -125,7 +125,7 @@ class Strangers:
     node: type[SimulatedNode] = SimulatedNode
     sample_ms: tuple[int, ...] = (15, 30, 60)
     """Times of a sample, of which each node draws one."""
-    measured_ms = MEASURED_MS
+    settle_ms, measured_ms = SETTLE_MS, MEASURED_MS
     measured: Sequence[Commit] = ()
     """Commits of the measured time."""
 
@@ -203,7 +203,7 @@ class Strangers:
         for node in self.nodes:
             self.world.after(500 + 100 * self.nodes.index(node), node.start)
         commits, operated = self.coordinator.referee.commits, self.cast.operated
-        self._pass(SETTLE_MS)
+        self._pass(self.settle_ms)
         before = len(commits)
         if operated:
             hostile = [member.peer for member in self.hostile]

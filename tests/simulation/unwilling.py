@@ -35,6 +35,9 @@ MARGIN_MS = 40
 ROUNDS_ASKED = 5
 GREEDY_S = 0.05
 HONEST, UNWILLING = 4, 2
+FULL_SETTLE_MS, FULL_MEASURED_MS = 60_000, 30_000
+"""Rounds grow when the first ones are held up, and come back to their length in some."""
+
 ROUNDS = {"compute_ms": 2000, "publish_ms": 500, "exchange_ms": 1500, "batch_samples_max": 1000}
 
 
@@ -135,7 +138,8 @@ class Unwilling(Strangers):
         """
         self.full = full
         if full:
-            self.sample_ms, self.measured_ms = (60, 90, 120), 30_000
+            self.sample_ms = (60, 90, 120)
+            self.settle_ms, self.measured_ms = FULL_SETTLE_MS, FULL_MEASURED_MS
         super().__init__(Cast(seed, HONEST + UNWILLING))
         self.willing, self.unwilling = self.nodes[:HONEST], self.nodes[HONEST:]
         referee = self.coordinator.referee

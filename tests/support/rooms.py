@@ -60,6 +60,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "tests/processes/test_traffic.py": ("node/traffic.py", "coordinator/traffic.py", *LINKS),
     "tests/processes/test_troubleshooting.py": ("docs/guide/troubleshooting.md", "lockstep/"),
+    "tests/processes/test_unwilling.py": ("node/gossip/", "coordinator/machine/", *LINKS),
     "tests/processes/test_unlike_hardware.py": (*ROUND, "node/model/", "node/rehearsal.py"),
     "tests/processes/test_work_audit.py": ("lockstep/audit/", "protocol/audit/"),
     "tests/simulation/": (*ROUND, "protocol/", "node/replica/position.py"),

@@ -469,6 +469,7 @@ def test_a_public_run_waits_no_more_for_a_member_that_comes_long_after_the_other
     lengths = [late_round(driver, late_ms) for _ in range(5)]
     assert lengths == [LEAST_MS + late_ms] * 2 + [LEAST_MS] * 3
     assert driver.member(C).strikes == 0, "it was never after its last instant"
+    assert "came long after the others" in driver.machine.members.remark(driver.member(C))
     for _ in range(4):
         late_round(driver, 1)
     assert late_round(driver, 1) == LEAST_MS + 1, "it comes with them again, and is waited for"

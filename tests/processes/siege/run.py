@@ -168,7 +168,7 @@ def larger(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int
 @contextlib.contextmanager
 def attackers_route() -> Iterator[str]:
     """Lets addresses of `PREFIX` reach this machine for the block; yields why they cannot."""
-    route = ["route", "add", "local", str(PREFIX), "dev", "lo"]
+    route = ["route", "replace", "local", str(PREFIX), "dev", "lo"]  # a killed run left it
     try:
         made = subprocess.run(["ip", "-6", *route], capture_output=True, text=True)
     except OSError as error:

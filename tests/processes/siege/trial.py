@@ -27,7 +27,7 @@ TURNS_MAX = 4
 """Times that an attack is played at most."""
 
 PATIENCE_S = 60.0
-BACK_BYTES = 16_000_000
+BACK_BYTES = 24_000_000
 """Growth of a process that counts as none."""
 
 BACK_S = 30.0

@@ -124,12 +124,8 @@ async def streams(
     """A connection for the block, at whose end it is reset."""
     made = await connected(address, source)
     about = {"ssl": TLS, "server_hostname": ""} if tls else {}
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            reader, writer = await asyncio.open_connection(sock=made, **about)  # type: ignore[arg-type]
-    except BaseException:
-        made.close()
-        raise
+    async with asyncio.timeout(CONNECT_S):  # closes what it was given
+        reader, writer = await asyncio.open_connection(sock=made, **about)  # type: ignore[arg-type]
     try:
         yield reader, writer
     finally:
