@@ -8,13 +8,7 @@ from difflib import get_close_matches
 from protocol.codec.parameters import payload_bytes_max
 from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
-<<<<<<< HEAD
 from protocol.planner.needs import Needs, needs_of, state_bytes
-=======
-from protocol.limits import CHUNK_ENTRIES
-from protocol.planner.activations import FLOAT_BYTES
-from protocol.planner.needs import Needs, needs_of
->>>>>>> card
 from protocol.planner.parameters import (
     Size,
     fields_of,

@@ -10,19 +10,12 @@ held     local steps: parameters, the model's copy that the steps move, gradient
          momentum, no second copy, and with int8 the newest mean
 worked   for an instant of each round: the head's part of an embedding's gradient; with local
          steps AdamW's second moment of the tables and the temporaries of a step too
-<<<<<<< HEAD
-a pass   activations and logits of a micro-batch. Its size is found by trying, so it is measured
-         (`node.rehearsal`) and not told here
-disk     the payload log up to its bound, snapshots, the saved state (parameters and, where nodes
-         mix them, moments and mean) and the published model, each of the last two twice while it
-         is replaced
-=======
 a pass   activations and logits of a micro-batch: by `protocol.planner.activations` of one sample.
          The size of a micro-batch is found by trying, and what it takes is measured then
          (`node.rehearsal`)
-disk     the payload log up to its bound, snapshots, the saved state and the published model,
-         each of the last two twice while it is replaced
->>>>>>> card
+disk     the payload log up to its bound, snapshots, the saved state (parameters and, where nodes
+         mix them, moments and mean) and the published model, each of the last two twice while it
+         is replaced
 
 docs/results/memory.md has it measured.
 """
