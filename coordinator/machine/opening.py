@@ -24,6 +24,7 @@ from protocol.clock import instants
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec
 from protocol.schedule import scalars
+from protocol.words import quantity
 
 FRESH_HALVINGS = 2
 """Halvings that make a fresh key's share of the first share of a node: what a key without standing
@@ -187,7 +188,7 @@ def _assign(
     assignments = {}
     for member in ready:
         strikes = member.strikes
-        halved = f"share halved {strikes} times for late rounds" if strikes else ""
+        halved = f"share halved: late in {quantity(strikes, 'round')}" if strikes else ""
         shares = state.order.lease(wanted[member.peer]) if trains else ()
         reasons = (muted.get(member.peer, halved), state.pace.reason)
         assignments[member.peer] = Assignment(

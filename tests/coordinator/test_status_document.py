@@ -108,7 +108,7 @@ def test_each_member_has_a_state_and_a_reason_in_words() -> None:
     driver.ready(C)
     driver.wait(1500)
     rows = {row["peer_id"]: (row["state"], row["reason"]) for row in status_of(driver)["members"]}
-    assert rows[B] == ("muted", "late in 1 rounds: counted again after a punctual one")
+    assert rows[B] == ("muted", "late in 1 round: counted again after a punctual one")
     assert rows[C] == ("ready", "takes part from the next round")
     driver.part(C)
     rows = {row["peer_id"]: (row["state"], row["reason"]) for row in status_of(driver)["members"]}

@@ -42,6 +42,7 @@ from coordinator.machine.members.member import FormerMember, Member, MembershipS
 from coordinator.machine.members.standing import RANKS, Standing
 from protocol.ids import PeerId
 from protocol.runfile import MembershipSpec
+from protocol.words import quantity
 
 LAPSES_KEPT_LEASES = 4
 """Leases for which a lapse is remembered: a finished run asks for those of the last two leases
@@ -176,7 +177,8 @@ class Membership:
         if demoted := self.standing.demoted.get(member.peer):
             return demoted.reason
         if member.strikes >= self._spec.strikes_to_mute:
-            return f"late in {member.strikes} rounds: counted again after a punctual one"
+            late = quantity(member.strikes, "round")
+            return f"late in {late}: counted again after a punctual one"
         return ""
 
     def missing(self, since_ms: int) -> list[PeerId]:

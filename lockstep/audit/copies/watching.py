@@ -140,7 +140,7 @@ class CopyWatch:
     def _sketches(
         self, commit: Commit, parts: Sequence[tuple[Entry, Coefficients]]
     ) -> list[Sketch]:
-        """Of the payloads of a commit by their parts in the drawn chunks."""
+        """The sketches of a commit's payloads, by their parts in the drawn chunks."""
         algorithm, scales = self._info.spec.algorithm, None
         if algorithm.moves and parts:
             movements = [bare_movement(commit, *each, algorithm) for each in parts]

@@ -134,7 +134,7 @@ def test_each_strike_halves_the_share_and_says_why() -> None:
         assignment = driver.opened[-1].assignments[2]
         shares.append(sum(share.count for share in assignment.shares))
     assert shares == [4, 2, 1, 1]
-    assert assignment.reason == "share halved 4 times for late rounds"
+    assert assignment.reason == "share halved: late in 4 rounds"
     assert not assignment.muted
 
 
@@ -174,7 +174,7 @@ def test_a_first_step_that_outlasts_many_rounds_shrinks_the_share_and_counts_at_
         late_rounds(driver, 1, A, B)
     muted = [assignment.muted for opened in driver.opened for assignment in opened.assignments]
     assert not any(muted)
-    assert "share halved 1 times for late rounds" in driver.opened[-1].assignments[2].reason
+    assert "share halved: late in 1 round" in driver.opened[-1].assignments[2].reason
     driver.exchange(driver.machine.state.next_round - 1, A, B, C)
     assert driver.authors() == [A, B, C]
     assert driver.member(C).strikes == 0
