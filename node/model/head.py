@@ -96,17 +96,18 @@ def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: flo
     """Write a piece's gradient to its `place`, and add the head's. Takes `odds` to pieces."""
     piece, weight, _, expected = each
     # The gradient of the logits: likelihoods, less one at what is expected.
-    odds.exp_().scatter_add_(1, expected, torch.full_like(odds[:, :1], -1.0)).mul_(scale)
+    odds.exp_().scatter_add_(1, expected, torch.full_like(odds[:, :1], -1.0))
     logits_change = odds.to(piece.dtype)
-    place.copy_(logits_change @ weight)
+    place.copy_((logits_change @ weight).mul_(scale))
     if head.weight.requires_grad:
         kept = _gradient(head.weight)
         if kept.dtype == piece.dtype:
-            kept.addmm_(logits_change.t(), piece)
+            kept.addmm_(logits_change.t(), piece, alpha=scale)
         else:
-            kept += logits_change.t() @ piece
+            kept.add_(logits_change.t() @ piece, alpha=scale)
     if head.bias is not None and head.bias.requires_grad:
-        _gradient(head.bias).add_(logits_change.sum(0, dtype=head.bias.dtype))
+        total = logits_change.sum(0, dtype=head.bias.dtype)
+        _gradient(head.bias).add_(total, alpha=scale)
 
 
 def _rows(head: nn.Linear) -> int:

@@ -5,8 +5,9 @@ For each size of model, in a fresh process on the CPU, with the classes of a nod
     held     all tensors of a replica of local steps after its first round, by torch's profile
     a pass   most that a pass takes beside them, activations kept and computed again
 
-and what is predicted of both by arithmetic. With `--time` passes of the smallest model are timed
-too, logits whole and by pieces in turns, and the loss alone at a vocabulary of 50,257.
+and what is predicted of both by arithmetic. With `--time` passes of half the length of the smallest
+model are timed too, in their ways in turns by one thread, and the loss alone is measured at a
+vocabulary of 50,257.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def main() -> None:
         print(name, found["models"][name], flush=True)
     if arguments.time:
         with context.Pool(1) as pool:
-            found["time"] = pool.apply(timed, (*MODELS["llama of 51 M"], LENGTH))
+            found["time"] = pool.apply(timed, (*MODELS["llama of 51 M"], LENGTH // 2))
     text = json.dumps(found, indent=1) + "\n"
     if arguments.json:
         arguments.json.write_text(text, encoding="utf-8")

@@ -70,7 +70,8 @@ def _beside(predicted: int, seen: int) -> dict[str, float]:
 
 
 def timed(model: ModelSpec, samples: int, length: int) -> dict[str, Any]:
-    """Passes in their ways, and the loss alone."""
+    """Passes in their ways by one thread, and the loss alone."""
+    torch.set_num_threads(1)
     spec = spec_of(model)
     trainee = replica_for(spec, RUN, torch.device("cpu"), samples).trainee
     ways = list(measured(trainee, tokens_of(spec, 0, samples, length), REPEATS))[-1]
