@@ -18,6 +18,7 @@ from tests.benchmarks.pages import (
     local_steps,
     parity,
     short_memory,
+    siege,
     strangers,
     tables,
     wan,
@@ -52,6 +53,7 @@ PAGES: dict[str, Blocks] = {
         "others": attack.others,
         "beside": attack.beside,
     },
+    "siege.md": {"attacks": siege.attacks, "worst": siege.worst},
     "strangers.md": {"attacks": strangers.attacks, "worst": strangers.worst},
     "wan.md": {"results": wan.results},
     "gossip.md": {
