@@ -19,6 +19,7 @@ from tests.benchmarks.pages import (
     parity,
     passes,
     short_memory,
+    siege,
     strangers,
     tables,
     wan,
@@ -51,6 +52,7 @@ PAGES: dict[str, Blocks] = {
         "others": attack.others,
         "beside": attack.beside,
     },
+    "siege.md": {"attacks": siege.attacks, "worst": siege.worst},
     "strangers.md": {"attacks": strangers.attacks, "worst": strangers.worst},
     "wan.md": {"results": wan.results},
     "gossip.md": {
