@@ -47,9 +47,13 @@ class Gate:
     `open` it. Fulfils `border.visitors.Visitors`.
     """
 
-    def __init__(self, listen: str, credentials: Any = None) -> None:
+    def __init__(
+        self, listen: str, credentials: Any = None, *, farewell: bytes | None = None
+    ) -> None:
         self._listen, self._credentials = listen, credentials
-        self._farewell, self._memory = ALERT if credentials else goaway(), Memory()
+        usual = ALERT if credentials else goaway()
+        self._farewell = usual if farewell is None else farewell
+        self._memory = Memory()
         self.crowd = Crowd(CONNECTIONS_MAX)
         self._lane: Lane | None = None
         self._servers: list[asyncio.Server] = []

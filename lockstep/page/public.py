@@ -52,7 +52,8 @@ class PublicPage:
 
     def __init__(self, site: Site, listen: str, model: Model) -> None:
         self._site, self._model = site, model
-        self._gate = Gate(listen)
+        # A browser that is cut opens another connection, and takes what was not asked for ill.
+        self._gate = Gate(listen, farewell=b"")
         self._of_host: TokenBuckets[str] = TokenBuckets(*PER_HOST)
         self._of_all = TokenBucket(*IN_ALL, _now_ms())
         application = web.Application(middlewares=[self._bounded], client_max_size=1)

@@ -432,18 +432,18 @@ async def test_passes_after_a_word_that_comes_between_two_go_on_from_where_the_l
 ) -> None:
     stage = Stage(corpus, overlap=1)
     replica, events = stage.replica, list[str]()
-    losses, stand_at = replica.trainee.losses, replica.stand_at
+    add_gradients, stand_at = replica.trainee.gradient, replica.stand_at
 
-    def watched(piece: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def watched(piece: torch.Tensor) -> float:
         events.append("pass")
-        return losses(piece)
+        return add_gradients(piece)
 
     def stood() -> None:
         before = distance(replica)
         stand_at()
         events.append("nearer" if distance(replica) < before else "ahead")
 
-    monkeypatch.setattr(replica.trainee, "losses", watched)
+    monkeypatch.setattr(replica.trainee, "gradient", watched)
     monkeypatch.setattr(replica, "stand_at", stood)
     async with playing(stage) as task:
         stage.welcome()

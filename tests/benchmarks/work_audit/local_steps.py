@@ -59,7 +59,6 @@ from node.demo.local_steps.aggregate import Movement, apply, code_max
 from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.local_steps.residual import Residual
 from node.demo.sign_audit import (
-    Weights,
     acting_weights,
     gradient_coefficients,
     shared_places,
@@ -168,7 +167,8 @@ class LocalStudy:
             self._audit(number, shares, sent, rate)
             for kind, own in (("slow", "half"), ("uneven", "uneven")):
                 if own in self.doubles:
-                    self._note(number, kind, self.doubles[own].sent, self._moved(work[own], rate))
+                    moved = self._moved(work[own], rate)
+                    self._note(number, kind, self.doubles[own].sent, moved, sent[1:], rate)
             if "uneven" in self.doubles:
                 recent = self._uneven[-RECENT_ROUNDS:]
                 self.parts.append((number, recent[-1] * len(recent) / sum(recent)))
@@ -228,11 +228,8 @@ class LocalStudy:
         for author, payload in enumerate(sent):
             judged = {"honest": payload} | (self._cheats(sent) if author == 0 else {})
             for kind, given in judged.items():
-                if given is not None:
-                    beside = [*sent[:author], given, *sent[author + 1 :]]
-                    weights = self._weights(beside, rate)[author]
-                    share = sign_agreement(given, moved[author], weights).share
-                    self.shares[kind].append((number, share))
+                others = [*sent[:author], *sent[author + 1 :]]
+                self._note(number, kind, given, moved[author], others, rate)
             if author >= CROSSED_AUTHORS:
                 continue
             own, other = author, (author + 1) % len(sent)
@@ -244,11 +241,23 @@ class LocalStudy:
         if before := self.honest[0].before:
             self.places["an author and its last round"].append(shared_places(sent[0], before))
 
-    def _weights(self, sent: Sequence[Coefficients], rate: float) -> list[Weights]:
+    def _note(
+        self,
+        number: int,
+        kind: str,
+        given: Coefficients | None,
+        moved: Tensor,
+        others: Sequence[Coefficients],
+        rate: float,
+    ) -> None:
+        """Record how far a payload agrees with `moved`, in a round with these others."""
+        if given is None:
+            return
         cell = self.fixture.cell
         most = code_max(rate, cell.local_steps, cell.top_k)
-        movements = [Movement(1, most, each) for each in sent]
-        return acting_weights(movements, self.fixture.layout.chunks)
+        movements = [Movement(1, most, each) for each in (given, *others)]
+        weights = acting_weights(movements, self.fixture.layout.chunks)[0]
+        self.shares[kind].append((number, sign_agreement(given, moved, weights).share))
 
     def _cheats(self, sent: Sequence[Coefficients]) -> dict[str, Coefficients | None]:
         made = {kind: each.sent for kind, each in self.doubles.items() if kind != "uneven"}
