@@ -30,6 +30,7 @@ from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.ids import Digest, PeerId, sha256
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec, run_id
+from protocol.schedule import float32_bits
 from tests.benchmarks.attack.cases import AUDIT_BUDGET, AUTHORS
 
 PEERS = [PeerId(f"{number + 1:032x}") for number in range(AUTHORS)]
@@ -72,15 +73,16 @@ class Auditor:
         number: int,
         sent: Sent,
         samples: int,
+        rate: float,
         audit: Callable[[int], Agreement],
         follow: Follow,
     ) -> dict[int, Evidence]:
-        """The evidence that the payloads of a round bring, by author, each of this many samples.
-        `audit` computes an author's movement again, `follow` holds another's payload against it
-        too.
+        """The evidence that the payloads of a round bring, by author, each of this many samples, at
+        this learning rate. `audit` computes an author's movement again, `follow` holds another's
+        payload against it too.
         """
         self._found.clear()
-        commit = self._commit(number, sent, samples)
+        commit = self._commit(number, sent, samples, rate)
         read = Payloads(self._payload, self._shape)
         named = self._runner.run(self._watch.look(commit, frozenset(), read, restarts=0))
         audited = len(self.audits)
@@ -121,7 +123,7 @@ class Auditor:
         self._budget.spend(float(len(looks)))
         return proven(self._book, number, looks, self._info.run_id, lot)
 
-    def _commit(self, number: int, sent: Sent, samples: int) -> Commit:
+    def _commit(self, number: int, sent: Sent, samples: int, rate: float) -> Commit:
         entries = []
         for author, found in sent.items():
             header = Header(self._info.run_id, number, PEERS[author])
@@ -129,7 +131,8 @@ class Auditor:
             digest = sha256(blob)
             self._blobs[digest] = blob
             entries.append(Entry(PEERS[author], digest, len(blob), samples, samples))
-        return Commit(self._info.run_id, number, number, tuple(entries), 0, 0, Digest(bytes(32)))
+        rates = float32_bits(rate), float32_bits(1.0)
+        return Commit(self._info.run_id, number, number, tuple(entries), *rates, Digest(bytes(32)))
 
     async def _payload(self, round: int, entry: Entry) -> bytes:
         return self._blobs[entry.digest]

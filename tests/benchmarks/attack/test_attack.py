@@ -268,7 +268,7 @@ def test_audits_keep_to_their_part_of_the_compute(fixture: Fixture, tmp_path: Pa
     payloads = dict(enumerate(honest_payloads(fixture)))
     rounds = range(EARLY_ROUNDS, EARLY_ROUNDS + 100)
     for number in rounds:
-        commit = auditor._commit(number, payloads, 10)
+        commit = auditor._commit(number, payloads, 10, RATE)
         found = auditor._work(commit, frozenset(), lambda author: Agreement(1000, 0.9))
         assert not found
     auditor.close()

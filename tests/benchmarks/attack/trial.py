@@ -30,6 +30,7 @@ from node.demo.sign_audit import (
 )
 from protocol.codec.payload import Coefficients, PayloadShape
 from protocol.codec.scales import CODE_MAX
+from protocol.runfile import RunSpec
 from tests.benchmarks.attack.auditor import Auditor
 from tests.benchmarks.attack.cases import (
     AUDIT_EVERY,
@@ -91,7 +92,7 @@ class Trial:
         self._auditor: Auditor | None = None
         if case.defence == "audited":
             shape = PayloadShape(fixture.layout.chunks, fixture.cell.top_k, 1, scaled=True)
-            self._auditor = Auditor(run_of("local_steps"), shape, case.seed, notes)
+            self._auditor = Auditor(_spec_of(fixture), shape, case.seed, notes)
 
     def run(self) -> Result:
         """All rounds, and the measure at the end."""
@@ -193,7 +194,7 @@ class Trial:
                 counted[other], recomputed(self.fixture, self.committed, shares[author], rate)
             )
 
-        found = auditor.look(number, counted, self._samples, audit, follow)
+        found = auditor.look(number, counted, self._samples, rate, audit, follow)
         for author, evidence in found.items():
             last = number + 1 + DELAY_ROUNDS
             self.result.removed.setdefault(author, (last, len(evidence.audits)))
@@ -204,6 +205,14 @@ class Trial:
         """How far a payload agrees with what its author's samples move."""
         moved = recomputed(self.fixture, self.committed, batches, rate)
         return sign_agreement(payload, moved, weights)
+
+
+def _spec_of(fixture: Fixture) -> RunSpec:
+    """The run whose auditor this is: what it reads of it bounds scales as the step does."""
+    cell, spec = fixture.cell, run_of("local_steps")
+    samples = fixture.task.batch_samples // cell.authors
+    told = {"top_k": cell.top_k, "local_samples": samples}
+    return spec.model_copy(update={"algorithm": spec.algorithm.model_copy(update=told)})
 
 
 def trial_of(fixture: Fixture, case: Case, shadow: Shadow | None = None) -> Result:

@@ -53,6 +53,7 @@ PAGES: dict[str, Blocks] = {
         "beside": attack.beside,
     },
     "siege.md": {"attacks": siege.attacks, "worst": siege.worst},
+    "notes/attack-search.md": {"searched": attack.searched},
     "strangers.md": {"attacks": strangers.attacks, "worst": strangers.worst},
     "wan.md": {"results": wan.results},
     "gossip.md": {

@@ -57,6 +57,34 @@ def others() -> str:
     return table(("attack", *itertools.chain(*head)), rows, left=1)
 
 
+def searched() -> str:
+    """What the candidates of the search cost, the worst first."""
+    by: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for each in document("attack-search.json"):
+        key = (each["early"], each["later"], each["elsewhere"], each["every"])
+        by.setdefault(key, []).append(each)
+    rows = [
+        (
+            f"{early:.0%}",
+            f"{later:.0%}",
+            elsewhere,
+            "all" if every == 1 else f"1 of {every}",
+            fmean(each["nats_behind"] for each in found),
+            ", ".join(f"{each['seed']}: {each['nats_behind']:+.3f}" for each in found),
+            "; ".join(_ends(each["attackers_removed"]) for each in found),
+        )
+        for (early, later, elsewhere, every), found in by.items()
+    ]
+    rows.sort(key=lambda row: -row[4])
+    head = ("first 32 rounds", "later", "scales elsewhere", "in rounds", "behind, mean")
+    lines = [(*row[:4], f"{row[4]:+.3f}", *row[5:]) for row in rows]
+    return table((*head, "by seed", "lost their standing after round"), lines, left=1)
+
+
+def _ends(removed: list[int]) -> str:
+    return " and ".join(map(str, removed)) or "none"
+
+
 def _row(attack: str, hostile: int, defence: Defence) -> dict[str, Any] | None:
     wanted = (attack, hostile, defence)
     return next(
@@ -94,21 +122,6 @@ def _removal(row: dict[str, Any] | None) -> str:
     return f"{part}: round {row['rounds']:g}, by {row['audits']:g} of their payloads"
 
 
-def clean() -> str:
-    """The losses of the honest authors alone."""
-    results = [each for each in read(DATA / "attack.json") if each.case.attack == "none"]
-    found = []
-    for hostile in sorted(HOSTILE):
-        ends = [
-            each.nats_per_byte
-            for each in sorted(results, key=lambda each: each.case.seed)
-            if (each.case.defence, each.case.hostile) == ("median", hostile)
-            and each.nats_per_byte is not None
-        ]
-        found.append(f"{AUTHORS - hostile}: {', '.join(f'{end:.3f}' for end in ends)}")
-    return filled(f"Nats per byte of honest authors alone, by seed; {'; '.join(found)}.")
-
-
 def agreement() -> str:
     """The shares of signs that agree with the movement of an author's own share."""
     found = [
@@ -117,14 +130,14 @@ def agreement() -> str:
         for kind, each in data()["agreement"].items()
     ]
     return filled(
-        "Signs that agree with the movement of the author's own share, least to most (median; "
+        "Signs that agree with the movement of the author's own share, by weight, least to most (median; "
         f"audits): {', '.join(found)}."
     )
 
 
 def beside() -> str:
     """What helps to read the tables, in paragraphs."""
-    return "\n\n".join((noise(), alarms(), agreement(), clean()))
+    return "\n\n".join((noise(), alarms(), agreement()))
 
 
 def filled(text: str) -> str:
