@@ -130,8 +130,8 @@ def agreement() -> str:
         for kind, each in data()["agreement"].items()
     ]
     return filled(
-        "Signs that agree with the movement of the author's own share, by weight, least to most (median; "
-        f"audits): {', '.join(found)}."
+        "Signs that agree with the movement of the author's own share, by weight, least to most "
+        f"(median; audits): {', '.join(found)}."
     )
 
 
