@@ -238,7 +238,7 @@ def _member_table(members: Sequence[Mapping[str, Any]]) -> Table:
             str(member.get("round")),
             f"{member.get('samples_per_second') or 0:.1f}",
             str(member.get("strikes")),
-            str(member.get("reason") or ""),
+            str(member.get("remark") or member.get("reason") or ""),
         )
     return table
 

@@ -87,7 +87,7 @@ function showMembers(members, committed) {
     const bad = ["away", "held"].includes(member.state);
     const good = ["training", "announced", "ready"].includes(member.state);
     cell(row, member.state, bad ? "bad" : good ? "good" : "wait", "state");
-    cell(row, member.reason, "reason");
+    cell(row, member.remark || member.reason, "reason");
     cell(row, member.standing || "–", "", "standing");
     cell(row, speed ? percent(member.samples_per_second / speed) : "–", "number", "share");
     cell(row, number(member.samples_per_second, 1), "number", "samples/s");

@@ -263,3 +263,12 @@ def test_samples_that_returned_are_not_called_lost(data: dict[str, int], words: 
     text = "\n".join(printed(part) for part in render(DOCUMENT | {"data": data}))
     line = next(line for line in text.splitlines() if line.startswith("samples"))
     assert line.split(maxsplit=1)[1].strip() == words
+
+
+def test_what_a_member_costs_the_others_goes_before_its_state() -> None:
+    member = {"peer_id": "a" * 32, "reason": "computes"}
+    costly = member | {"remark": "tardy"}
+    assert "computes" in shown({**DOCUMENT, "members": [member]})
+    found = shown({**DOCUMENT, "members": [costly]})
+    assert "tardy" in found
+    assert "computes" not in found
