@@ -135,15 +135,16 @@ def _flat(found: Coefficients) -> tuple[Places, Signs]:
 
 def turned(sketches: Sequence[Sketch]) -> dict[PeerId, tuple[float, int]]:
     """The share of each author's signs that are not those of the sum of the others of its round, in
-    the places that they share, and the number of these; without authors of too few. A sign counts
-    by the square of its scale, and the number is of as many of one weight as tell as much.
+    the places that they share, and the number of these; without authors of too few. A sign of the
+    author's counts by the square of its scale, and the number is of as many of one weight as tell
+    as much; in the sum each of the others has one vote, whatever it says of its scale.
     """
-    votes = np.zeros(CHUNKS_DRAWN * CHUNK_ENTRIES, np.float64)
+    votes = np.zeros(CHUNKS_DRAWN * CHUNK_ENTRIES, np.int32)
     for each in sketches:
-        votes[each.places] += each.signs * each.scales
+        votes[each.places] += each.signs
     found = {}
     for each in sketches:
-        others = np.sign(votes[each.places] - each.signs * each.scales)
+        others = np.sign(votes[each.places] - each.signs)
         weights = np.square(each.scales, dtype=np.float64) * (others != 0)
         if np.count_nonzero(others) >= PLACES_MIN:
             total = float(weights.sum())

@@ -9,6 +9,7 @@ from lockstep.audit.copies import likeness as module
 from lockstep.audit.copies.likeness import (
     NEAR,
     NEAR_MAX,
+    Sent,
     Window,
     drawn_chunks,
     likeness,
@@ -18,6 +19,7 @@ from lockstep.audit.copies.likeness import (
     turned,
 )
 from protocol.codec.payload import Coefficients, decode
+from protocol.ids import PeerId, sha256
 from tests.lockstep.audit.copies.post import SHAPE, A, B, C, Post
 
 CHUNKS = drawn_chunks(7, SHAPE.chunks)
@@ -120,3 +122,14 @@ def test_a_turned_sign_counts_by_the_square_of_how_far_the_step_moves_by_it() ->
     assert told == round(top_k * (large + small) ** 2 / (4 * 16**2 + small))
     assert opposed([*honest, plain]) == set()
     assert opposed([*honest, weighed]) == {C}
+
+
+def test_three_of_eight_that_say_large_scales_do_not_outvote_the_others() -> None:
+    own = part_of(Post().work(), CHUNKS)
+    against = replace(own, values=-own.values)
+    loud = np.full(len(CHUNKS), 4, np.float32)
+    authors = [PeerId(f"{number:032x}") for number in range(8)]
+    sent = [Sent(0, author, sha256(author.encode())) for author in authors]
+    sketches = [sketch_of(each, own) for each in sent[:5]]
+    sketches += [sketch_of(each, against, loud) for each in sent[5:]]
+    assert opposed(sketches) == set(authors[5:])
