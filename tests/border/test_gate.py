@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
+from border import farewell
 from border import gate as gate_module
 from border import lane as lane_module
 from border.crowd import UNPROVEN_MS, UNUSED_BYTES_MAX, Crowd
@@ -154,9 +155,16 @@ async def test_a_silent_connection_is_cut_when_its_time_is_up(
 
 async def test_a_caller_that_is_not_let_in_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Crowd, "come", lambda crowd, number, host, now_ms: [number])
-    async with serving() as behind, caller(behind.address) as ask:
-        with pytest.raises(grpc.aio.AioRpcError, match="this port is crowded"):
-            await ask(b"x")
+    async with serving() as behind:
+        reader, writer = await asyncio.open_connection("127.0.0.1", behind.port)
+        assert farewell.CROWDED.encode() in await reader.read()
+        writer.close()
+        heard = list[str]()
+        while not any(farewell.CROWDED in each for each in heard):
+            async with caller(behind.address) as ask:
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await ask(b"x")  # may not read it, where it still writes when it is closed
+            heard.append(str(refused.value))
     async with serving(server_credentials(COORDINATOR_KEY)) as behind:
         for _ in range(20):
             with pytest.raises(UnavailableError, match="crowded"):
