@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lockstep.audit.copies.likeness import Sent
 from lockstep.audit.copies.payloads import Payloads
-from node.demo.local_steps.aggregate import Movement, code_max
+from node.demo.local_steps.aggregate import Movement, code_max_of
 from node.demo.sign_audit import Weights, acting_weights
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Coefficients
@@ -32,12 +31,7 @@ async def weights_of(
     if not algorithm.moves:
         return {}
     authors, movements = list[PeerId](), list[Movement]()
-    for entry in commit.entries:
-        sent = Sent(commit.round, entry.author, entry.digest)
-        opened = None if entry.digest in voids else await read.opened(sent)
-        if opened is None:
-            continue
-        header, coefficients = opened
+    async for entry, header, coefficients in read.of_commit(commit, voids):
         if (header.run_id, header.round, header.author) == (
             commit.run_id,
             commit.round,
@@ -56,8 +50,8 @@ def bare_movement(
     algorithm: AlgorithmSpec,
 ) -> Movement:
     """The movement of an entry as the step bounds it, without places and signs."""
-    steps = -(-entry.weight // algorithm.local_samples)
-    most = code_max(float32_value(commit.learning_rate_bits), steps, algorithm.top_k)
-    nothing = np.zeros(0, np.uint16), np.zeros(0, np.int16)
-    bare = replace(coefficients, indices=nothing[0], values=nothing[1])
+    rate = float32_value(commit.learning_rate_bits)
+    most = code_max_of(entry.weight, rate, algorithm)
+    no_places, no_signs = np.zeros(0, np.uint16), np.zeros(0, np.int16)
+    bare = replace(coefficients, indices=no_places, values=no_signs)
     return Movement(entry.weight, most, bare)

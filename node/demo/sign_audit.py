@@ -85,18 +85,20 @@ def sign_agreement(
     """A payload's signs beside those of `gradient`, float32 [chunks, 64, 64] as
     `gradient_coefficients` makes it. `weights` are those of its author, None: all alike.
     """
-    return agreement_of(sent, signs_followed(sent, gradient), weights)
-
-
-def agreement_of(sent: Coefficients, followed: Signs, weights: Weights | None) -> Agreement:
-    """The agreement of a payload whose signs are followed, or not, as `signs_followed` says."""
     by_chunk = np.ones(len(sent.counts)) if weights is None else weights
-    weighed = np.repeat(by_chunk, sent.counts) * (followed != 0)
-    total = float(weighed.sum())
+    return weighed(signs_followed(sent, gradient), np.repeat(by_chunk, sent.counts))
+
+
+def weighed(followed: Signs, weights: Weights) -> Agreement:
+    """The agreement of signs that are followed (1), not (-1), or not compared (0), by the weight of
+    each, float64 [n].
+    """
+    compared = weights * (followed != 0)
+    total = float(compared.sum())
     if not total:
         return NOTHING
-    share = float(weighed[followed > 0].sum()) / total
-    return Agreement(round(total * total / float((weighed * weighed).sum())), share)
+    share = float(compared[followed > 0].sum()) / total
+    return Agreement(round(total * total / float(np.square(compared).sum())), share)
 
 
 def signs_followed(sent: Coefficients, gradient: Tensor) -> Signs:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from node.demo.engine import Extraction
-from node.demo.local_steps.aggregate import Movement, apply, code_max
+from node.demo.local_steps.aggregate import Movement, apply, code_max_of
 from node.demo.local_steps.optimizer import LocalOptimizer
 from node.demo.local_steps.residual import Residual
 from node.demo.vote_sum import Contribution
@@ -120,8 +120,7 @@ class LocalStepsReplica(Replica):
 
     def _code_max(self, samples: int, learning_rate: float) -> int:
         """Code of the largest scale that an author of this many samples may have."""
-        algorithm = self._spec.algorithm
-        return code_max(learning_rate, -(-samples // algorithm.local_samples), algorithm.top_k)
+        return code_max_of(samples, learning_rate, self._spec.algorithm)
 
     # ---- the model
 

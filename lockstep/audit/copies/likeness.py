@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from node.demo.sign_audit import weighed
 from protocol.codec.payload import Coefficients
 from protocol.ids import Digest, PeerId
 from protocol.limits import CHUNK_ENTRIES
@@ -145,12 +146,10 @@ def turned(sketches: Sequence[Sketch]) -> dict[PeerId, tuple[float, int]]:
     found = {}
     for each in sketches:
         others = np.sign(votes[each.places] - each.signs)
-        weights = np.square(each.scales, dtype=np.float64) * (others != 0)
         if np.count_nonzero(others) >= PLACES_MIN:
-            total = float(weights.sum())
-            share = float(weights[others == -each.signs].sum()) / total
-            told = round(total * total / float(np.square(weights).sum()))
-            found[each.sent.author] = share, told
+            against = (-others * each.signs).astype(np.int8)
+            told = weighed(against, np.square(each.scales, dtype=np.float64))
+            found[each.sent.author] = told.share, told.compared
     return found
 
 

@@ -1,13 +1,14 @@
 """Reads payloads of a log and compares them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from lockstep.audit.copies import likeness
 from lockstep.audit.copies.likeness import Sent
-from protocol.codec.commits import Entry
+from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode
 from protocol.errors import DivergedError, RemoteProtocolError
+from protocol.ids import Digest
 
 Payload = Callable[[int, Entry], Awaitable[bytes]]
 """Reads the payload of a round that an entry names, as `lockstep.audit.records.Record` does."""
@@ -29,6 +30,19 @@ class Payloads:
             return await asyncio.to_thread(decode, blob, self.shape)
         except (RemoteProtocolError, DivergedError):
             return None  # the replay says so
+
+    async def of_commit(
+        self, commit: Commit, voids: frozenset[Digest]
+    ) -> AsyncIterator[tuple[Entry, Header, Coefficients]]:
+        """The payloads of a commit, one after the other, without those that are void or count for
+        nothing.
+
+        Raises `UnavailableError`, `StorageError` when one is not there.
+        """
+        for entry in commit.entries:
+            sent = Sent(commit.round, entry.author, entry.digest)
+            if entry.digest not in voids and (opened := await self.opened(sent)):
+                yield entry, *opened
 
     async def likeness(self, one: Sent, other: Sent) -> float:
         """How far two payloads are alike; 0 where one of them counts for nothing.

@@ -125,13 +125,9 @@ class CopyWatch:
         """The sketches of a commit's payloads, and those whose header names another."""
         chunks = drawn_chunks(self._seed, read.shape.chunks)
         parts, copies = list[tuple[Entry, Coefficients]](), list[Copy]()
-        for entry in commit.entries:
-            sent = Sent(commit.round, entry.author, entry.digest)
-            opened = None if entry.digest in voids else await read.opened(sent)
-            if opened is None:
-                continue
-            header, coefficients = opened
+        async for entry, header, coefficients in read.of_commit(commit, voids):
             if (header.author, header.round) != (entry.author, commit.round):
+                sent = Sent(commit.round, entry.author, entry.digest)
                 copies.append(foreign(sent, header.author, header.round))
             elif header.run_id == self._info.run_id:
                 parts.append((entry, part_of(coefficients, chunks)))

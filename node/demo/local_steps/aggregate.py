@@ -51,6 +51,7 @@ from protocol.codec.payload import Coefficients
 from protocol.codec.scales import CODE_MAX, Codes, exponents, mantissas, scales_of
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, GAIN_MAX, GAIN_PARTS, VOTE_SUM_MAX
+from protocol.runfile import AlgorithmSpec
 
 RANGE_BITS = 12
 """r at most: scales below 2^-12 of a chunk's largest are less than S' can tell from nothing."""
@@ -98,6 +99,12 @@ def code_max(learning_rate: float, steps: int, top_k: int) -> int:
         return -1
     most = reach * reach / top_k
     return bisect_right(range(CODE_MAX + 1), most, key=_square) - 1
+
+
+def code_max_of(samples: int, learning_rate: float, algorithm: AlgorithmSpec) -> int:
+    """`code_max` of an author of this many samples."""
+    steps = -(-samples // algorithm.local_samples)
+    return code_max(learning_rate, steps, algorithm.top_k)
 
 
 def apply(

@@ -124,9 +124,9 @@ class Trial:
             for author, trainer in enumerate(self._honest)
         }
         if self._measures and (number + 1) % AUDIT_EVERY == 0:
+            weights = self._weights(sent, rate)
             for author, payload in sent.items():
-                weights = self._weights(sent, rate)[author]
-                found = self._agreement(payload, shares[author], rate, weights)
+                found = self._agreement(payload, shares[author], rate, weights[author])
                 self.result.audits.append((number, author, round(found.share, 4)))
         sent |= self._hostile(number, shares, rate, list(sent.values()))
         counted = {

@@ -1,22 +1,14 @@
 """The computed part of docs/results/siege.md."""
 
-import json
-from functools import cache
-from pathlib import Path
-from typing import Any
+from functools import cache, partial
 
 from tests.benchmarks.pages.attack import filled
 from tests.benchmarks.pages.blocks import table
+from tests.benchmarks.pages.tables import document
 from tests.processes.siege.catalogue import ATTACKS, Attack, of_a_home, of_loopback
 
-DATA = Path("docs/results/data/siege.json")
-
-
-@cache
-def data() -> dict[str, Any]:
-    """The kept measurement."""
-    found: dict[str, Any] = json.loads(DATA.read_bytes())
-    return found
+data = cache(partial(document, "siege.json"))
+"""The kept measurement."""
 
 
 def attacks() -> str:

@@ -1,23 +1,15 @@
 """The computed parts of docs/results/strangers.md."""
 
-import json
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
-from typing import Any
+from functools import cache, partial
 
 from tests.benchmarks.pages.attack import filled
 from tests.benchmarks.pages.blocks import table
+from tests.benchmarks.pages.tables import document
 from tests.processes.strangers.catalogue import ATTACKS
 
-DATA = Path("docs/results/data/strangers.json")
-
-
-@cache
-def data() -> dict[str, Any]:
-    """The kept measurement."""
-    found: dict[str, Any] = json.loads(DATA.read_bytes())
-    return found
+data = cache(partial(document, "strangers.json"))
+"""The kept measurement."""
 
 
 def attacks() -> str:

@@ -208,10 +208,13 @@ class LocalStudy:
     def _apply(self, number: int, sent: Sequence[Coefficients]) -> None:
         cell = self.fixture.cell
         rate, decay = self.fixture.rates(number * cell.local_steps)
-        cap = code_max(rate, cell.local_steps, cell.top_k)
-        movements = [Movement(1, cap, coefficients) for coefficients in sent]
         with torch.no_grad():
-            apply(self.fixture.layout, self._committed, movements, decay)
+            apply(self.fixture.layout, self._committed, self._movements(sent, rate), decay)
+
+    def _movements(self, sent: Sequence[Coefficients], rate: float) -> list[Movement]:
+        cell = self.fixture.cell
+        cap = code_max(rate, cell.local_steps, cell.top_k)
+        return [Movement(1, cap, coefficients) for coefficients in sent]
 
     def _shares(self, first: int) -> list[Batches]:
         """The batches of each author in the round whose first step this is."""
@@ -253,9 +256,7 @@ class LocalStudy:
         """Record how far a payload agrees with `moved`, in a round with these others."""
         if given is None:
             return
-        cell = self.fixture.cell
-        most = code_max(rate, cell.local_steps, cell.top_k)
-        movements = [Movement(1, most, each) for each in (given, *others)]
+        movements = self._movements((given, *others), rate)
         weights = acting_weights(movements, self.fixture.layout.chunks)[0]
         self.shares[kind].append((number, sign_agreement(given, moved, weights).share))
 

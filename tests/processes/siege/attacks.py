@@ -121,12 +121,7 @@ async def preface(spot: Spot) -> None:
 
 async def header_blocks(spot: Spot) -> None:
     """Header blocks that are small on the line and large in a table, on ever new streams."""
-    async with http2(spot.address, spot.source) as wire:
-        for stream in itertools.count(1, 2):
-            block = frames.bomb(spot.path(stream // 2))
-            await wire.send(frame(HEADERS, END_HEADERS, stream, block))
-            spot.did["played"] += 1
-            await asyncio.sleep(PAUSE_S)
+    await _blocks(spot, frames.bomb)
 
 
 async def half_messages(spot: Spot) -> None:
@@ -218,9 +213,14 @@ async def empty_data(spot: Spot) -> None:
 
 async def large_metadata(spot: Spot) -> None:
     """Calls with headers of 16 kB, on ever new streams."""
+    await _blocks(spot, frames.long_headers)
+
+
+async def _blocks(spot: Spot, made: Callable[[str], bytes]) -> None:
+    """A header block for each path, made of it, on ever new streams."""
     async with http2(spot.address, spot.source) as wire:
         for stream in itertools.count(1, 2):
-            block = frames.long_headers(spot.path(stream // 2))
+            block = made(spot.path(stream // 2))
             await wire.send(frame(HEADERS, END_HEADERS, stream, block))
             spot.did["played"] += 1
             await asyncio.sleep(PAUSE_S)
