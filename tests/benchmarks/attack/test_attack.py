@@ -312,8 +312,9 @@ def test_honest_authors_that_come_back_with_an_old_residual_are_far_from_turned_
     for number in range(24):
         share = shares_of(fixture, number)[7]
         if number < 3 or number >= 16:  # it is away for thirteen rounds, and its residual is old
-            sent = late.train(found.committed, share, RATE)
-            agreements.append(found._agreement(sent, share, RATE).share)
+            sent = {7: late.train(found.committed, share, RATE)}
+            weights = found._weights(sent, RATE)[7]
+            agreements.append(found._agreement(sent[7], share, RATE, weights).share)
         found.step(number)
     assert min(agreements) > LOCAL_STEPS.opposed / WHOLE
 
