@@ -1,0 +1,218 @@
+"""Trains one cell of the study: payloads to everybody, or rounded sums of them.
+
+Authors are those of the study of local steps. With two bits a value says its sign and which of its
+chunk's two scales it has, the mean of the larger half of what is sent or that of the smaller one;
+the product's sum takes these as two movements of one author.
+"""
+
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from node.data.corpus import Corpus
+from node.demo.dct import transposed
+from node.demo.engine import GRADIENT_MAX
+from node.demo.local_steps import aggregate
+from node.demo.local_steps.aggregate import Movement, MovementSum, apply, code_max
+from node.demo.local_steps.residual import Residual
+from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
+from protocol.codec.scales import codes_of, scales_of
+from protocol.ids import PeerId, RunId
+from protocol.limits import CHUNK_ENTRIES
+from tests.benchmarks.headline.study import FULL_STEPS, Job, cell
+from tests.benchmarks.headline.texts import TextName
+from tests.benchmarks.headline.train import TextFixture
+from tests.benchmarks.parity.local_steps import LocalStepsAuthors, author_batches, movement
+from tests.benchmarks.sums.rounding import coded_bits, entropy_bits, rounded
+
+RATE = 0.024
+
+SCALE_BYTES = 1
+"""Of the second scale of a chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumsCell:
+    """One training."""
+
+    text: TextName
+    authors: int
+    top_k: int
+
+    bits: int
+    """Of a value: 1 for a sign, 2 for a sign and one of two scales."""
+
+    coarse: int
+    """The rounding of the sums: 1 or 4; 0 where every payload goes to everybody."""
+
+    fade: float
+    gain: float
+    seed: int = 0
+    steps: int = FULL_STEPS
+
+    @property
+    def job(self) -> Job:
+        """The cell on the headline's ground, with a larger batch beyond 16 authors."""
+        made = cell("local_steps", RATE, self.seed, self.steps, self.authors)
+        made = replace(made, top_k=self.top_k, fade=self.fade, gain=self.gain)
+        return _WideJob(self.text, "local_steps", made)
+
+    @property
+    def name(self) -> str:
+        """Unique in the study."""
+        about = asdict(self)
+        return "-".join(f"{each}{about[each]}" for each in about)
+
+
+class _WideJob(Job):
+    """A job of which each author has a sample in every step."""
+
+    @property
+    def task(self) -> Any:
+        task = super().task
+        return replace(task, batch_samples=max(task.batch_samples, self.cell.authors))
+
+
+class _Fixture(TextFixture):
+    passes_max = 4
+    """A step of 32 samples goes through the first text 2.4 times."""
+
+
+class SummedAuthors(LocalStepsAuthors):
+    """The authors of one cell; `bytes_up` and `bytes_down` count a payload and a result a round."""
+
+    def __init__(self, fixture: TextFixture, asked: SumsCell) -> None:
+        super().__init__(fixture)
+        self._asked, self._at = asked, 0
+        self.rounds = self.payload_bytes = self.result_bits = 0
+        self.entropy_bits = 0.0
+
+    def round(self) -> None:
+        """One round of all authors."""
+        fixture, steps = self._fixture, range(self._at, self._at + self._fixture.cell.local_steps)
+        self._at = steps.stop
+        rate, decay = fixture.rates(steps[0])
+        cap = code_max(rate, len(steps), self._asked.top_k)
+        movements: list[Movement] = []
+        for author, share in enumerate(author_batches(fixture, steps)):
+            moved = movement(fixture, self.committed, share, self._optimizers[author], rate)
+            self._residuals[author].require_finite(moved, GRADIENT_MAX)
+            self._residuals[author].accumulate(moved)
+            parts = _parts(self._residuals[author], self._asked, cap)
+            self.payload_bytes += _container_bytes(parts, self._asked.top_k)
+            movements += [Movement(1, cap, part) for part in parts]
+        self.rounds += 1
+        summed = self._rounding() if self._asked.coarse else nullcontext()
+        with torch.no_grad(), summed, mock.patch.object(aggregate, "beside_median", _all_count):
+            apply(
+                fixture.layout,
+                self.committed,
+                movements,
+                decay,
+                gain=self._asked.gain * self._asked.bits,
+            )
+
+    def _rounding(self) -> Any:
+        """The product's sum with rounded sums in the place of exact ones."""
+        exact = MovementSum.sum_strip
+
+        def sum_strip(summed: MovementSum, first: int, strip: Tensor) -> Tensor:
+            units = exact(summed, first, strip)
+            flat = strip.view(-1, CHUNK_ENTRIES)
+            # Places of a strip are transposed; gaps are those of the order that is sent.
+            own_order = strip.transpose(1, 2).reshape(-1, CHUNK_ENTRIES).to(torch.int64).numpy()
+            found = rounded(own_order, self._asked.coarse)
+            self.result_bits += int(coded_bits(found.levels).sum())
+            self.entropy_bits += entropy_bits(found.levels)
+            sums = torch.from_numpy(found.sums.astype(np.float32)).view(-1, 64, 64)
+            flat.copy_(sums.transpose(1, 2).reshape(-1, CHUNK_ENTRIES))
+            return units
+
+        return mock.patch.object(MovementSum, "sum_strip", sum_strip)
+
+
+def _all_count(codes: Any, *_: Any) -> Any:
+    """No bound beside the median: all are honest here, and halves of a payload are no authors."""
+    return codes
+
+
+def _parts(residual: Residual, asked: SumsCell, cap: int) -> list[Coefficients]:
+    """A payload as movements of one scale a chunk, taken out of the residual."""
+    if asked.bits == 1:
+        return [residual.extract(code_max=cap).coefficients]
+    indices, previous = residual.backend.extract(residual.momentum, asked.top_k, 0.0)
+    sizes = previous.abs()
+    larger = sizes >= sizes.median(dim=1, keepdim=True).values
+    parts = []
+    said = torch.zeros_like(previous)
+    for half in (larger & (previous != 0), ~larger & (previous != 0)):
+        codes = np.minimum(codes_of((sizes * half).sum(1).div(half.sum(1)).numpy()), cap)
+        counted = half & torch.from_numpy(codes >= 0)[:, None]
+        counts = counted.sum(1).numpy().astype(np.uint16)
+        scales = np.where(counts > 0, codes, 0).astype(np.uint8)
+        values = previous.sign() * counted
+        said += values * torch.from_numpy(scales_of(scales))[:, None]
+        parts.append(
+            Coefficients(
+                counts=counts,
+                indices=indices.long()[counted].numpy().astype(np.uint16),
+                values=values[counted].to(torch.int16).numpy(),
+                scales=scales,
+            )
+        )
+    residual.momentum.view(-1, CHUNK_ENTRIES).scatter_add_(1, transposed(indices.long()), -said)
+    return parts
+
+
+def _container_bytes(parts: list[Coefficients], top_k: int) -> int:
+    """Bytes of a payload: its container, and of two scales the second one."""
+    header = Header(RunId("0" * 32), 0, PeerId("0" * 32))
+    chunks = len(parts[0].counts)
+    if len(parts) == 1:
+        return len(encode(header, parts[0], PayloadShape(chunks, top_k, 1, scaled=True)))
+    rows = np.concatenate([np.repeat(np.arange(chunks), part.counts) for part in parts])
+    indices = np.concatenate([part.indices for part in parts])
+    sizes = np.concatenate([part.values * scale for part, scale in zip(parts, (2, 1), strict=True)])
+    order = np.lexsort((indices, rows))
+    counts = np.bincount(rows, minlength=chunks).astype(np.uint16)
+    scales = np.maximum(*(part.scales for part in parts if part.scales is not None))
+    both = Coefficients(
+        counts=counts, indices=indices[order], values=sizes[order].astype(np.int16), scales=scales
+    )
+    shape = PayloadShape(chunks, top_k, 2, scaled=True)
+    return len(encode(header, both, shape)) + SCALE_BYTES * int((counts > 0).sum())
+
+
+def train(asked: SumsCell, corpus: Corpus) -> dict[str, Any]:
+    """Train one cell: its settings, validation bits per byte along it, and bytes a round."""
+    started_s = time.monotonic()
+    fixture = _Fixture(asked.job, corpus)
+    authors = SummedAuthors(fixture, asked)
+    points = []
+    rounds = asked.steps // fixture.cell.local_steps
+    for number in range(1, rounds + 1):
+        authors.round()
+        if number % max(1, rounds // 8) == 0:
+            authors.stand_at_committed()
+            points.append(
+                (number * fixture.cell.local_steps, round(fixture.validation_bits_per_byte(), 5))
+            )
+    payload = authors.payload_bytes / authors.rounds / asked.authors
+    result = authors.result_bits / 8 / authors.rounds
+    return asdict(asked) | {
+        "corpus": corpus.manifest.digest.hex(),
+        "chunks": fixture.layout.chunks,
+        "payload_bytes": round(payload),
+        "result_bytes": round(result) if asked.coarse else round(payload * (asked.authors - 1)),
+        "over_entropy": round(authors.result_bits / authors.entropy_bits, 3)
+        if asked.coarse
+        else None,
+        "points": points,
+        "seconds": round(time.monotonic() - started_s, 1),
+    }
