@@ -21,7 +21,8 @@ def reason(url: str = READY) -> str:
         with urlopen(url, timeout=TIMEOUT_S):
             return ""
     except HTTPError as error:
-        return error.read().decode().strip()
+        with error:
+            return error.read().decode().strip()
     except OSError as error:
         return f"no answer from {url}: {error}"
 
