@@ -201,7 +201,6 @@ class Audit:
             )
         if self.proofs:
             findings.evidence_proven = self.proofs.proven()
-            findings.evidence_unclear = self.proofs.unclear
         if self.copies:
             findings.copies_checked = self.copies.checked
             findings.copies_unchecked = self.copies.unchecked

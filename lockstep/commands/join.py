@@ -22,7 +22,7 @@ from lockstep.console import bytes_text, messages, own_command
 from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import first_word, knock
 from lockstep.service.directory import Owner, claimed, require_writable
-from lockstep.service.home import STATE_NAME, Home, Remembered, take_over
+from lockstep.service.home import STATE_NAME, Home, Remembered
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
@@ -102,8 +102,6 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     require_writable(home.path)
     others = OthersWatch(wishes.limits.others)
     log_versions(settings)
-    if taken := take_over(home):
-        messages.print(taken, soft_wrap=True)
     link = parse_link(settings.coordinator)
     known = home.knows(link.address)
     info = first_word(link, known=known, follow_parent=options.follow_parent)

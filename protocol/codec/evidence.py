@@ -104,7 +104,7 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     source: Source | None = None
     """The payload that was copied; None where nothing was."""
     compared: Count = 0
-    """Signs that were compared; 0 in a copy, and in evidence of before this was said."""
+    """Signs that were compared; 0 in a copy."""
     companions: Annotated[tuple[Companion, ...], Meta(max_length=COMPANIONS_MAX)] = ()
     """The audits from which `expected` follows, none where that is `CHANCE`."""
     draw: Draw | None = None

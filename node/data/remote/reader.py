@@ -99,11 +99,6 @@ def _judged(blob: bytes, manifest_sha256: str, url: str) -> Manifest:
             "the run's, or not put there by `lockstep data publish`"
         )
     manifest = Manifest.from_json(blob, f"{url}/{MANIFEST_NAME}")
-    if not manifest.range_tokens:
-        raise DataError(
-            f"{url}: expected digests of ranges, got a manifest of version 1; prepare the data "
-            "again and publish them with `lockstep data publish`"
-        )
     for shard in (shard for split in manifest.splits.values() for shard in split):
         if _ranges(shard, manifest.range_tokens) * DIGEST_BYTES > LISTS_BYTES_MAX:
             raise DataError(

@@ -121,7 +121,6 @@ def changed(evidence: Evidence, place: int, **fields: object) -> Evidence:
 )
 def test_evidence_that_meets_the_thresholds_proves_what_it_finds(evidence: Evidence) -> None:
     assert rule.flaw(evidence, DEMO) == ""
-    assert not rule.is_of_old_form(evidence)
 
 
 HONEST = other_work(9000, 8900, 9100)
@@ -189,12 +188,6 @@ def test_the_bytes_of_another_are_one_proof_and_only_whole() -> None:
 def test_an_even_panel_is_expected_to_agree_in_the_mean_of_its_middle_rounded_down() -> None:
     assert rule.expectation(companions(40, 8001, 8002)) == 8001
     assert rule.expectation(companions(40, 7000)) == 7000
-
-
-def test_evidence_of_an_earlier_release_is_known_by_what_it_does_not_say() -> None:
-    old = changed(PROVEN, 0, compared=0, companions=())
-    assert rule.is_of_old_form(old)
-    assert "update the auditor" in rule.flaw(old, DEMO)
 
 
 # ---- the log
