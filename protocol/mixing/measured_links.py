@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from protocol.ids import PeerId
 from protocol.mixing.link_report import BIT_S_MAX, MeasuredLink
+from protocol.planner.groups import fast_groups
 from protocol.planner.links import MEASURED, Line, Network, pair_s
-from protocol.planner.placement import fast_groups
 
 Matrix = npt.NDArray[np.float64]
 

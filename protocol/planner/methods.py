@@ -5,13 +5,13 @@ exposed   what the exchange adds when all nodes are alike and never vary
 waiting   what is left: waiting for slower nodes, and for nodes that are slow in a round
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 
 from protocol.ids import PeerId
-from protocol.mixing.topologies import Topology, contraction
+from protocol.mixing.topologies import Topology, TopologyName, contraction
 from protocol.planner.compute import Compute
 from protocol.planner.links import (
     Calibration,
@@ -80,26 +80,16 @@ class Prediction:
     """One method; seconds and bytes are those of one round (of DiLoCo: of one local step)."""
 
     method: MethodName
-    topology: str | None
+    topology: TopologyName | None
     seconds: float
     compute_s: float
     exposed_s: float
     waiting_s: float
     up_bytes: float
-    """Bytes from a node, the mean over nodes."""
-    down_bytes: float
+    """Bytes from a node, the mean over nodes; as many reach it."""
     contraction: float | None = None
     """Distance to the mean of gossip Adam that is left after a round, at worst, on average over
     a period."""
-
-    @property
-    def title(self) -> str:
-        """The method and its topology."""
-        return f"{self.method} {self.topology}" if self.topology else self.method
-
-    def document(self) -> dict[str, Any]:
-        """For a program."""
-        return asdict(self)
 
 
 def predicted(setting: Setting, method: MethodName, topology: Topology | None = None) -> Prediction:
@@ -221,7 +211,7 @@ def _split(
     *,
     exposed_s: float,
     sent: float,
-    mixing: tuple[str, float] | None = None,
+    mixing: tuple[TopologyName, float] | None = None,
 ) -> Prediction:
     """The prediction with what is neither compute nor exchange as waiting."""
     compute_s = _mean_s(draws)
@@ -234,7 +224,6 @@ def _split(
         compute_s,
         exposed_s,
         waiting_s,
-        sent,
         sent,
         left,
     )
