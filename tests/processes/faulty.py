@@ -22,7 +22,8 @@ from coordinator.journal import JOURNAL_NAME
 from lockstep.audit.findings import Findings
 from lockstep.audit.published import Published
 from lockstep.audit.records import RecordInFiles
-from lockstep.audit.verify import Audit
+from lockstep.audit.verify import EvidenceCheck, replay
+from lockstep.audit.walk import Walk
 from lockstep.cluster.child import Child
 from lockstep.cluster.local import STOP_S, Cluster, ClusterSettings
 from lockstep.service.keys import KEY_NAME, load_or_create_key
@@ -262,7 +263,8 @@ async def _replayed(directory: Path, nodes: Sequence[str]) -> Findings:
         findings = Findings(record.info.run_id)
         each = [Published(directory / name / "checkpoint", findings.run_id) for name in nodes]
         every: Any = _Every(each)
-        await Audit(record, findings, every, None).replay(lambda *_: None)
+        walk, nothing = Walk(record, findings, published=every), EvidenceCheck((), record, None)
+        await replay(record, walk, findings, nothing, lambda *_: None)
         return findings
     finally:
         await record.close()

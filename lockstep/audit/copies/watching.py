@@ -30,7 +30,7 @@ from lockstep.audit.copies.likeness import (
 )
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.copies.twins import Twins
-from node.demo.local_steps.aggregate import counted_codes
+from node.demo.local_steps.aggregate import Movement, counted_codes
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import Evidence, words
@@ -78,6 +78,8 @@ class CopyWatch:
         self._restarts, self._goes_back = 0, False
         self.twins: list[Twins] = []
         """Like payloads of the round that was looked at last, of which one may be the copy."""
+        self.movements: dict[PeerId, Movement] = {}
+        """Those of that round, without places and signs, where signs weigh unlike."""
 
     def drop(self) -> None:
         """The replay goes back: earlier payloads come again."""
@@ -99,7 +101,7 @@ class CopyWatch:
         if self._goes_back:
             self._goes_back = False
             self._book.go_back(commit.round)
-        self.twins = []
+        self.twins, self.movements = [], {}
         sketches, copies = await self._read(commit, voids, read)
         compared = await asyncio.to_thread(self._window.add, sketches)
         self._book.learn(commit.round, len(sketches) + len(copies), compared.usual)
@@ -131,6 +133,9 @@ class CopyWatch:
                 copies.append(foreign(sent, header.author, header.round))
             elif header.run_id == self._info.run_id:
                 parts.append((entry, part_of(coefficients, chunks)))
+                if (algorithm := self._info.spec.algorithm).moves:
+                    bare = bare_movement(commit, entry, coefficients, algorithm)
+                    self.movements[entry.author] = bare
         return self._sketches(commit, parts), copies
 
     def _sketches(

@@ -16,16 +16,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from lockstep.audit.acting import weights_of
 from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.copies.twins import Twins, copies
 from lockstep.audit.work.ages import Ages
 from lockstep.audit.work.judge import Book, Look, Row
 from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
+from node.demo.local_steps.aggregate import Movement
 from node.demo.sign_audit import Agreement, Signs, Weights
 from node.replica.replica import Replica
 from node.system.run_notes import RunNote, read_note, write_note
@@ -63,26 +66,21 @@ class Saved(RunNote):
 class Panel:
     """The audits of a round that are in hand."""
 
-    commit: Commit
-    voids: frozenset[Digest]
+    round: int
     draw: Draw
     left: list[tuple[Entry, tuple[Share, ...]]]
     """Payloads that are not audited yet, with the positions of their samples."""
     ages: Ages
     """Those of the round."""
     twins: Sequence[Twins]
+    weights: Mapping[PeerId, Weights]
+    """What the signs of the round's authors weigh."""
     followed: dict[tuple[PeerId, PeerId], Signs] = field(default_factory=dict)
     """Signs of like payloads, as `lockstep.audit.copies.twins` wants them."""
-    weights: Mapping[PeerId, Weights] | None = None
-    """What the signs of the round's authors weigh, once they are asked for."""
     payload: bytes = b""
     """The first one, once its passes have begun."""
     passes: Recomputation | None = None
     looks: list[Look] = field(default_factory=list)
-
-    @property
-    def round(self) -> int:
-        return self.commit.round
 
 
 class WorkAudit:
@@ -122,9 +120,11 @@ class WorkAudit:
         behind: int,
         named: frozenset[PeerId] = frozenset(),
         twins: Sequence[Twins] = (),
+        movements: Mapping[PeerId, Movement] = MappingProxyType({}),
     ) -> None:
         """A commit is about to be applied: maybe draw a panel of its authors. Those that the
-        comparison of payloads has `named` are suspects; of `twins` one may be the copy.
+        comparison of payloads has `named` are suspects; of `twins` one may be the copy; of
+        `movements` it has read how far the step moves by each sign, if not by all alike.
         """
         self._budget.earn(time.monotonic(), len(commit.entries))
         samples = {entry.author: entry.samples for entry in commit.entries}
@@ -146,10 +146,11 @@ class WorkAudit:
         await asyncio.to_thread(
             self._recomputer.stand_at, replica.committed, commit.learning_rate_bits
         )
+        weights = await asyncio.to_thread(weights_of, movements, replica.shape.chunks)
         self._budget.spend(time.monotonic() - started_s)
         entries = {entry.author: entry for entry in commit.entries}
         left = [(entries[author], said[author]) for author in authors]
-        self._panel = Panel(commit, voids, draw, left, deepcopy(self._ages), twins)
+        self._panel = Panel(commit.round, draw, left, deepcopy(self._ages), twins, weights)
 
     def drop(self) -> None:
         """The replay goes back: the round in hand may not be what it was."""
@@ -198,8 +199,6 @@ class WorkAudit:
 
     async def _pass(self, work: Panel, payload: Payload) -> None:
         entry, shares = work.left[0]
-        if work.weights is None:
-            work.weights = await self._recomputer.weights(work.commit, work.voids, payload)
         if work.passes is None:
             work.payload = await payload(work.round, entry)
             work.passes = self._recomputer.begin(shares)

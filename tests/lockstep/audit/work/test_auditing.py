@@ -3,6 +3,7 @@ go first. What it finds can be computed again.
 """
 
 import threading
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.machine.members.standing import Demoted
 from coordinator.status_document import _demoted
+from lockstep.audit.acting import movements_of
 from lockstep.audit.copies.check import CopyCheck
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.copies.watching import CopyWatch
@@ -22,12 +24,13 @@ from lockstep.audit.work.proofs import ProofCheck
 from lockstep.audit.work.published import Accusation, evidence_in
 from lockstep.audit.work.recompute import Recomputation, Recomputer, unaudited
 from node.data.corpus import Corpus
+from node.demo.local_steps.aggregate import Movement
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.audit import lots, rule
 from protocol.audit.lots import Draw, draw
 from protocol.audit.rule import FAR_AUDITS
-from protocol.codec.commits import Commit
+from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import CHANCE, WHOLE, Companion, Evidence, Source
 from protocol.codec.evidence import WorkAudit as Audited
 from protocol.codec.messagepack import packed
@@ -60,6 +63,14 @@ def audit_of(crowd: Crowd, path: Path, found: list[Evidence], share: float = 1e6
     return WorkAudit(crowd.info, recomputer, share, draws=draws, tell=found.append, path=path)
 
 
+async def movements_in(
+    crowd: Crowd, commit: Commit, voids: frozenset[Digest] = frozenset()
+) -> dict[PeerId, Movement]:
+    """What the search for copies reads of a round for the audit of work."""
+    read = Payloads(crowd.payload, crowd.replica.shape)
+    return await movements_of(commit, voids, read, crowd.info.spec.algorithm)
+
+
 async def play(crowd: Crowd, audit: WorkAudit, rounds: int, *, behind: int = 0) -> None:
     for _ in range(rounds):
         commit, recorded = crowd.work()
@@ -83,7 +94,10 @@ async def test_noise_is_found_after_three_audits_and_the_honest_are_left_alone(
     for _ in range(ROUNDS):
         commit, recorded = noisy.work()
         commits.append((commit, recorded))
-        await audit.before(commit, recorded, frozenset(), noisy.replica, behind=0)
+        movements = await movements_in(noisy, commit)
+        await audit.before(
+            commit, recorded, frozenset(), noisy.replica, behind=0, movements=movements
+        )
         noisy.apply(commit)
         while await audit.step(noisy.payload, PATIENCE_S):
             pass
@@ -179,8 +193,10 @@ async def test_signs_turned_where_they_weigh_most_are_found_though_as_many_are_h
     crowd, found = Crowd(corpus, 4, shadows=(2,), algorithm=LOCAL_STEPS), list[Evidence]()
     audit = audit_of(crowd, tmp_path / "work.json", found)
     commit, recorded = crowd.work()
-    named = frozenset(crowd.authors)
-    await audit.before(commit, recorded, frozenset(), crowd.replica, behind=0, named=named)
+    named, movements = frozenset(crowd.authors), await movements_in(crowd, commit)
+    await audit.before(
+        commit, recorded, frozenset(), crowd.replica, behind=0, named=named, movements=movements
+    )
     while await audit.step(crowd.payload, PATIENCE_S):
         pass
     (evidence,) = found
@@ -206,22 +222,44 @@ async def test_a_payload_that_is_void_or_is_not_anothers_weighs_nothing_for_othe
 ) -> None:
     crowd = Crowd(corpus, authors=3, algorithm=LOCAL_STEPS)
     commit, _ = crowd.work()
-    recomputer, voids = Recomputer(crowd.info.spec, corpus), frozenset({commit.entries[1].digest})
-    found = await recomputer.weights(commit, voids, crowd.payload)
+    voids, shape = frozenset({commit.entries[1].digest}), crowd.replica.shape
+    found = await movements_in(crowd, commit, voids)
     assert found.keys() == {crowd.authors[0], crowd.authors[2]}
     header = Header(crowd.info.run_id, 7, crowd.authors[2])  # of another round
     blob = crowd.payloads[commit.entries[2].digest]
-    other = encode(header, decode(blob, recomputer.shape)[1], recomputer.shape)
-    crowd.payloads[commit.entries[2].digest] = other
-    found = await recomputer.weights(commit, voids, crowd.payload)
+    crowd.payloads[commit.entries[2].digest] = encode(header, decode(blob, shape)[1], shape)
+    found = await movements_in(crowd, commit, voids)
     assert found.keys() == {crowd.authors[0]}
+
+
+async def test_a_drawn_round_is_read_once_for_copies_and_for_what_its_signs_weigh(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    crowd, found = Crowd(corpus, authors=3, algorithm=LOCAL_STEPS), list[Evidence]()
+    work = audit_of(crowd, tmp_path / "work.json", found)
+    path = tmp_path / "copies.json"
+    watch = CopyWatch(crowd.info, secret=b"s", tell=found.append, path=path)
+    authors, reads = AuthorAudit(watch, work), Counter[Digest]()
+
+    async def payload(round: int, entry: Entry) -> bytes:
+        reads[entry.digest] += 1
+        return await crowd.payload(round, entry)
+
+    commit, recorded = crowd.work()
+    nothing = frozenset[Digest]()
+    await authors.before(commit, recorded, nothing, crowd.replica, payload, behind=0, restarts=0)
+    reads.clear()
+    while await authors.step(payload, PATIENCE_S):
+        pass
+    assert work.document()["audits"] == 3
+    assert reads == dict.fromkeys((entry.digest for entry in commit.entries), 1), "for its signs"
+    assert watch.movements.keys() == set(crowd.authors)
 
 
 async def test_all_signs_of_demo_weigh_alike(corpus: Corpus) -> None:
     crowd = Crowd(corpus, authors=2)
     commit, _ = crowd.work()
-    weights = Recomputer(crowd.info.spec, corpus).weights
-    assert not await weights(commit, frozenset(), crowd.payload)
+    assert not await movements_in(crowd, commit)
 
 
 @pytest.mark.parametrize("algorithm", [DEMO, LOCAL_STEPS], ids=lambda each: each.name)
@@ -273,10 +311,16 @@ async def checked(
     copies = CopyCheck([evidence])
     await copies.before(commit, frozenset(), Payloads(crowd.payload, replica.shape))
     assert (copies.checked, copies.unchecked) == (1, 0)
-    work = WorkCheck([evidence], Recomputer(crowd.info.spec, crowd.corpus))
-    await work.before(commit, recorded, frozenset(), replica, crowd.payload)
+    work, reads = WorkCheck([evidence], Recomputer(crowd.info.spec, crowd.corpus)), list[Digest]()
+
+    async def payload(round: int, entry: Entry) -> bytes:
+        reads.append(entry.digest)
+        return await crowd.payload(round, entry)
+
+    await work.before(commit, recorded, frozenset(), replica, payload)
     work.require_complete()
     assert work.checked == 1
+    assert reads == [evidence.audits[0].digest], "a copy is told by what no sign weighs"
 
 
 async def test_evidence_that_was_made_up_does_not_come_out(noisy: Crowd, corpus: Corpus) -> None:

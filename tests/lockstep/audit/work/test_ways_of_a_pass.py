@@ -79,7 +79,7 @@ def looks_at(recomputer: Recomputer, crowd: Crowd, commit: Commit, said: list[by
     while work.next():
         pass
     work.finish()
-    found = [recomputer.agreement(each) for each in said]
+    found = [recomputer.agreement(each, None) for each in said]
     return [
         Look(PeerId(f"{place:032x}"), sha256(payload), each.share, each.compared, age=500)
         for place, (payload, each) in enumerate(zip(said, found, strict=True))
