@@ -9,6 +9,7 @@ The canonical bytes are the msgpack map of the fields in declaration order; the 
 covers a domain tag and their SHA-256.
 """
 
+from functools import lru_cache
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -38,6 +39,9 @@ CHANCE = WHOLE // 2
 
 USUAL_DRAW = 200
 """Part of a run's compute for which auditors draw rounds, by default; the words name another."""
+
+OPENED_KEPT = 64
+"""Pieces of evidence that are remembered opened: of `EVIDENCE_BYTES_MAX` each, a mebibyte."""
 
 ROUNDS_NAMED = 5
 """Rounds that the words name; the others are counted."""
@@ -139,9 +143,11 @@ def sign_evidence(evidence: Evidence, key: Ed25519PrivateKey) -> SignedEvidence:
     return SignedEvidence(body, public_bytes(key), key.sign(_DOMAIN + sha256(body)))
 
 
+@lru_cache(OPENED_KEPT)
 def open_evidence(signed: SignedEvidence) -> tuple[PeerId, Evidence]:
     """The auditor and its evidence, after signature, encoding and bounds were checked, the run not;
-    `RemoteProtocolError` for anything else.
+    `RemoteProtocolError` for anything else. The newest are remembered, because the door,
+    the operator's desk and the machine each ask for it.
     """
     if len(signed.body) > EVIDENCE_BYTES_MAX:
         raise RemoteProtocolError(
@@ -151,6 +157,7 @@ def open_evidence(signed: SignedEvidence) -> tuple[PeerId, Evidence]:
     return auditor, read_evidence(signed.body)
 
 
+@lru_cache(OPENED_KEPT)
 def read_evidence(body: bytes) -> Evidence:
     """The evidence in its bytes; `RemoteProtocolError` for bytes that are not canonical or out of
     bounds.

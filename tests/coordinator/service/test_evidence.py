@@ -22,6 +22,7 @@ from protocol import wire_pb2 as wire
 from protocol.audit import lots, rule
 from protocol.audit.lots import draw
 from protocol.audit.rule import OPPOSED_COMPARED
+from protocol.codec import evidence as coding
 from protocol.codec.evidence import (
     CHANCE,
     WHOLE,
@@ -123,6 +124,26 @@ async def test_evidence_of_a_named_auditor_demotes_and_is_an_act_of_the_chain(
         assert b"lockstep_coordinator_demoted 1.0" in metrics
     async with running(tmp_path, SPEC) as process:
         assert demoted(process) == [two.peer]
+
+
+async def test_accepted_evidence_is_opened_once_though_it_is_said_twice_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coding.open_evidence.cache_clear()
+    checked, verify = list[bytes](), coding.verify
+
+    def counted(public_key: bytes, signature: bytes, message: bytes) -> PeerId:
+        checked.append(signature)
+        return verify(public_key, signature, message)
+
+    monkeypatch.setattr(coding, "verify", counted)
+    async with a_round(tmp_path) as (process, _, two, auditor):
+        for _ in range(2):
+            await accuse(auditor, two.peer, payload_digest(two.peer, 0))
+        await until_after(lambda: demoted(process) == [two.peer], auditor.ping)
+        assert process.status()["audit"]["demoted"]
+        await auditor.ping()
+    assert len(checked) == 1
 
 
 async def test_the_log_tells_the_samples_behind_each_payload(tmp_path: Path) -> None:
