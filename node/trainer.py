@@ -90,11 +90,12 @@ class Trainer:
             return self._agenda.end_reason
 
     async def _follow_agenda(self) -> str:
+        status = self._context.status
         while True:
             self._changed.clear()
             await self._context.state_requests.show_state(self._context.decisions.head_round)
             step = self._agenda.next(self.log_position)
-            self._context.status.phase = step.reason
+            status.doing, status.phase = step.doing, step.reason
             match step:
                 case events.Train():
                     await self._round(step.opened)
@@ -121,6 +122,7 @@ class Trainer:
 
     def _tell(self, event: events.Event) -> None:
         self._limit(self._agenda.handle(event, self.log_position))
+        self._context.status.finished = self._agenda.finished
         self._changed.set()
 
     def _limit(self, limit_ms: int | None) -> None:
@@ -151,7 +153,8 @@ class Trainer:
 
     async def _compute(self, opened: wire.RoundOpened) -> RoundWork | None:
         context = self._context
-        context.status.note = opened.reason
+        reason = opened.reason
+        context.status.note, context.status.pace = (reason, "") if opened.muted else ("", reason)
         context.status.standing.opened(opened)
         context.swarm.open(opened.round, near(opened))
         await context.state_requests.borrow_time(opened.bell_ms - context.client.now_ms())

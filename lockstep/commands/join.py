@@ -56,9 +56,6 @@ log = logging.getLogger("lockstep.join")
 MANIFEST_NAME = "manifest.json"
 """The file that tells prepared data from any other directory."""
 
-ASKED_TO_LEAVE = "this node was stopped by its owner"
-"""The reason of a node that its owner has ended."""
-
 SESSION = Path("/proc/self/autogroup")
 """File with the niceness of this process's session."""
 
@@ -140,7 +137,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             measured.reconsider(place, info.run_id, status)
         for line in farewell(status, place):
             messages.print(line, soft_wrap=True)
-        messages.print(AGAIN if reason == ASKED_TO_LEAVE else reason, soft_wrap=True)
+        messages.print(reason if status.get("finished") else AGAIN, soft_wrap=True)
 
 
 def _log_joining(info: RunInfo, key: Ed25519PrivateKey, place: Path) -> None:
