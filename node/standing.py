@@ -44,7 +44,7 @@ class _Round:
     worked_ms: int = 0
 
 
-class Standing:
+class OwnStanding:
     """Takes what happens to a node's rounds, and tells its place in words."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from node.standing import Doing, Standing
+from node.standing import Doing, OwnStanding
 from protocol import wire_pb2 as wire
 from protocol.traffic import MonotonicCounters
 
@@ -70,7 +70,7 @@ class NodeStatus:
     payload_bytes: int = 0
     payload_values: int = 0
     traffic: dict[str, int | None] = field(default_factory=dict)
-    standing: Standing = field(default_factory=Standing)
+    standing: OwnStanding = field(default_factory=OwnStanding)
     data: Callable[[], Mapping[str, Any]] = dict
     """Says where the training data come from, and what they wait for."""
 

@@ -31,7 +31,7 @@ from node.replica.position import Position
 from node.round import events
 from node.round.agenda import Agenda
 from node.round.catching_up.catch_up import RETRY_S, NotFound
-from node.round.catching_up.landmarks import Jump, position_at
+from node.round.catching_up.landmarks import SnapshotJump, position_at
 from node.round.collecting import CommitPayloads, near
 from node.round.compute import train_round
 from node.round.context import RoundContext
@@ -301,7 +301,7 @@ class Trainer:
             return
         await self._adopt(found)
 
-    async def _adopt(self, jump: Jump) -> None:
+    async def _adopt(self, jump: SnapshotJump) -> None:
         context, landmark = self._context, jump.landmark
         await asyncio.to_thread(context.replica.adopt, jump.path, jump.base)
         digest, position = context.replica.digest, landmark.position

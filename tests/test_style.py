@@ -43,6 +43,26 @@ FOREIGN_WORDS = {
 
 COMPARES_TEXT = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "find"}
 
+SHARED_NAMES = {
+    "Admit",
+    "Announced",
+    "Blame",
+    "Checkpoint",
+    "Evict",
+    "Head",
+    "Member",
+    "Needs",
+    "Offered",
+    "Refuse",
+    "Rounds",
+    "Settled",
+    "Verdict",
+    "Window",
+    "Work",
+}
+"""Names of classes that still mean two things or three; none comes in, and one that is told apart
+goes out."""
+
 Node = TypeVar("Node", bound=ast.AST)
 
 
@@ -128,6 +148,11 @@ def exists(name: str) -> bool:
         ROOT.joinpath(*parts[:depth]).with_suffix(".py").exists()
         for depth in range(2, len(parts) + 1)
     )
+
+
+def test_each_public_name_of_a_class_has_one_meaning() -> None:
+    counts = Counter(node.name for _, node in nodes(ast.ClassDef) if node.name[0] != "_")
+    assert {name for name, count in counts.items() if count > 1} == SHARED_NAMES
 
 
 def test_no_module_compares_sentences() -> None:

@@ -22,10 +22,10 @@ from typing import Any, Protocol
 
 from lockstep.audit.differences import Difference, LateVoid
 from lockstep.audit.findings import Findings
-from lockstep.audit.records import Record
-from lockstep.audit.shelf import Counts, Shelf, counts_of, put_into
+from lockstep.audit.records import RunRecord
+from lockstep.audit.shelf import AuditShelf, Counts, counts_of, put_into
 from lockstep.audit.tally import KeepingUp, Tally
-from lockstep.audit.walk import Walk
+from lockstep.audit.walk import LogWalk
 from lockstep.audit.words import Words
 from lockstep.audit.work.authors import AuthorAudit
 from node.replica.digest import canonical_sha256
@@ -49,7 +49,7 @@ PASS_COMMITS = COMMITS_PER_REPLY
 every round must not push its first difference out of `Tally.waiting`."""
 
 
-class LiveRecord(Record, Protocol):
+class LiveRecord(RunRecord, Protocol):
     """The record of a run that goes on."""
 
     @property
@@ -76,9 +76,9 @@ class Follower:
         self._authors = authors or AuthorAudit()
         self._told = Words(lambda message: None) if words is None else words
         self._record = record
-        self._shelf = Shelf(directory, record.info.run_id, save_every)
+        self._shelf = AuditShelf(directory, record.info.run_id, save_every)
         self._findings, self._tally = Findings(record.info.run_id), Tally()
-        self._walk = Walk(record, self._findings, snapshot)
+        self._walk = LogWalk(record, self._findings, snapshot)
         self._place = self._walk.place
         self._ignored_before = 0
         """Payloads that counted for nothing before this replica was made or sent back."""

@@ -46,7 +46,7 @@ class UnannouncedVoidError(RemoteProtocolError):
         self.void = (void.round, void.digest)
 
 
-class Ledger:
+class ChainLedger:
     """The entries of one walk through a chain. `obey` and `walk` raise `RemoteProtocolError` for
     entries that the coordinator did not sign or that are out of place.
     """

@@ -19,10 +19,10 @@ from lockstep.audit.copies.check import CopyCheck
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.differences import Difference
 from lockstep.audit.findings import Findings, in_words
-from lockstep.audit.published import Published
-from lockstep.audit.records import Record, RecordInFiles, RecordOverNetwork
+from lockstep.audit.published import PublishedCheckpoint
+from lockstep.audit.records import RecordInFiles, RecordOverNetwork, RunRecord
 from lockstep.audit.restarts import snapshot_directories, snapshot_file
-from lockstep.audit.walk import Walk
+from lockstep.audit.walk import LogWalk
 from lockstep.audit.work.check import WorkCheck
 from lockstep.audit.work.proofs import ProofCheck
 from lockstep.audit.work.published import Accusation
@@ -85,7 +85,7 @@ async def _verify(settings: VerifySettings) -> Findings:
     try:
         beside = Path(settings.target) / "checkpoint"
         checkpoint = settings.checkpoint or (beside if local and beside.is_dir() else None)
-        published = Published(checkpoint, findings.run_id) if checkpoint else None
+        published = PublishedCheckpoint(checkpoint, findings.run_id) if checkpoint else None
         with (
             progress("replaying", "commits") as advance,
             TemporaryDirectory(prefix="lockstep-verify-") as scratch,
@@ -96,7 +96,7 @@ async def _verify(settings: VerifySettings) -> Findings:
             places, recomputer = tuple[Path, ...](), None
             if local:
                 places = snapshot_directories(Path(settings.target), settings.payloads)
-            walk = Walk(record, findings, snapshot, published, places)
+            walk = LogWalk(record, findings, snapshot, published, places)
             if settings.work:
                 recomputer = await asyncio.to_thread(recomputer_for, record.info, settings.work)
             evidence = EvidenceCheck(await record.evidence(), record, recomputer)
@@ -119,7 +119,7 @@ class EvidenceCheck:
     """
 
     def __init__(
-        self, accusations: Sequence[Accusation], record: Record, recomputer: Recomputer | None
+        self, accusations: Sequence[Accusation], record: RunRecord, recomputer: Recomputer | None
     ) -> None:
         evidence = [each.evidence for each in accusations]
         self._payload = record.payload
@@ -147,7 +147,7 @@ class EvidenceCheck:
 
 
 async def replay(
-    record: Record, walk: Walk, findings: Findings, evidence: EvidenceCheck, advance: Advance
+    record: RunRecord, walk: LogWalk, findings: Findings, evidence: EvidenceCheck, advance: Advance
 ) -> None:
     """Walks to the end of the log; `Difference` at the first round that differs."""
     async for commit, recorded, voids in walk.commits():

@@ -17,9 +17,9 @@ import torch
 
 from lockstep.audit.differences import Difference, difference_of
 from lockstep.audit.findings import Findings
-from lockstep.audit.ledger import Ledger
-from lockstep.audit.published import Published
-from lockstep.audit.records import Record
+from lockstep.audit.ledger import ChainLedger
+from lockstep.audit.published import PublishedCheckpoint
+from lockstep.audit.records import RunRecord
 from lockstep.audit.restarts import names_restart, snapshot_of
 from node.own_genesis import genesis_of
 from node.replica.digest import canonical_sha256
@@ -42,15 +42,15 @@ GENESIS_DIRECTORY = Path("~/.lockstep/genesis")
 """Where an audit keeps the published checkpoints from which runs begin."""
 
 
-class Walk:
+class LogWalk:
     """One walk through a record, which fills `findings`. Making one builds the model."""
 
     def __init__(
         self,
-        record: Record,
+        record: RunRecord,
         findings: Findings,
         snapshot: Path | None = None,
-        published: Published | None = None,
+        published: PublishedCheckpoint | None = None,
         snapshots: Iterable[Path] = (),
     ) -> None:
         """`snapshot` is where to begin; None: genesis. `published` is compared with the state on
@@ -66,7 +66,7 @@ class Walk:
         """SHA-256 of the snapshot to begin at, until the walk has come to it."""
         self._begins_at_restart: bool | None = None
         """Whether an entry of the chain names that snapshot; None: nobody has looked."""
-        self._ledger = Ledger(info)
+        self._ledger = ChainLedger(info)
         self._head = genesis_digest(info.run_id)
         self._snapshots = ((snapshot.parent,) if snapshot else ()) + tuple(snapshots)
         self._compare_state(-1)

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.commands.planning.matrix import read_matrix
-from lockstep.commands.planning.measured import Measured, measured
+from lockstep.commands.planning.measured import MeasuredMembers, measured
 from lockstep.commands.status import ask
 from lockstep.console import messages, output, write_json
 from lockstep.exit_codes import UsageError
@@ -26,12 +26,12 @@ from lockstep.volunteer.needs import memory_text
 from lockstep.wan.profiles import BUILTIN, cycled, read_profiles
 from protocol.planner.advice import bytes_text, rate_text, seconds_text, sentences, times_text
 from protocol.planner.compute import Compute, estimated
-from protocol.planner.links import MEASURED, Line, Network
-from protocol.planner.methods import Setting, Traffic
+from protocol.planner.links import MEASURED, HomeLine, Network
+from protocol.planner.methods import MethodTraffic, Setting
 from protocol.planner.needs import needs_of
 from protocol.planner.parameters import Size, size_of
 from protocol.planner.payload_bytes import parameters_bytes, shape_of, votes_bytes
-from protocol.planner.plan import Plan, plan
+from protocol.planner.plan import RunPlan, plan
 from protocol.runfile import RunSpec
 
 CORE_FLOPS = 50e9
@@ -99,7 +99,7 @@ def plan_run(run_file: Path, options: PlanOptions, json_path: str | None) -> Non
             output.print(part)
 
 
-def _members(options: PlanOptions) -> Measured:
+def _members(options: PlanOptions) -> MeasuredMembers:
     """The members of a running coordinator; says which are left out."""
     if options.profiles or options.matrix is not None or options.nodes is not None:
         raise UsageError("expected --measure, or --nodes, --profiles and --matrix, got both")
@@ -111,7 +111,7 @@ def _members(options: PlanOptions) -> Measured:
     return found
 
 
-def _links(network: Network, members: Measured | None) -> dict[str, object]:
+def _links(network: Network, members: MeasuredMembers | None) -> dict[str, object]:
     """Rates and delays of all pairs, in the form that `--matrix` takes."""
     nodes = range(len(network))
     rates, delays = network.rate_bit_s, network.delay_s
@@ -124,7 +124,7 @@ def _links(network: Network, members: Measured | None) -> dict[str, object]:
 
 
 def setting_of(
-    spec: RunSpec, size: Size, options: PlanOptions, members: Measured | None = None
+    spec: RunSpec, size: Size, options: PlanOptions, members: MeasuredMembers | None = None
 ) -> Setting:
     """What is predicted: the machines, their lines and the sizes of what they send. `members`, if
     given, stand for lines and speeds.
@@ -138,7 +138,7 @@ def setting_of(
             compute_s=pass_s if options.compute_s is None else options.compute_s,
             slower=options.slower or members.slower,
         )
-    traffic = Traffic(
+    traffic = MethodTraffic(
         gradient=size.parameters * DENSE_BYTES,
         payload=votes_bytes(shape_of(spec.algorithm, size)),
         parameters=parameters_bytes(spec.algorithm, size.parameters),
@@ -184,7 +184,7 @@ def _network(options: PlanOptions) -> Network:
     for number, name in enumerate(cycled(options.profiles or ("cable",), options.nodes)):
         profile = catalogue.profile(name)
         lines.append(
-            Line(
+            HomeLine(
                 f"node-{number} ({name})",
                 profile.up_mbit_s * 1e6,
                 profile.down_mbit_s * 1e6,
@@ -198,14 +198,14 @@ def _network(options: PlanOptions) -> Network:
 
 
 def render(
-    found: Plan, size: Size, words: Sequence[str], members: Measured | None = None
+    found: RunPlan, size: Size, words: Sequence[str], members: MeasuredMembers | None = None
 ) -> list[RenderableType]:
     """Facts, methods and sentences, each at most 80 columns wide."""
     advice = (Padding(Text(f"- {text}"), (0, 0)) for text in words)
     return [_facts(found, size, members), _methods(found), *advice]
 
 
-def _facts(found: Plan, size: Size, members: Measured | None) -> Table:
+def _facts(found: RunPlan, size: Size, members: MeasuredMembers | None) -> Table:
     spec, setting = found.spec, found.setting
     network, compute, traffic = setting.network, setting.compute, setting.traffic
     arithmetic_s = compute.extract_s + compute.apply_s
@@ -228,7 +228,7 @@ def _facts(found: Plan, size: Size, members: Measured | None) -> Table:
     return table
 
 
-def _links_words(network: Network, members: Measured | None) -> str:
+def _links_words(network: Network, members: MeasuredMembers | None) -> str:
     """The range of round trips, and how many of them were measured."""
     pairs = 2 * network.delay_s[np.triu_indices(len(network), 1)]
     if not len(pairs):
@@ -250,7 +250,7 @@ def _span(values: Any, text: Callable[[float], str]) -> str:
     return text(least) if least == most else f"{text(least)} to {text(most)}"
 
 
-def _methods(found: Plan) -> Table:
+def _methods(found: RunPlan) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,

@@ -77,7 +77,7 @@ class SessionState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SessionLine:
     """The line to the coordinator, for people."""
 
     state: SessionState
@@ -122,7 +122,7 @@ class CoordinatorClient:
         self.traffic = Traffic()
         """Bytes of messages: the run and old commits are catch-up, all others are control."""
         self._key, self.sessions_lost = key, 0
-        self._line = Line(SessionState.NOT_CONNECTED)
+        self._line = SessionLine(SessionState.NOT_CONNECTED)
         self.notice = ""
         """The coordinator's last notice to the user of this node."""
         self._instance, self._search = secrets.randbits(64) or 1, Search()
@@ -246,7 +246,7 @@ class CoordinatorClient:
         self.sessions_lost += self.connected
         if cause != self._line.lost_by:
             log.warning("session lost", extra={"reason": reason})
-        self._line = Line(SessionState.LOST, f"{reason}; ", cause)
+        self._line = SessionLine(SessionState.LOST, f"{reason}; ", cause)
         self._channel.renew()
 
     def reopen(self) -> None:
@@ -294,7 +294,7 @@ class CoordinatorClient:
         if self._line.state is SessionState.LOST:
             log.info("session found again", extra={"coordinator": self.address})
         self._search.found(own_clock_ms())
-        self._line = Line(SessionState.CONNECTED)
+        self._line = SessionLine(SessionState.CONNECTED)
 
     def _dispatch(self, message: wire.CoordinatorMessage, listener: Listener) -> None:
         """Take a message that the client reads itself, or hand it on."""

@@ -33,7 +33,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class RoundBegun:
     """A round begins."""
 
     round: int
@@ -94,7 +94,7 @@ class Holds:
     peer: PeerId
 
 
-Event = Opened | Saved | Fetched | Committed
+Event = RoundBegun | Saved | Fetched | Committed
 Effect = Save | Fetch | Keep | Holds
 
 
@@ -106,7 +106,7 @@ class Member:
         self._own, self._topology = own, topology
         self._decided = -1
         """The last round decided or skipped by an absence."""
-        self._opened: Opened | None = None
+        self._opened: RoundBegun | None = None
         self._is_saved = False
         self._sent: dict[PeerId, Tensor] = {}
         self._kept: dict[PeerId, Tensor] = {}
@@ -122,7 +122,7 @@ class Member:
         `RemoteProtocolError` for a message that is none, which is as if it had never come.
         """
         match event:
-            case Opened():
+            case RoundBegun():
                 return self._open(event)
             case Saved(round):
                 self._is_saved = self._is_saved or round == self.round
@@ -157,14 +157,14 @@ class Member:
         if state["opened"] is None:
             return []
         round, members = state["opened"]
-        self._opened, self._is_saved = Opened(round, tuple(members)), True
+        self._opened, self._is_saved = RoundBegun(round, tuple(members)), True
         self._kept = {peer: kept[round, peer] for peer in self._sent if (round, peer) in kept}
         return [
             Holds(round, peer) if peer in self._kept else Fetch(round, peer)
             for peer in sorted(self._sent)
         ]
 
-    def _open(self, event: Opened) -> list[Effect]:
+    def _open(self, event: RoundBegun) -> list[Effect]:
         if self._opened is not None:
             raise LocalProtocolError(
                 f"expected round {self.round} to be decided before another opens, "
@@ -204,5 +204,5 @@ class Member:
         self._decided, self._opened, self._sent, self._kept = event.round, None, {}, {}
         return []
 
-    def _edges(self, opened: Opened) -> tuple[Edge, ...]:
+    def _edges(self, opened: RoundBegun) -> tuple[Edge, ...]:
         return self._topology.edges(opened.round, opened.members)

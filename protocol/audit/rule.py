@@ -32,8 +32,8 @@ from protocol.codec.evidence import (
     COMPANIONS_MAX,
     WHOLE,
     Companion,
+    CopySource,
     Evidence,
-    Source,
     WorkAudit,
 )
 from protocol.ids import Digest, PeerId, short
@@ -163,7 +163,7 @@ def unfounded(author: PeerId, audit: WorkAudit, commit: Commit | None) -> str:
     return ""
 
 
-def sourceless(source: Source, commit: Commit | None) -> str:
+def sourceless(source: CopySource, commit: Commit | None) -> str:
     """Why `commit`, which is that of the source's round, does not name it; empty when it does."""
     entries = [(entry.author, entry.digest) for entry in commit.entries] if commit else []
     is_there = (source.author, source.digest) in entries

@@ -59,7 +59,7 @@ Finding: TypeAlias = Literal["other work", "less work", "copied work"]
 places and signs are those of another payload."""
 
 
-class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CopySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The payload that was copied; with the digest of the copy itself where that is of a header
     that names another author or round.
     """
@@ -105,7 +105,7 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     expected: Share
     """What honest work agrees in at that time, by the audits of others; `CHANCE` where that alone
     is enough; of copies what honest payloads share."""
-    source: Source | None = None
+    source: CopySource | None = None
     """The payload that was copied; None where nothing was."""
     compared: Count = 0
     """Signs that were compared; 0 in a copy."""
@@ -217,7 +217,7 @@ def _require_sources(evidence: Evidence) -> None:
             )
 
 
-def _require_cross(author: PeerId, audit: WorkAudit, cross: Cross, source: Source) -> None:
+def _require_cross(author: PeerId, audit: WorkAudit, cross: Cross, source: CopySource) -> None:
     if source.round != audit.round or source.author == author or source.digest == audit.digest:
         raise RemoteProtocolError(
             f"expected another author's payload of round {audit.round} beside the copy, got one of "

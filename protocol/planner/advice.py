@@ -8,7 +8,7 @@ from typing import Final
 from protocol.codec.payload import PayloadShape
 from protocol.mixing.topologies import Topology
 from protocol.planner.changes import EQUAL, largest_hidden_k, pass_to_hide, without_the_slowest
-from protocol.planner.plan import Plan
+from protocol.planner.plan import RunPlan
 
 PAYS_TO_DROP: Final = 1.05
 """A node is worth dropping if the others alone do this many times as much work."""
@@ -26,7 +26,7 @@ K_WORTH: Final = 1.25
 """Another k is mentioned if it is this many times the run's."""
 
 
-def sentences(plan: Plan, shape: PayloadShape) -> list[str]:
+def sentences(plan: RunPlan, shape: PayloadShape) -> list[str]:
     """Advice to a person, the verdict first; `shape` is that of the run's payloads."""
     if plan.setting.nodes == 1:
         alone = "One node exchanges nothing: every method takes the time of its own compute."
@@ -80,7 +80,7 @@ def rate_text(bit_s: float) -> str:
     return f"{bit_s:.3g} Tbit/s"
 
 
-def _verdict(plan: Plan) -> str:
+def _verdict(plan: RunPlan) -> str:
     base, best = plan.baseline, plan.best
     if (less := plan.times_less(best)) < EQUAL:
         return (
@@ -94,7 +94,7 @@ def _verdict(plan: Plan) -> str:
     )
 
 
-def _whole(plan: Plan) -> str:
+def _whole(plan: RunPlan) -> str:
     """How long the run takes as its run file has it, and the bytes of a day."""
     sent = bytes_text(plan.day_bytes(plan.own))
     return (
@@ -103,7 +103,7 @@ def _whole(plan: Plan) -> str:
     )
 
 
-def _lightest(plan: Plan) -> Iterator[str]:
+def _lightest(plan: RunPlan) -> Iterator[str]:
     """Which method is for a line whose bytes are counted."""
     least, own = min(plan.decentralised, key=lambda found: found.up_bytes), plan.own
     if EQUAL * least.up_bytes < own.up_bytes:
@@ -113,7 +113,7 @@ def _lightest(plan: Plan) -> Iterator[str]:
         )
 
 
-def _topology_choice(plan: Plan) -> str:
+def _topology_choice(plan: RunPlan) -> str:
     """Which topology, by time and by how fast it mixes."""
     gossip = [found for found in plan.predictions if found.topology]
     quickest = min(found.seconds for found in gossip)
@@ -131,7 +131,7 @@ def _topology_choice(plan: Plan) -> str:
     )
 
 
-def _coefficients(plan: Plan, shape: PayloadShape) -> Iterator[str]:
+def _coefficients(plan: RunPlan, shape: PayloadShape) -> Iterator[str]:
     largest, top_k = largest_hidden_k(plan.setting, shape), shape.top_k
     if largest is None:
         yield (
@@ -149,7 +149,7 @@ def _coefficients(plan: Plan, shape: PayloadShape) -> Iterator[str]:
         )
 
 
-def _overlap(plan: Plan) -> str:
+def _overlap(plan: RunPlan) -> str:
     waits, overlapped = plan.method("demo"), plan.method("demo-overlap")
     if waits.seconds <= EQUAL * overlapped.seconds:
         return "Overlap: it would save less than a tenth of a round here; overlap = 0 is safe."
@@ -159,7 +159,7 @@ def _overlap(plan: Plan) -> str:
     )
 
 
-def _batch(plan: Plan) -> Iterator[str]:
+def _batch(plan: RunPlan) -> Iterator[str]:
     factor = pass_to_hide(plan.setting)
     if 1 < factor <= PASSES_MAX:
         yield (
@@ -168,7 +168,7 @@ def _batch(plan: Plan) -> Iterator[str]:
         )
 
 
-def _slowest(plan: Plan) -> Iterator[str]:
+def _slowest(plan: RunPlan) -> Iterator[str]:
     own = plan.own
     topology = Topology(own.topology) if own.topology else None
     one = without_the_slowest(plan.setting, own, topology)

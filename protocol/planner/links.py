@@ -53,7 +53,7 @@ on the cells `cable-ddp` and `cable-lockstep-0-grpc-slowed4` (docs/results/plann
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HomeLine:
     """One node's line to the internet."""
 
     name: str
@@ -68,7 +68,7 @@ class Network:
 
     def __init__(
         self,
-        lines: Sequence[Line],
+        lines: Sequence[HomeLine],
         *,
         between_bit_s: Matrix | None = None,
         between_s: Matrix | None = None,

@@ -22,7 +22,7 @@ from protocol.planner.links import (
 )
 from protocol.planner.timing import (
     Array,
-    Draws,
+    ComputeDraws,
     Partners,
     barrier_s,
     delayed_s,
@@ -44,7 +44,7 @@ GRAPHS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class MethodTraffic:
     """Sizes of what the methods send, in bytes."""
 
     gradient: float
@@ -66,7 +66,7 @@ class Setting:
 
     compute: Compute
     network: Network
-    traffic: Traffic
+    traffic: MethodTraffic
     calibration: Calibration
     seed: int = 0
 
@@ -157,7 +157,7 @@ def _diloco(setting: Setting) -> Prediction:
 def _gossip_adam(setting: Setting, topology: Topology) -> Prediction:
     exchanges = graphs(setting, topology)
     draws = _draws(setting, setting.compute.adam_s)
-    alike = Draws(np.full((len(draws.seconds), 1, setting.nodes), _mean_s(draws)))
+    alike = ComputeDraws(np.full((len(draws.seconds), 1, setting.nodes), _mean_s(draws)))
     exposed_s = max(0.0, neighbours_s(alike, exchanges) - _mean_s(draws))
     seconds = neighbours_s(draws, exchanges)
     ends = np.mean([graph.exchanges / setting.nodes for graph in exchanges])
@@ -193,12 +193,12 @@ def graphs(setting: Setting, topology: Topology) -> list[Partners]:
     return found
 
 
-def _draws(setting: Setting, mean_s: float) -> Draws:
+def _draws(setting: Setting, mean_s: float) -> ComputeDraws:
     factors = setting.compute.factors(setting.nodes)
     return drawn(mean_s, factors, setting.compute.jitter, setting.seed)
 
 
-def _mean_s(draws: Draws) -> float:
+def _mean_s(draws: ComputeDraws) -> float:
     """Mean compute over rounds and nodes."""
     return float(draws.seconds.mean())
 
@@ -207,7 +207,7 @@ def _split(
     setting: Setting,
     method: MethodName,
     seconds: float,
-    draws: Draws,
+    draws: ComputeDraws,
     *,
     exposed_s: float,
     sent: float,

@@ -21,7 +21,7 @@ GLOBAL: Final[tuple[MethodName, ...]] = ("all-reduce", "diloco")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """Everything that was predicted for a run on a setting."""
 
     spec: RunSpec
@@ -100,7 +100,7 @@ class Plan:
         }
 
 
-def plan(spec: RunSpec, setting: Setting) -> Plan:
+def plan(spec: RunSpec, setting: Setting) -> RunPlan:
     """Predict every method and topology."""
     groups = fast_groups(pair_s(setting.network, setting.traffic.parameters, setting.calibration))
     gossip = [
@@ -109,7 +109,7 @@ def plan(spec: RunSpec, setting: Setting) -> Plan:
     ]
     dense: tuple[MethodName, ...] = ("all-reduce", "demo", "demo-overlap")
     first = [predicted(setting, method) for method in dense]
-    return Plan(spec, setting, (*first, *gossip, predicted(setting, "diloco")))
+    return RunPlan(spec, setting, (*first, *gossip, predicted(setting, "diloco")))
 
 
 def topology_of(name: TopologyName, setting: Setting, groups: Sequence[Sequence[int]]) -> Topology:

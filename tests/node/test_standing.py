@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.standing import OPEN_MAX, Doing, Standing
+from node.standing import OPEN_MAX, Doing, OwnStanding
 from protocol import wire_pb2 as wire
 
 
@@ -18,8 +18,8 @@ def opened(round: int, *, bell_ms: int, publish_by_ms: int, muted: str = "") -> 
     )
 
 
-def working(round: int = 5, muted: str = "") -> Standing:
-    standing = Standing()
+def working(round: int = 5, muted: str = "") -> OwnStanding:
+    standing = OwnStanding()
     standing.opened(opened(round, bell_ms=4_000, publish_by_ms=6_000, muted=muted))
     return standing
 
@@ -68,7 +68,7 @@ def test_a_skipped_round_without_work_of_this_node_promises_nothing() -> None:
 
 
 def test_a_skipped_round_that_it_takes_from_the_log_is_not_its_own() -> None:
-    standing = Standing()
+    standing = OwnStanding()
     standing.skipped(27)
     assert standing.words(Doing.WAITING, "waits for a round", "") == (
         "waiting",
@@ -86,7 +86,7 @@ def test_a_skipped_round_that_it_takes_from_the_log_is_not_its_own() -> None:
 
 
 def test_rounds_whose_decision_never_came_are_not_kept_for_ever() -> None:
-    standing = Standing()
+    standing = OwnStanding()
     for round in range(OPEN_MAX + 1):
         standing.opened(opened(round, bell_ms=4_000, publish_by_ms=6_000))
     standing.skipped(0)
@@ -107,7 +107,7 @@ def test_a_muted_node_knows_why_and_when_it_counts_again() -> None:
 
 
 def test_what_the_coordinator_told_holds_until_a_round_opens() -> None:
-    standing = Standing()
+    standing = OwnStanding()
     standing.told = ("waiting", "waiting for members: 1 of 2 are ready")
     assert standing.words(Doing.WAITING, "waits for a round", "") == standing.told
     standing.opened(opened(0, bell_ms=4_000, publish_by_ms=6_000))
@@ -131,7 +131,10 @@ def test_a_lost_session_comes_first() -> None:
 
 
 def test_before_anything_it_starts() -> None:
-    assert Standing().words(Doing.STARTING, "opens its data", "") == ("starting", "opens its data")
+    assert OwnStanding().words(Doing.STARTING, "opens its data", "") == (
+        "starting",
+        "opens its data",
+    )
 
 
 def test_the_bell_is_told_while_a_round_is_in_work() -> None:
@@ -140,7 +143,7 @@ def test_the_bell_is_told_while_a_round_is_in_work() -> None:
     assert standing.share == 8
     standing.announced(5, 2_000, 2_000)
     assert standing.bell_in_ms(2_000) is None
-    assert Standing().bell_in_ms(0) is None
+    assert OwnStanding().bell_in_ms(0) is None
 
 
 def test_a_node_that_applies_the_newest_decision_keeps_its_state() -> None:

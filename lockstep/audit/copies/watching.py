@@ -23,7 +23,7 @@ from lockstep.audit.copies.likeness import (
     Near,
     Sent,
     Sketch,
-    Window,
+    SketchWindow,
     drawn_chunks,
     part_of,
     sketch_of,
@@ -50,7 +50,7 @@ SAVE_ROUNDS = 50
 """Rounds after which it is written, when nothing was found."""
 
 
-class Saved(RunNote):
+class SavedCopies(RunNote):
     """The file of copies."""
 
     book: CopyBook = msgspec.field(default_factory=CopyBook)
@@ -72,8 +72,8 @@ class CopyWatch:
         self._info, self._tell, self._path = info, tell, path
         self._seed = int.from_bytes(hashlib.sha256(b"copies" + secret).digest())
         unusable = "copies that were found cannot be used"
-        self._book = read_note(path, Saved(info.run_id), log, unusable).book
-        self._window = Window()
+        self._book = read_note(path, SavedCopies(info.run_id), log, unusable).book
+        self._window = SketchWindow()
         self._saved_round = self._book.newest_round
         self._restarts, self._goes_back = 0, False
         self.twins: list[Twins] = []
@@ -184,7 +184,7 @@ class CopyWatch:
     async def save(self) -> None:
         """Keep what was found on disk."""
         self._saved_round = self._book.newest_round
-        await asyncio.to_thread(write_note, self._path, Saved(self._info.run_id, self._book))
+        await asyncio.to_thread(write_note, self._path, SavedCopies(self._info.run_id, self._book))
 
     def document(self) -> dict[str, Any]:
         """The search for /status.json."""

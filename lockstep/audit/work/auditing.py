@@ -25,7 +25,7 @@ from lockstep.audit.acting import weights_of
 from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.copies.twins import Twins, copies
 from lockstep.audit.work.ages import Ages
-from lockstep.audit.work.judge import Book, Look, Row
+from lockstep.audit.work.judge import Book, PayloadAudit, Row
 from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
 from node.demo.local_steps.aggregate import Movement
@@ -55,7 +55,7 @@ BOOK_NAME = "work.json"
 """Name of the file with the audits, in the auditor's directory."""
 
 
-class Saved(RunNote):
+class SavedAudits(RunNote):
     """The file of audits."""
 
     book: Book = msgspec.field(default_factory=Book)
@@ -80,10 +80,10 @@ class Panel:
     payload: bytes = b""
     """The first one, once its passes have begun."""
     passes: Recomputation | None = None
-    looks: list[Look] = field(default_factory=list)
+    looks: list[PayloadAudit] = field(default_factory=list)
 
 
-class WorkAudit:
+class WorkWatch:
     """The audits of one run. `share` is the part of the run's compute that they may take; `tell` is
     given what is found; `draws` says the auditor's draw of a round.
     """
@@ -102,7 +102,9 @@ class WorkAudit:
         self._draws, self._path = draws, path
         self._budget = Budget(share)
         unusable = "audits of work cannot be used"
-        saved = read_note(path, Saved(info.run_id, Book(info.spec.algorithm.name)), log, unusable)
+        saved = read_note(
+            path, SavedAudits(info.run_id, Book(info.spec.algorithm.name)), log, unusable
+        )
         self._book, self._ages = saved.book, saved.ages
         self._panel: Panel | None = None
         self._task: asyncio.Future[None] | None = None
@@ -239,7 +241,7 @@ class WorkAudit:
             self._tell(each)
 
     def _save(self) -> None:
-        write_note(self._path, Saved(self._info.run_id, self._book, self._ages))
+        write_note(self._path, SavedAudits(self._info.run_id, self._book, self._ages))
 
     def _words(self) -> str:
         if self._broken:
@@ -317,7 +319,7 @@ def drawn(
 
 
 def proven(
-    book: Book, round: int, looks: Sequence[Look], run_id: RunId, draw: Draw
+    book: Book, round: int, looks: Sequence[PayloadAudit], run_id: RunId, draw: Draw
 ) -> list[Evidence]:
     """What the audits of a round prove, by its draw."""
     if round < rule.EARLY_ROUNDS:
@@ -325,11 +327,11 @@ def proven(
     return book.take(round, looks, run_id, draw)
 
 
-def look_of(entry: Entry, found: Agreement, ages: Ages) -> Look:
+def look_of(entry: Entry, found: Agreement, ages: Ages) -> PayloadAudit:
     """What the audit of one payload has found."""
     author = entry.author
     age, settled = ages.of(author), ages.is_settled(author)
-    return Look(
+    return PayloadAudit(
         author,
         entry.digest,
         found.share,

@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstep.audit.copies.payloads import Payload, Payloads
 from lockstep.audit.copies.watching import CopyWatch
-from lockstep.audit.work.auditing import WorkAudit
+from lockstep.audit.work.auditing import WorkWatch
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
@@ -16,7 +16,7 @@ from protocol.ids import Digest
 class AuthorAudit:
     """Both searches, as far as there are any: none for work without the one for copies."""
 
-    def __init__(self, copies: CopyWatch | None = None, work: WorkAudit | None = None) -> None:
+    def __init__(self, copies: CopyWatch | None = None, work: WorkWatch | None = None) -> None:
         self._copies, self._work = copies, work
 
     async def before(

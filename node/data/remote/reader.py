@@ -29,7 +29,7 @@ from node.data.manifest import (
     Shard,
 )
 from node.data.remote.cache import RangeCache
-from node.data.remote.fetcher import Fetcher, Piece
+from node.data.remote.fetcher import Piece, RangeFetcher
 from node.data.remote.source import Source, source_of
 from node.system.downlink import Downlink
 from node.system.files import replacing_file
@@ -117,7 +117,7 @@ class FetchedShards:
 
     def __init__(self, source: Source, manifest: Manifest, cache: RangeCache) -> None:
         self._source, self._manifest = source, manifest
-        self._fetcher = Fetcher(source, cache)
+        self._fetcher = RangeFetcher(source, cache)
         self._item_bytes = np.dtype(manifest.dtype).itemsize
         self._lists: LRUCache[str, bytes] = LRUCache(LISTS_BYTES_MAX, getsizeof=len)
         self._lock = threading.Lock()

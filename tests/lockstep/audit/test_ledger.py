@@ -5,7 +5,7 @@ other; and its rates to the run file and the operator's signed changes.
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lockstep.audit.ledger import Ledger
+from lockstep.audit.ledger import ChainLedger
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import Reschedule, Void, entry_digest, sign_entry
 from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest
@@ -38,11 +38,11 @@ SECOND = commit_of(1, entry_digest(VOID), OTHER)
 
 
 @pytest.fixture
-def ledger() -> Ledger:
-    return Ledger(RunInfo(SPEC, RUN, public_bytes(KEY)))
+def ledger() -> ChainLedger:
+    return ChainLedger(RunInfo(SPEC, RUN, public_bytes(KEY)))
 
 
-def test_a_void_is_obeyed_and_then_met_in_the_chain(ledger: Ledger) -> None:
+def test_a_void_is_obeyed_and_then_met_in_the_chain(ledger: ChainLedger) -> None:
     assert ledger.obey(FIRST, [told(VOID)]) == {PAYLOAD}
     assert ledger.ahead == [0]
     assert ledger.walk(commit_digest(FIRST), [told(VOID)], SECOND) == entry_digest(VOID)
@@ -50,19 +50,19 @@ def test_a_void_is_obeyed_and_then_met_in_the_chain(ledger: Ledger) -> None:
     assert ledger.obey(SECOND, []) == set()
 
 
-def test_a_void_that_its_commit_did_not_announce_is_found(ledger: Ledger) -> None:
+def test_a_void_that_its_commit_did_not_announce_is_found(ledger: ChainLedger) -> None:
     ledger.obey(FIRST, [])
     with pytest.raises(RemoteProtocolError, match="only voids that their commits announce"):
         ledger.walk(commit_digest(FIRST), [told(VOID)], SECOND)
 
 
-def test_a_void_that_is_left_out_of_the_chain_is_found(ledger: Ledger) -> None:
+def test_a_void_that_is_left_out_of_the_chain_is_found(ledger: ChainLedger) -> None:
     ledger.obey(FIRST, [told(VOID)])
     with pytest.raises(RemoteProtocolError, match="does not follow the entries before it"):
         ledger.walk(commit_digest(FIRST), [], SECOND)
 
 
-def test_a_void_of_another_commits_payload_is_refused(ledger: Ledger) -> None:
+def test_a_void_of_another_commits_payload_is_refused(ledger: ChainLedger) -> None:
     for void in (
         Void(RUN, 1, PAYLOAD, "nobody has it", commit_digest(FIRST)),
         Void(RUN, 0, OTHER, "nobody has it", commit_digest(FIRST)),
@@ -77,7 +77,7 @@ LONG = RunSpec(schedule=ScheduleSpec(steps=100, weight_decay=0.1))
 CHANGE = Reschedule(RUN, 4, 5, 200, float32_bits(0.01), genesis_digest(RUN))
 
 
-def meet(ledger: Ledger, change: Reschedule) -> None:
+def meet(ledger: ChainLedger, change: Reschedule) -> None:
     ledger.walk(change.previous, [told(change)])
 
 
@@ -87,7 +87,7 @@ def rated(step: int, schedule: ScheduleSpec, factor: float = 1) -> Commit:
 
 
 def test_rates_of_the_run_file_and_of_signed_changes_have_no_flaw() -> None:
-    ledger = Ledger(RunInfo(LONG, RUN, public_bytes(KEY)))
+    ledger = ChainLedger(RunInfo(LONG, RUN, public_bytes(KEY)))
     for step in range(5):
         assert ledger.flaw(rated(step, LONG.schedule)) == ""
     meet(ledger, CHANGE)
@@ -97,7 +97,7 @@ def test_rates_of_the_run_file_and_of_signed_changes_have_no_flaw() -> None:
 
 
 def test_a_rate_that_nobody_signed_is_a_flaw() -> None:
-    ledger = Ledger(RunInfo(LONG, RUN, public_bytes(KEY)))
+    ledger = ChainLedger(RunInfo(LONG, RUN, public_bytes(KEY)))
     assert "its learning rate is" in ledger.flaw(rated(3, LONG.schedule, factor=1.01))
     assert "its learning rate is" in ledger.flaw(rated(3, in_force(LONG.schedule, [CHANGE])))
     meet(ledger, CHANGE)
@@ -105,12 +105,12 @@ def test_a_rate_that_nobody_signed_is_a_flaw() -> None:
 
 
 def test_a_step_beyond_the_length_of_the_run_is_a_flaw() -> None:
-    ledger = Ledger(RunInfo(LONG, RUN, public_bytes(KEY)))
+    ledger = ChainLedger(RunInfo(LONG, RUN, public_bytes(KEY)))
     assert "beyond the 100 steps" in ledger.flaw(rated(100, LONG.schedule))
 
 
 def test_a_walk_that_goes_on_in_the_middle_judges_from_the_next_change_on() -> None:
-    ledger = Ledger(RunInfo(LONG, RUN, public_bytes(KEY)))
+    ledger = ChainLedger(RunInfo(LONG, RUN, public_bytes(KEY)))
     ledger.resume((), 0, 50)
     assert ledger.flaw(rated(60, LONG.schedule, factor=2)) == ""
     meet(ledger, CHANGE)

@@ -22,7 +22,7 @@ from node.gossip_adam.member import (
     Holds,
     Keep,
     Member,
-    Opened,
+    RoundBegun,
     Save,
     Saved,
     State,
@@ -85,7 +85,7 @@ class World:
         self.disks = {own: Disk() for own in peers(count)}
         self.nodes: dict[PeerId, Node] = {}
         self.decisions: list[Committed] = []
-        self.opened: Opened | None = None
+        self.opened: RoundBegun | None = None
         self.holdings: dict[PeerId, set[PeerId]] = {}
         self.faulty, self.training = True, True
         self.kills = self.edges = 0
@@ -160,7 +160,7 @@ class World:
             if own not in self.nodes and not self.happens(0.5):
                 self.begin_process(own)
         self.holdings = {}
-        self.opened = Opened(len(self.decisions), tuple(sorted(self.nodes)))
+        self.opened = RoundBegun(len(self.decisions), tuple(sorted(self.nodes)))
         for node in self.nodes.values():
             node.events.append(self.opened)
         self.let_happen(100 if self.faulty else 250)
@@ -235,7 +235,7 @@ def test_a_member_serves_the_same_bytes_after_a_kill() -> None:
     a, b = peers(2)
     member = Member(a, Mixer(start(), AdamSettings(), "int8"), Topology("complete"))
     member.mixer.values += 1
-    assert member.handle(Opened(0, (a, b))) == [Save(0), Fetch(0, b)]
+    assert member.handle(RoundBegun(0, (a, b))) == [Save(0), Fetch(0, b)]
     again = Member(a, Mixer(start(), AdamSettings(), "int8"), Topology("complete"))
     assert again.restore(member.state(), {}) == [Fetch(0, b)]
     assert member.message_for(0, b) is None  # not yet on disk
@@ -250,7 +250,7 @@ def test_a_member_serves_the_same_bytes_after_a_kill() -> None:
 def test_a_broken_message_is_as_if_it_had_never_come() -> None:
     a, b = peers(2)
     member = Member(a, Mixer(start(), AdamSettings()), Topology("complete"))
-    member.handle(Opened(0, (a, b)))
+    member.handle(RoundBegun(0, (a, b)))
     with pytest.raises(RemoteProtocolError, match="bytes"):
         member.handle(Fetched(0, b, torch.zeros(5, dtype=torch.uint8)))
     assert member.handle(Committed(0, ())) == []
@@ -262,7 +262,7 @@ def test_a_commit_of_an_edge_that_was_never_held_is_refused() -> None:
     member = Member(a, Mixer(start(), AdamSettings()), Topology("complete"))
     with pytest.raises(RemoteProtocolError, match="not mixing round 0"):
         member.handle(Committed(0, ((a, b),)))
-    member.handle(Opened(0, (a, b)))
+    member.handle(RoundBegun(0, (a, b)))
     with pytest.raises(RemoteProtocolError, match="messages that are held"):
         member.handle(Committed(0, ((a, b),)))
 
@@ -270,10 +270,10 @@ def test_a_commit_of_an_edge_that_was_never_held_is_refused() -> None:
 def test_a_round_is_decided_before_the_next_opens_and_old_ones_are_passed_over() -> None:
     a, b = peers(2)
     member = Member(a, Mixer(start(), AdamSettings()), Topology("complete"))
-    member.handle(Opened(3, (a, b)))
+    member.handle(RoundBegun(3, (a, b)))
     with pytest.raises(LocalProtocolError, match="round 3 to be decided"):
-        member.handle(Opened(4, (a, b)))
+        member.handle(RoundBegun(4, (a, b)))
     member.handle(Committed(3, ()))
-    assert member.handle(Opened(3, (a, b))) == []
+    assert member.handle(RoundBegun(3, (a, b))) == []
     assert member.handle(Committed(3, ((a, b),))) == []
     assert member.handle(Fetched(3, b, torch.zeros(1, dtype=torch.uint8))) == []

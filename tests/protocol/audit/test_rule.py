@@ -25,7 +25,7 @@ from protocol.audit.rule import (
 from protocol.audit.shares import unlike
 from protocol.audit.thresholds import DEMO, LOCAL_STEPS
 from protocol.codec.commits import Commit, Entry
-from protocol.codec.evidence import CHANCE, WHOLE, Companion, Cross, Evidence, Source, WorkAudit
+from protocol.codec.evidence import CHANCE, WHOLE, Companion, CopySource, Cross, Evidence, WorkAudit
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from tests.support import tiny
@@ -84,7 +84,7 @@ def copied(likeness: int, count: int = COPIES, usual: int = 200, first: int = 10
             digest_of(AUTHOR, first + number),
             likeness,
             usual,
-            Source(OTHERS[0], first + number - 1, digest_of(OTHERS[0], first + number - 1)),
+            CopySource(OTHERS[0], first + number - 1, digest_of(OTHERS[0], first + number - 1)),
         )
         for number in range(count)
     )
@@ -92,7 +92,7 @@ def copied(likeness: int, count: int = COPIES, usual: int = 200, first: int = 10
 
 
 def crossed(own: int, differ: int, likeness: int = WHOLE) -> Evidence:
-    digest, source = digest_of(AUTHOR, 3), Source(OTHERS[0], 3, digest_of(OTHERS[0], 3))
+    digest, source = digest_of(AUTHOR, 3), CopySource(OTHERS[0], 3, digest_of(OTHERS[0], 3))
     row = WorkAudit(3, digest, likeness, WHOLE, source, cross=Cross(differ, own))
     return Evidence(RUN, AUTHOR, "copied work", (row,))
 

@@ -7,8 +7,8 @@ from protocol.codec.payload import PayloadShape
 from protocol.planner.advice import bytes_text, rate_text, seconds_text, sentences
 from protocol.planner.changes import largest_hidden_k, without_the_slowest
 from protocol.planner.compute import Compute
-from protocol.planner.links import MEASURED, Line, Network, exchange_s
-from protocol.planner.methods import Setting, Traffic, predicted
+from protocol.planner.links import MEASURED, HomeLine, Network, exchange_s
+from protocol.planner.methods import MethodTraffic, Setting, predicted
 from protocol.planner.payload_bytes import votes_bytes
 from protocol.planner.plan import DAY_S, plan
 from protocol.runfile import AlgorithmSpec, MembershipSpec, RoundsSpec, RunSpec
@@ -21,12 +21,12 @@ MIXING = RunSpec(
     rounds=RoundsSpec(overlap=1),
     membership=MembershipSpec(members_max=64),
 )
-TRAFFIC = Traffic(4e7, votes_bytes(SHAPE), 4e7)
+TRAFFIC = MethodTraffic(4e7, votes_bytes(SHAPE), 4e7)
 
 
 def homes(*up_mbit_s: float, compute: Compute | None = None) -> Setting:
     lines = [
-        Line(f"node-{node}", rate * 1e6, 10 * rate * 1e6, 0.025)
+        HomeLine(f"node-{node}", rate * 1e6, 10 * rate * 1e6, 0.025)
         for node, rate in enumerate(up_mbit_s)
     ]
     return Setting(compute or Compute(0.7, 1.3), Network(lines), TRAFFIC, MEASURED)
@@ -106,7 +106,7 @@ def test_who_counts_bytes_is_told_the_lightest_method() -> None:
 def test_a_run_that_mixes_is_told_which_topology_mixes_best_of_the_quick_ones() -> None:
     group = np.arange(8) % 2
     far = np.where(group[:, None] == group, 0.001, 2.0)
-    lines = [Line(f"node-{node}", 1e9, 1e9) for node in range(8)]
+    lines = [HomeLine(f"node-{node}", 1e9, 1e9) for node in range(8)]
     setting = Setting(Compute(0.1, 0.2), Network(lines, between_s=far), TRAFFIC, MEASURED)
     found = plan(MIXING, setting)
     times = {one.topology: one.seconds for one in found.predictions if one.topology}

@@ -17,7 +17,7 @@ from lockstep.audit.copies.check import CopyCheck
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.work import auditing
-from lockstep.audit.work.auditing import WorkAudit
+from lockstep.audit.work.auditing import WorkWatch
 from lockstep.audit.work.authors import AuthorAudit
 from lockstep.audit.work.check import WorkCheck
 from lockstep.audit.work.proofs import ProofCheck
@@ -31,8 +31,8 @@ from protocol.audit import lots, rule
 from protocol.audit.lots import Draw, draw
 from protocol.audit.rule import FAR_AUDITS
 from protocol.codec.commits import Commit, Entry
-from protocol.codec.evidence import CHANCE, WHOLE, Companion, Evidence, Source
-from protocol.codec.evidence import WorkAudit as Audited
+from protocol.codec.evidence import CHANCE, WHOLE, Companion, CopySource, Evidence
+from protocol.codec.evidence import WorkWatch as Audited
 from protocol.codec.messagepack import packed
 from protocol.codec.payload import Header, decode, encode
 from protocol.errors import DataError, DivergedError, RemoteProtocolError
@@ -54,13 +54,13 @@ def no_early_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lots, "CHANCE_MAX", WHOLE)
 
 
-def audit_of(crowd: Crowd, path: Path, found: list[Evidence], share: float = 1e6) -> WorkAudit:
+def audit_of(crowd: Crowd, path: Path, found: list[Evidence], share: float = 1e6) -> WorkWatch:
     recomputer = Recomputer(crowd.info.spec, crowd.corpus)
 
     def draws(round: int) -> Draw:
         return draw(KEY, crowd.info.run_id, round, WHOLE)
 
-    return WorkAudit(crowd.info, recomputer, share, draws=draws, tell=found.append, path=path)
+    return WorkWatch(crowd.info, recomputer, share, draws=draws, tell=found.append, path=path)
 
 
 async def movements_in(
@@ -71,7 +71,7 @@ async def movements_in(
     return await movements_of(commit, voids, read, crowd.info.spec.algorithm)
 
 
-async def play(crowd: Crowd, audit: WorkAudit, rounds: int, *, behind: int = 0) -> None:
+async def play(crowd: Crowd, audit: WorkWatch, rounds: int, *, behind: int = 0) -> None:
     for _ in range(rounds):
         commit, recorded = crowd.work()
         await audit.before(commit, recorded, frozenset(), crowd.replica, behind=behind)
@@ -284,14 +284,14 @@ async def test_a_copy_of_its_own_round_is_told_from_its_origin_by_one_audit_of_b
     (evidence,) = found
     origin, copier = commit.entries[0], crowd.authors[2]
     assert (evidence.author, evidence.finding) == (copier, "copied work")
-    assert evidence.audits[0].source == Source(origin.author, 0, origin.digest)
+    assert evidence.audits[0].source == CopySource(origin.author, 0, origin.digest)
     # anybody computes it again, and it does not come out the other way round
     document = status_of(evidence)
     (published,) = evidence_in(document, run_id)
     assert published.evidence == evidence
     await checked(crowd.at_genesis(), crowd, commit, recorded, evidence)
     (row,) = evidence.audits
-    turned = Source(copier, 0, row.digest)
+    turned = CopySource(copier, 0, row.digest)
     row = msgspec.structs.replace(row, digest=origin.digest, source=turned)
     framed = Evidence(run_id, origin.author, "copied work", (row,))
     with pytest.raises(DivergedError, match="the recomputation says that it has the signs of its"):
