@@ -116,4 +116,4 @@ def topology_of(name: TopologyName, setting: Setting, groups: Sequence[Sequence[
     """A topology over the nodes of a setting, with their groups where there are any."""
     peers = names(setting.network)
     grouped = tuple(tuple(peers[node] for node in group) for group in groups)
-    return Topology(name, (), grouped if len(grouped) > 1 else ())
+    return Topology(name, grouped if len(grouped) > 1 else ())
