@@ -32,7 +32,7 @@ from protocol.audit.lots import Draw, draw
 from protocol.audit.rule import FAR_AUDITS
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import CHANCE, WHOLE, Companion, CopySource, Evidence
-from protocol.codec.evidence import WorkWatch as Audited
+from protocol.codec.evidence import WorkAudit as Audited
 from protocol.codec.messagepack import packed
 from protocol.codec.payload import Header, decode, encode
 from protocol.errors import DataError, DivergedError, RemoteProtocolError
