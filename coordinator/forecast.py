@@ -17,8 +17,8 @@ from protocol.errors import SettingsError
 from protocol.ids import PeerId
 from protocol.mixing.topologies import Topology, TopologyName
 from protocol.planner.compute import pass_of
-from protocol.planner.links import IDEAL, Line, Network
-from protocol.planner.methods import MethodName, Setting, Traffic, predicted
+from protocol.planner.links import IDEAL, HomeLine, Network
+from protocol.planner.methods import MethodName, MethodTraffic, Setting, predicted
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import payload_bytes
 
@@ -119,12 +119,12 @@ def _round_s(
     least_s = min(passes_s)
     down_bit_s = max(up_bit_s)
     lines = [
-        Line(peer, rate, down_bit_s) for (_, peer), rate in zip(compute, up_bit_s, strict=True)
+        HomeLine(peer, rate, down_bit_s) for (_, peer), rate in zip(compute, up_bit_s, strict=True)
     ]
     setting = Setting(
         replace(pass_of(least_s), slower=tuple(seconds / least_s for seconds in passes_s)),
         Network(lines),
-        Traffic(gradient=0.0, payload=sent_bytes, parameters=sent_bytes),
+        MethodTraffic(gradient=0.0, payload=sent_bytes, parameters=sent_bytes),
         IDEAL,
     )
     return predicted(setting, method, Topology(topology)).seconds

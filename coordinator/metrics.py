@@ -20,7 +20,7 @@ from coordinator.history import SECONDS_BOUNDS, RoundTimes
 from coordinator.machine.operator.demotion import alarm
 from coordinator.machine.rounds import Rounds
 from coordinator.status_document import phase, standing, state_lost
-from coordinator.traffic import Traffic
+from coordinator.traffic import CoordinatorTraffic
 from protocol.traffic import MonotonicCounters
 
 PHASES = ("waiting", "paused", "computing", "exchanging", "finished")
@@ -128,7 +128,7 @@ class TimesCollector(Collector):
 class TrafficCollector(Collector):
     """Bytes that this process has sent and received, by owner."""
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: CoordinatorTraffic) -> None:
         self._traffic = traffic
         self._counters = MonotonicCounters()
 
@@ -142,7 +142,7 @@ class TrafficCollector(Collector):
         yield family
 
 
-class Door(Protocol):
+class DoorCounts(Protocol):
     """The part that lets nodes in, with counts of those that it refused."""
 
     @property
@@ -161,7 +161,7 @@ class Door(Protocol):
 class DoorCollector(Collector):
     """Counts of those who did not become members; zeros without a door."""
 
-    def __init__(self, door: Door | None) -> None:
+    def __init__(self, door: DoorCounts | None) -> None:
         self._door = door
 
     def collect(self) -> Iterator[Metric]:
@@ -178,8 +178,8 @@ class DoorCollector(Collector):
 
 def registry(
     rounds: Rounds,
-    traffic: Traffic | None = None,
-    door: Door | None = None,
+    traffic: CoordinatorTraffic | None = None,
+    door: DoorCounts | None = None,
     now_ms: Callable[[], int] | None = None,
     times: RoundTimes | None = None,
 ) -> CollectorRegistry:

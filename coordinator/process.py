@@ -35,7 +35,7 @@ from coordinator.service.door import Door
 from coordinator.service.heads import HeadDesk
 from coordinator.service.server import CoordinatorService
 from coordinator.settings import CoordinatorSettings
-from coordinator.traffic import Traffic
+from coordinator.traffic import CoordinatorTraffic
 from protocol.addresses import parse_address, split_address
 from protocol.border.join_link import JoinLink, is_loopback
 from protocol.channel import SERVER_OPTIONS
@@ -95,7 +95,7 @@ class CoordinatorProcess:
             visitors=self._gate,
         )
         self.desk = OperatorDesk(self._sequencer, self.service, lambda: self.link)
-        self._traffic = Traffic(overhead)
+        self._traffic = CoordinatorTraffic(overhead)
         self._server: grpc.aio.Server | None = None
         self._loop_task: asyncio.Task[None] | None = None
         self.registry: CollectorRegistry = metrics.registry(

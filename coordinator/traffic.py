@@ -16,7 +16,7 @@ _Message = TypeVar("_Message")
 Owner = Literal["control", "catch_up"]
 
 
-class Traffic:
+class CoordinatorTraffic:
     """Bytes since the start. `overhead` tells the bytes that no message accounts for."""
 
     def __init__(self, overhead: Overhead = unknown_overhead) -> None:

@@ -171,10 +171,10 @@ def demo(
     algorithm: options.Algorithm = "local_steps",
 ) -> None:
     """Train a small model with a coordinator and several nodes on this machine."""
-    from lockstep.cluster.demo import DemoSettings, run_demo
+    from lockstep.cluster.demo import DemoOptions, run_demo
 
     summary = json or str(directory / "summary.json")
-    run_demo(DemoSettings(directory, nodes, rounds, seed, summary, algorithm))
+    run_demo(DemoOptions(directory, nodes, rounds, seed, summary, algorithm))
 
 
 @app.command(rich_help_panel=OPERATOR)

@@ -15,7 +15,7 @@ def owner_view(
     """
     own = status.standing
     offline = client.offline if info and client.state is SessionState.LOST else ""
-    state, reason = own.words(status.phase, offline)
+    state, reason = own.words(status.doing, status.phase, offline)
     bell_ms = own.bell_in_ms(client.now_ms())
     return {
         "standing": {"state": state, "reason": reason},

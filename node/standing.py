@@ -10,17 +10,23 @@ of the coordinator's clock.
 """
 
 from dataclasses import dataclass
+from enum import Enum
 
 from protocol import wire_pb2 as wire
 
-CATCHING_UP = ("catches up", "discards its state")
-"""First words of the agenda's phases while the node is behind the log."""
-
-BETWEEN_ROUNDS = "waits for a round"
-"""The agenda's phase while no round is open."""
-
 OPEN_MAX = 64
 """Opened rounds whose decision is awaited; older ones were decided in a time without a session."""
+
+
+class Doing(Enum):
+    """What a node does now, beside its phase in words."""
+
+    STARTING = "starting"
+    BEHIND = "behind"
+    """The node catches up with the log."""
+    WAITING = "waiting"
+    """No round is open."""
+    WORKING = "working"
 
 
 @dataclass(slots=True)
@@ -38,7 +44,7 @@ class _Round:
     worked_ms: int = 0
 
 
-class Standing:
+class OwnStanding:
     """Takes what happens to a node's rounds, and tells its place in words."""
 
     def __init__(self) -> None:
@@ -120,12 +126,14 @@ class Standing:
 
     # ---- in words
 
-    def words(self, phase: str, offline: str) -> tuple[str, str]:
-        """(state, reason); `phase` is what the node does now, `offline` why it has no session."""
+    def words(self, doing: Doing, phase: str, offline: str) -> tuple[str, str]:
+        """(state, reason); `phase` is what the node does now in words, `offline` why it has no
+        session.
+        """
         if offline:
             return "no session", offline
-        if _behind(phase):
-            return "catching up", phase.removeprefix("catches up: ")
+        if doing is Doing.BEHIND:
+            return "catching up", phase
         if self._opened.muted:
             return "muted", self._opened.muted
         told = self.told[0]
@@ -135,10 +143,6 @@ class Standing:
             return self._verdict
         if self.round >= 0:
             return "training", "its first round since it joined is under way"
-        if phase == BETWEEN_ROUNDS:
+        if doing is Doing.WAITING:
             return "waiting", "for the next round"
         return "starting", phase
-
-
-def _behind(phase: str) -> bool:
-    return phase.startswith(CATCHING_UP) or phase.endswith("rounds behind")

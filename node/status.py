@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from node.standing import Standing
+from node.standing import Doing, OwnStanding
 from protocol import wire_pb2 as wire
 from protocol.traffic import MonotonicCounters
 
@@ -36,11 +36,16 @@ class PassTimes:
 
 @dataclass(slots=True)
 class NodeStatus:
-    """A node in words and numbers; `phase` says what it does now."""
+    """A node in words and numbers; `doing` says what it does now, `phase` the same in words."""
 
     peer_id: str
     name: str
+    doing: Doing = Doing.STARTING
     phase: str = "starting"
+    finished: bool = False
+    """Whether the coordinator said that the run is over."""
+    pace: str = ""
+    """Why rounds are not as long as the run file says, by the coordinator."""
     note: str = ""
     """Why the node does not count, or does less than it could; empty when all is well."""
     round: int = -1
@@ -65,7 +70,7 @@ class NodeStatus:
     payload_bytes: int = 0
     payload_values: int = 0
     traffic: dict[str, int | None] = field(default_factory=dict)
-    standing: Standing = field(default_factory=Standing)
+    standing: OwnStanding = field(default_factory=OwnStanding)
     data: Callable[[], Mapping[str, Any]] = dict
     """Says where the training data come from, and what they wait for."""
 
@@ -86,7 +91,9 @@ class NodeStatus:
         return {
             "peer_id": self.peer_id,
             "name": self.name,
-            "phase": self.phase,
+            "phase": f"catches up: {self.phase}" if self.doing is Doing.BEHIND else self.phase,
+            "finished": self.finished,
+            "pace": self.pace,
             "note": self.note,
             "round": self.round,
             "parameters": self.parameters,

@@ -31,7 +31,7 @@ from node.replica.position import Position
 from node.round import events
 from node.round.agenda import Agenda
 from node.round.catching_up.catch_up import RETRY_S, NotFound
-from node.round.catching_up.landmarks import Jump, position_at
+from node.round.catching_up.landmarks import SnapshotJump, position_at
 from node.round.collecting import CommitPayloads, near
 from node.round.compute import train_round
 from node.round.context import RoundContext
@@ -90,11 +90,12 @@ class Trainer:
             return self._agenda.end_reason
 
     async def _follow_agenda(self) -> str:
+        status = self._context.status
         while True:
             self._changed.clear()
             await self._context.state_requests.show_state(self._context.decisions.head_round)
             step = self._agenda.next(self.log_position)
-            self._context.status.phase = step.reason
+            status.doing, status.phase = step.doing, step.reason
             match step:
                 case events.Train():
                     await self._round(step.opened)
@@ -121,6 +122,7 @@ class Trainer:
 
     def _tell(self, event: events.Event) -> None:
         self._limit(self._agenda.handle(event, self.log_position))
+        self._context.status.finished = self._agenda.finished
         self._changed.set()
 
     def _limit(self, limit_ms: int | None) -> None:
@@ -151,7 +153,8 @@ class Trainer:
 
     async def _compute(self, opened: wire.RoundOpened) -> RoundWork | None:
         context = self._context
-        context.status.note = opened.reason
+        reason = opened.reason
+        context.status.note, context.status.pace = (reason, "") if opened.muted else ("", reason)
         context.status.standing.opened(opened)
         context.swarm.open(opened.round, near(opened))
         await context.state_requests.borrow_time(opened.bell_ms - context.client.now_ms())
@@ -298,7 +301,7 @@ class Trainer:
             return
         await self._adopt(found)
 
-    async def _adopt(self, jump: Jump) -> None:
+    async def _adopt(self, jump: SnapshotJump) -> None:
         context, landmark = self._context, jump.landmark
         await asyncio.to_thread(context.replica.adopt, jump.path, jump.base)
         digest, position = context.replica.digest, landmark.position

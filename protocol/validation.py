@@ -6,7 +6,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from protocol.errors import SettingsError
-from protocol.sections.removed import removed_text
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 """A run's name: it stands in names of files and in lines of shells."""
@@ -25,16 +24,14 @@ FOUND_CHARACTERS = 120
 
 
 def problems_text(error: ValidationError, *, unknown_field: str = "no such field") -> str:
-    """Every wrong field of `error` in one line; `unknown_field` is said of a field that is none,
-    unless it was one once.
-    """
+    """Every wrong field of `error` in one line; `unknown_field` is said of a field that is none."""
     return "; ".join(_in_words(dict(problem), unknown_field) for problem in error.errors())
 
 
 def _in_words(problem: Mapping[str, Any], unknown_field: str) -> str:
     field = ".".join(str(part) for part in problem["loc"]) or "fields together"
     if problem["type"] == "extra_forbidden":
-        return f"{field}: {removed_text(field, problem['input']) or unknown_field}"
+        return f"{field}: {unknown_field}"
     expected = _expected(problem)
     if not problem["loc"]:
         return f"{field}: {expected}"

@@ -3,7 +3,7 @@
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from tests.support.sources import PACKAGES, ROOT, SOURCES, trees
@@ -25,6 +25,43 @@ RIDDLE = re.compile(r"^(Of|Whom|Whose|Who) |\bso (many|often|lately)\b(?! that)"
 
 MODULE = re.compile(rf"`((?:{'|'.join(PACKAGES)})(?!\.v1|\.json)(?:\.[A-Za-z_0-9]+)+)`")
 """A name of a module in a docstring, or of something in it; neither the service nor a file."""
+
+SENTENCE = re.compile(r"[A-Za-z']{2,} [a-z]{2,}")
+"""Two words in a row."""
+
+STATES = {"catching up", "no session", "copied work", "less work", "most lack it"}
+"""Values of two words, each with a type that names all of its kind."""
+
+FOREIGN_WORDS = {
+    "node/control/client.py": "gRPC tells a stream that broke off by its words alone",
+    "node/data/hub.py": "a library tells what it lacks by its words alone",
+    "lockstep/cli.py": "pathlib tells a missing home directory by its words alone",
+    "coordinator/machine/checkpoints/publishing.py": "the reason for a checkpoint is its wish",
+    "lockstep/cluster/demo.py": "titles by algorithm, which are the keys",
+}
+"""Modules that may compare a sentence, and why."""
+
+COMPARES_TEXT = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "find"}
+
+SHARED_NAMES = {
+    "Admit",
+    "Announced",
+    "Blame",
+    "Checkpoint",
+    "Evict",
+    "Head",
+    "Member",
+    "Needs",
+    "Offered",
+    "Refuse",
+    "Rounds",
+    "Settled",
+    "Verdict",
+    "Window",
+    "Work",
+}
+"""Names of classes that still mean two things or three; none comes in, and one that is told apart
+goes out."""
 
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -111,6 +148,53 @@ def exists(name: str) -> bool:
         ROOT.joinpath(*parts[:depth]).with_suffix(".py").exists()
         for depth in range(2, len(parts) + 1)
     )
+
+
+def test_each_public_name_of_a_class_has_one_meaning() -> None:
+    counts = Counter(node.name for _, node in nodes(ast.ClassDef) if node.name[0] != "_")
+    assert {name for name, count in counts.items() if count > 1} == SHARED_NAMES
+
+
+def test_no_module_compares_sentences() -> None:
+    """A state is a value, and sentences are made from it."""
+    found = {
+        f"{module}:{node.lineno}: {ast.unparse(node)}"
+        for module, node in nodes(ast.Compare, ast.Call)
+        if module not in FOREIGN_WORDS and any(map(is_sentence(module), compared(node)))
+    }
+    assert not found
+
+
+def compared(node: ast.Compare | ast.Call) -> list[ast.expr]:
+    """What a text is compared with."""
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    is_text = isinstance(node.func, ast.Attribute) and node.func.attr in COMPARES_TEXT
+    return node.args if is_text else []
+
+
+def is_sentence(module: str) -> Callable[[ast.expr], bool]:
+    """Judges an expression of a module: its constants are told by their names too."""
+    named = {
+        target.id: node.value
+        for node in trees()[module].body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+    def judge(expression: ast.expr) -> bool:
+        if isinstance(expression, ast.Name):
+            expression = named.get(expression.id, expression)
+        return any(
+            isinstance(each, ast.Constant)
+            and isinstance(each.value, str)
+            and SENTENCE.search(each.value)
+            and each.value not in STATES
+            for each in ast.walk(expression)
+        )
+
+    return judge
 
 
 def test_nothing_runs_foreign_bytes_as_code() -> None:

@@ -19,7 +19,7 @@ from coordinator.sequencer import Sequencer
 from coordinator.service import coordinator_messages, member_list
 from coordinator.service.door import Door
 from coordinator.service.relays import Relays
-from coordinator.traffic import Traffic
+from coordinator.traffic import CoordinatorTraffic
 from protocol import wire_pb2 as wire
 from protocol.border.networks import host_of
 from protocol.limits import COMMITS_PER_REPLY, PROTOCOL_VERSION
@@ -80,7 +80,7 @@ class Calls(CoordinatorServicer):
         self._member_replies: Replies[wire.Members] = Replies()
         self._commit_replies: Replies[wire.Commits] = Replies(PAGES_KEPT)
 
-    def handlers(self, traffic: Traffic) -> dict[str, "grpc.RpcMethodHandler[Any, Any]"]:
+    def handlers(self, traffic: CoordinatorTraffic) -> dict[str, "grpc.RpcMethodHandler[Any, Any]"]:
         """The handlers of the unary calls, with counted bytes."""
         decoder, encoder = traffic.counted_decoder, traffic.counted_encoder
         unary = grpc.unary_unary_rpc_method_handler

@@ -33,7 +33,7 @@ from coordinator.service.refusals import REASON_MAX, RunRefusals
 from coordinator.service.relays import Relays
 from coordinator.service.sessions import Message, NodeSession
 from coordinator.status_document import told_standing
-from coordinator.traffic import Traffic
+from coordinator.traffic import CoordinatorTraffic
 from protocol import wire_pb2 as wire
 from protocol.border.text import one_line
 from protocol.errors import RemoteProtocolError, VersionError
@@ -89,7 +89,7 @@ class CoordinatorService(Calls):
         self.node_sessions = self.delivery.node_sessions
         self.relay_sessions = self.delivery.relay_sessions
 
-    def serve(self, server: grpc.aio.Server, traffic: Traffic) -> None:
+    def serve(self, server: grpc.aio.Server, traffic: CoordinatorTraffic) -> None:
         """Register with a server. The generated code would neither count bytes nor end streams
         that nobody reads.
         """

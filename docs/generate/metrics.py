@@ -11,7 +11,7 @@ import coordinator.metrics
 import node.status
 from coordinator.machine.evaluation.state import Point
 from coordinator.machine.rounds import Rounds
-from coordinator.traffic import Traffic
+from coordinator.traffic import CoordinatorTraffic
 from docs.generate.tables import made_from, table
 from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
 from lockstep.service.admin import build_registry
@@ -66,7 +66,7 @@ def _coordinator_registry() -> CollectorRegistry:
     rounds = Rounds(RunSpec(), RunId("0" * 32))
     rounds.state.loss = 1.0
     rounds.state.evaluation.points.append(Point(0, 0, 1.0, 1, b"", PeerId("0" * 32), ""))
-    return coordinator.metrics.registry(rounds, Traffic(lambda up, down: (0, 0)))
+    return coordinator.metrics.registry(rounds, CoordinatorTraffic(lambda up, down: (0, 0)))
 
 
 def _node_registry() -> CollectorRegistry:

@@ -15,7 +15,7 @@ from coordinator.machine.members.member import FormerMember, Member
 from coordinator.machine.rounds import Rounds
 from docs.generate.tables import ROOT
 from lockstep.audit.findings import Findings, in_words
-from lockstep.cluster.demo import DemoSettings, demo_spec, summary_table
+from lockstep.cluster.demo import DemoOptions, demo_spec, summary_table
 from lockstep.commands.status import render as coordinator_tables
 from lockstep.presets import run_of
 from lockstep.volunteer.consent import QUESTION, terms
@@ -24,7 +24,7 @@ from lockstep.volunteer.needs import SEEN, needs_text
 from lockstep.volunteer.screen import render
 from node.rehearsal import Rehearsal
 from node.settings import NodeSettings
-from protocol.codec.evidence import CHANCE, Evidence, Finding, Source, WorkAudit, words
+from protocol.codec.evidence import CHANCE, CopySource, Evidence, Finding, WorkAudit, words
 from protocol.ids import Digest, PeerId, RunId
 from protocol.planner.needs import needs_of
 from protocol.planner.parameters import size_of
@@ -102,7 +102,7 @@ def work(trained: int, counted: int) -> dict[str, int]:
 
 def demo() -> str:
     """The end of a demo of two nodes and ten rounds, on two cores."""
-    settings = DemoSettings(Path("out/demo"), nodes=2, rounds=10, seed=1, json_path="-")
+    settings = DemoOptions(Path("out/demo"), nodes=2, rounds=10, seed=1, json_path="-")
     spec = demo_spec(settings)
     size = size_of(spec.model)
     payload, dense = payload_bytes(spec.algorithm, size), 2 * size.parameters
@@ -157,12 +157,14 @@ def other_work() -> str:
 
 def copied() -> str:
     """Evidence against an author that sends what another has sent."""
-    source = Source(PeerId("4f1c09aa" + 24 * "0"), 811, Digest(bytes(32)))
+    source = CopySource(PeerId("4f1c09aa" + 24 * "0"), 811, Digest(bytes(32)))
     rounds = ((812, 10_000, 100), (813, 10_000, 100), (815, 10_000, 100))
     return accused("copied work", *rounds, source=source)
 
 
-def accused(finding: Finding, *audits: tuple[int, int, int], source: Source | None = None) -> str:
+def accused(
+    finding: Finding, *audits: tuple[int, int, int], source: CopySource | None = None
+) -> str:
     """The words of evidence; an audit is its round, what agreed and what was expected."""
     found = tuple(
         WorkAudit(round, Digest(bytes(32)), agreed, expected, source)

@@ -6,7 +6,7 @@ one payload of a round reads the scales of all. Places and signs are dropped at 
 whole payloads are in memory.
 """
 
-import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -21,26 +21,27 @@ from protocol.runfile import AlgorithmSpec
 from protocol.schedule import float32_value
 
 
-async def weights_of(
+async def movements_of(
     commit: Commit, voids: frozenset[Digest], read: Payloads, algorithm: AlgorithmSpec
-) -> dict[PeerId, Weights]:
-    """By author, what its signs weigh, float64 [chunks]; none where all signs weigh alike.
+) -> dict[PeerId, Movement]:
+    """By author, the movements of a round; none where all signs weigh alike.
 
     Raises `UnavailableError`, `StorageError` when a payload is not there.
     """
     if not algorithm.moves:
         return {}
-    authors, movements = list[PeerId](), list[Movement]()
-    async for entry, header, coefficients in read.of_commit(commit, voids):
-        if (header.run_id, header.round, header.author) == (
-            commit.run_id,
-            commit.round,
-            entry.author,
-        ):
-            authors.append(entry.author)
-            movements.append(bare_movement(commit, entry, coefficients, algorithm))
-    found = await asyncio.to_thread(acting_weights, movements, read.shape.chunks)
-    return dict(zip(authors, found, strict=True))
+    return {
+        entry.author: bare_movement(commit, entry, coefficients, algorithm)
+        async for entry, header, coefficients in read.of_commit(commit, voids)
+        if (header.run_id, header.round, header.author)
+        == (commit.run_id, commit.round, entry.author)
+    }
+
+
+def weights_of(movements: Mapping[PeerId, Movement], chunks: int) -> dict[PeerId, Weights]:
+    """By author, what the signs of its movement weigh, float64 [chunks]."""
+    found = acting_weights(list(movements.values()), chunks)
+    return dict(zip(movements, found, strict=True))
 
 
 def bare_movement(

@@ -1,6 +1,6 @@
 """Differences between a record and its replay."""
 
-from lockstep.audit.voids import UnannouncedVoidError
+from lockstep.audit.ledger import UnannouncedVoidError
 from protocol.errors import DivergedError, RemoteProtocolError
 from protocol.ids import Digest
 

@@ -42,8 +42,6 @@ class Findings:
     """Number of those that the replay did not come by, or whose source it did not."""
     evidence_proven: int = 0
     """Number of published pieces of evidence that prove what they find, by the published rule."""
-    evidence_unclear: int = 0
-    """Number of those of earlier releases, which do not say enough for that."""
     first_difference: dict[str, Any] | None = None
     seconds: float = 0.0
 
@@ -72,10 +70,8 @@ def in_words(findings: Findings) -> str:
         voids += f"; {findings.copies_checked} copies came out as published"
     if findings.copies_unchecked:
         voids += f", {findings.copies_unchecked} were not compared: begin earlier, without --from"
-    if findings.evidence_proven or findings.evidence_unclear:
+    if findings.evidence_proven:
         voids += f"; {findings.evidence_proven} pieces of evidence prove what they find"
-    if findings.evidence_unclear:
-        voids += f", {findings.evidence_unclear} of an earlier release do not say enough"
     return (
         f"verified: {findings.commits} commits up to round {last} are signed and linked; {replay} "
         f"to state {findings.state_digest}; members reported the same state in "

@@ -22,10 +22,10 @@ from typing import Any, Protocol
 
 from lockstep.audit.differences import Difference, LateVoid
 from lockstep.audit.findings import Findings
-from lockstep.audit.records import Record
-from lockstep.audit.shelf import Counts, Shelf, counts_of, put_into
+from lockstep.audit.records import RunRecord
+from lockstep.audit.shelf import AuditShelf, Counts, counts_of, put_into
 from lockstep.audit.tally import KeepingUp, Tally
-from lockstep.audit.verify import Audit
+from lockstep.audit.walk import LogWalk
 from lockstep.audit.words import Words
 from lockstep.audit.work.authors import AuthorAudit
 from node.replica.digest import canonical_sha256
@@ -49,7 +49,7 @@ PASS_COMMITS = COMMITS_PER_REPLY
 every round must not push its first difference out of `Tally.waiting`."""
 
 
-class LiveRecord(Record, Protocol):
+class LiveRecord(RunRecord, Protocol):
     """The record of a run that goes on."""
 
     @property
@@ -76,10 +76,10 @@ class Follower:
         self._authors = authors or AuthorAudit()
         self._told = Words(lambda message: None) if words is None else words
         self._record = record
-        self._shelf = Shelf(directory, record.info.run_id, save_every)
+        self._shelf = AuditShelf(directory, record.info.run_id, save_every)
         self._findings, self._tally = Findings(record.info.run_id), Tally()
-        self._audit = Audit(record, self._findings, None, snapshot)
-        self._place = self._audit.place
+        self._walk = LogWalk(record, self._findings, snapshot)
+        self._place = self._walk.place
         self._ignored_before = 0
         """Payloads that counted for nothing before this replica was made or sent back."""
         self._late: set[tuple[int, Digest]] = set()
@@ -111,11 +111,11 @@ class Follower:
         """The header of a payload that decodes to the run's shape; `RemoteProtocolError` for
         another one.
         """
-        return decode(payload, self._audit.replica.shape)[0]
+        return decode(payload, self._walk.replica.shape)[0]
 
     @property
     def _ignored(self) -> int:
-        return self._ignored_before + self._audit.replica.payloads_ignored
+        return self._ignored_before + self._walk.replica.payloads_ignored
 
     def document(self) -> dict[str, Any]:
         """The audit for /status.json."""
@@ -135,7 +135,7 @@ class Follower:
             "halted": self._halted,
             "payloads_ignored": self._ignored,
             "payloads_void": self._findings.voids,
-            "state_digest": f"{self._audit.replica.digest:016x}",
+            "state_digest": f"{self._walk.replica.digest:016x}",
             **self._authors.document(),
         }
 
@@ -143,11 +143,11 @@ class Follower:
 
     async def run(self) -> None:
         """Follow until cancelled, or until the chain does not hold. Raises `StorageError`."""
-        if found := await asyncio.to_thread(self._shelf.load, self._audit):
+        if found := await asyncio.to_thread(self._shelf.load, self._walk):
             self._begin_at(*found)
             log.info("goes on", extra={"next_round": self._place.next_round})
-        elif not self._audit.awaits_snapshot:
-            self._told.replayed(-1, self._audit.replica.digest, None, 0)
+        elif not self._walk.awaits_snapshot:
+            self._told.replayed(-1, self._walk.replica.digest, None, 0)
         while not self._halted:
             try:
                 while await self._pass():
@@ -158,12 +158,12 @@ class Follower:
             except Difference as error:
                 await self._halt(error)
             except UnavailableError as error:
-                self._audit.resume(self._place)
+                self._walk.resume(self._place)
                 self._wait(f"waits: {error}")
             self._say()
             await self._rest()
             if self._leaving.is_set():
-                if not self._audit.awaits_snapshot:
+                if not self._walk.awaits_snapshot:
                     await self._write()
                 await self._authors.close()
                 return
@@ -180,7 +180,7 @@ class Follower:
                 await self._leaving.wait()
 
     def _at_the_end(self) -> str:
-        if self._audit.awaits_snapshot:
+        if self._walk.awaits_snapshot:
             return "waits for a commit that records the snapshot to begin at"
         return "follows the run"
 
@@ -196,7 +196,7 @@ class Follower:
     async def _write(self) -> None:
         """Keep the state and its counts on disk."""
         counts = counts_of(self._findings, self._place, self._ignored, self._tally)
-        await asyncio.to_thread(self._shelf.save, self._audit, self._place, counts)
+        await asyncio.to_thread(self._shelf.save, self._walk, self._place, counts)
 
     # ---- one pass
 
@@ -206,14 +206,14 @@ class Follower:
         """
         self._looks += 1
         until = self._findings.replayed + PASS_COMMITS
-        async with aclosing(self._audit.commits()) as commits:  # type: ignore[type-var]
+        async with aclosing(self._walk.commits()) as commits:
             async for commit, recorded, voids in commits:
-                if not self._audit.awaits_snapshot:
+                if not self._walk.awaits_snapshot:
                     await self._look_at_authors(commit, recorded, voids)
-                if not await self._audit.take(commit, recorded, voids):
+                if not await self._walk.take(commit, recorded, voids):
                     continue
-                self._place = self._audit.place
-                self._tally.replayed(commit.round, self._audit.replica.digest)
+                self._place = self._walk.place
+                self._tally.replayed(commit.round, self._walk.replica.digest)
                 await self._tell(commit)
                 await self._look_at(commit.round, recorded)
                 if commit.round - self._shelf.saved_round >= self._shelf.save_every:
@@ -223,8 +223,8 @@ class Follower:
                     return False
                 if self._findings.replayed >= until:
                     break
-        if not self._audit.awaits_snapshot:
-            self._place = self._audit.place
+        if not self._walk.awaits_snapshot:
+            self._place = self._walk.place
         await self._compare_waiting()
         return self._findings.replayed >= until
 
@@ -235,7 +235,7 @@ class Follower:
             commit,
             recorded,
             voids,
-            self._audit.replica,
+            self._walk.replica,
             self._record.payload,
             behind=self._record.newest_round - commit.round,
             restarts=self._findings.restarts,
@@ -243,7 +243,7 @@ class Follower:
 
     async def _tell(self, commit: Commit) -> None:
         """Tell the coordinator the state after a commit."""
-        replica, sha256 = self._audit.replica, None
+        replica, sha256 = self._walk.replica, None
         if self._record.info.spec.retention.snapshot_due(commit.step):
             sha256 = await asyncio.to_thread(canonical_sha256, replica.committed)
         passed_over = self._place.void_count + self._findings.restarts
@@ -285,9 +285,9 @@ class Follower:
 
     def _begin_at(self, place: Position, counts: Counts) -> None:
         put_into(self._findings, counts)
-        self._ignored_before = counts.payloads_ignored - self._audit.replica.payloads_ignored
+        self._ignored_before = counts.payloads_ignored - self._walk.replica.payloads_ignored
         self._tally = counts.tally
-        self._audit.resume(place)
+        self._walk.resume(place)
         self._place, self._shelf.saved_round = place, place.head_round
 
     async def _go_back(self, error: LateVoid) -> None:
@@ -298,11 +298,11 @@ class Follower:
         self._late.add(error.void)
         self._authors.drop()
         first = self._tally.first_difference
-        found = await asyncio.to_thread(self._shelf.load, self._audit, error.void[0])
+        found = await asyncio.to_thread(self._shelf.load, self._walk, error.void[0])
         genesis = Position(0, genesis_digest(self._record.info.run_id), -1)
         self._begin_at(*(found or (genesis, Counts(next_round=0))))
         if found is None:
-            self._audit.begin_again()
+            self._walk.begin_again()
         self._tally.first_difference = first or self._tally.first_difference
         self._told.take_back(self._place.head_round)
         about = {"round": error.void[0], "next_round": self._place.next_round}
@@ -313,5 +313,5 @@ class Follower:
         self._tally.found(error.round, error.reason)
         self._halted = f"halted: {error}; the archive is kept and served"
         log.error("DIFFERENCE", extra={"round": error.round, "reason": self._halted})
-        self._audit.resume(self._place)
+        self._walk.resume(self._place)
         await self._write()

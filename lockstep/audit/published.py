@@ -10,7 +10,7 @@ from node.replica.replica import Replica
 from protocol.errors import DataError, DivergedError
 
 
-class Published:
+class PublishedCheckpoint:
     """A published checkpoint, compared with the state after each round.
 
     Raises `DataError` when it is no checkpoint of a run, `DivergedError` when it is one of another

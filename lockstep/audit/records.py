@@ -61,7 +61,7 @@ CONNECT_S = 5
 """Longest wait for the first answer of a coordinator."""
 
 
-class Record(Protocol):
+class RunRecord(Protocol):
     """The record of a run: its commits and payloads."""
 
     info: RunInfo

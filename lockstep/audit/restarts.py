@@ -8,7 +8,7 @@ by name.
 from collections.abc import Iterable
 from pathlib import Path
 
-from lockstep.audit.records import Record
+from lockstep.audit.records import RunRecord
 from node.replica.checkpoint_state import read_state
 from node.replica.snapshot import Snapshots, file_sha256
 from protocol.codec.chain import Restart, SignedEntry, open_entry
@@ -53,7 +53,7 @@ def snapshot_file(source: Path, info: RunInfo, directory: Path) -> Path:
     return path
 
 
-async def names_restart(record: Record, sha256: Digest) -> bool:
+async def names_restart(record: RunRecord, sha256: Digest) -> bool:
     """Whether the run has gone on from the snapshot of this SHA-256. The audit verifies the chain
     itself: what is wrong with it ends the search, and is found again.
     """
@@ -63,7 +63,7 @@ async def names_restart(record: Record, sha256: Digest) -> bool:
         return False
 
 
-async def _names_restart(record: Record, sha256: Digest) -> bool:
+async def _names_restart(record: RunRecord, sha256: Digest) -> bool:
     info, after = record.info, -1
     while True:
         reply = await record.commits(after)

@@ -15,7 +15,7 @@ import msgspec
 
 from lockstep.audit.findings import Findings
 from lockstep.audit.tally import Tally
-from lockstep.audit.verify import Audit
+from lockstep.audit.walk import LogWalk
 from node.replica.position import Position
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.ids import RunId
@@ -41,13 +41,13 @@ class Counts(msgspec.Struct):
     tally: Tally = msgspec.field(default_factory=Tally)
 
 
-class Saved(RunNote):
+class SavedCounts(RunNote):
     """The file of counts."""
 
     places: list[Counts]
 
 
-class Shelf:
+class AuditShelf:
     """The saved state of one audit in `directory`; it is to be saved every `save_every` rounds."""
 
     def __init__(self, directory: Path, run_id: RunId, save_every: int) -> None:
@@ -59,25 +59,25 @@ class Shelf:
         self.saved_round = -1
         """Round of the state that was saved last, or with which the audit began."""
 
-    def save(self, audit: Audit, place: Position, counts: Counts) -> None:
+    def save(self, walk: LogWalk, place: Position, counts: Counts) -> None:
         """Keep the state at a place; blocks. `StorageError` leaves the older one."""
         before = self._on_disk
         older = [before] if before and before.next_round != counts.next_round else []
-        write_note(self._counts, Saved(self._run_id, [*older, counts]))
-        audit.replica.save(self._state, place)
+        write_note(self._counts, SavedCounts(self._run_id, [*older, counts]))
+        walk.replica.save(self._state, place)
         self._on_disk, self.saved_round = counts, place.head_round
 
-    def load(self, audit: Audit, before: int | None = None) -> tuple[Position, Counts] | None:
+    def load(self, walk: LogWalk, before: int | None = None) -> tuple[Position, Counts] | None:
         """Put the replica where it was saved; None, and genesis, when nothing is, when it is
         damaged, or when the round `before` lies in it already.
         """
-        place = audit.replica.load(self._state)
-        saved = read_note(self._counts, Saved(self._run_id, []), log, "counts cannot be used")
+        place = walk.replica.load(self._state)
+        saved = read_note(self._counts, SavedCounts(self._run_id, []), log, "counts cannot be used")
         counts = {each.next_round: each for each in saved.places}
         self._on_disk = counts.get(place.next_round) if place else None
         too_new = place is not None and before is not None and place.next_round > before
         if place is None or self._on_disk is None or too_new:
-            audit.replica.reset()
+            walk.replica.reset()
             return None
         return place, deepcopy(self._on_disk)
 

@@ -22,8 +22,8 @@ from lockstep.cluster.live_table import shown
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.cluster.loss_plot import plot_loss
 from lockstep.cluster.summary import (
-    Evaluation,
-    Finished,
+    FinishedRun,
+    MeasuredLoss,
     a_checkpoint,
     evaluate,
     run_to_its_end,
@@ -69,7 +69,7 @@ MARK_NAME = ".lockstep-demo"
 
 
 @dataclass(frozen=True, slots=True)
-class DemoSettings:
+class DemoOptions:
     """Settings of one demo."""
 
     directory: Path
@@ -92,7 +92,7 @@ class DemoSettings:
     """Name of the algorithm."""
 
 
-def run_demo(settings: DemoSettings) -> None:
+def run_demo(settings: DemoOptions) -> None:
     """Trains, evaluates and prints a summary.
 
     Raises `SettingsError` for an unknown algorithm, `UsageError` for a directory of anything else,
@@ -105,7 +105,7 @@ def run_demo(settings: DemoSettings) -> None:
         _train_and_tell(settings, spec)
 
 
-def _train_and_tell(settings: DemoSettings, spec: RunSpec) -> None:
+def _train_and_tell(settings: DemoOptions, spec: RunSpec) -> None:
     directory = settings.directory
     with progress("preparing the corpus", "tokens") as advance:
         data = directory / "data"
@@ -139,7 +139,7 @@ def _train_and_tell(settings: DemoSettings, spec: RunSpec) -> None:
     )
 
 
-def demo_spec(settings: DemoSettings) -> RunSpec:
+def demo_spec(settings: DemoOptions) -> RunSpec:
     """The demo's run file; `SettingsError` for an unknown algorithm."""
     algorithm = settings.algorithm
     if algorithm not in TITLES:
@@ -203,7 +203,7 @@ def _keep_checkpoint(nodes: list[Child], target: Path) -> Path:
     return target
 
 
-def _picture_path(settings: DemoSettings) -> Path:
+def _picture_path(settings: DemoOptions) -> Path:
     """Path of the plot: beside the summary, or in the directory if the summary is printed."""
     return (
         settings.directory / "loss.png"
@@ -212,7 +212,7 @@ def _picture_path(settings: DemoSettings) -> Path:
     )
 
 
-def _validation(finished: Finished, evaluation: Evaluation) -> dict[int, float]:
+def _validation(finished: FinishedRun, evaluation: MeasuredLoss) -> dict[int, float]:
     return {-1: evaluation.genesis, max(finished.losses, default=0): evaluation.final}
 
 

@@ -40,7 +40,7 @@ VALIDATION_SAMPLES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedRun:
     """Last statuses and losses of a cluster whose run is over."""
 
     nodes: int
@@ -59,7 +59,7 @@ class Finished:
     """Time from the start of the first process to the end of the last."""
 
 
-def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Finished:
+def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> FinishedRun:
     """Starts a cluster and shows it until its run is over; every way out stops all processes."""
     started_s = time.monotonic()
     losses: dict[int, float] = {}
@@ -74,7 +74,7 @@ def run_to_its_end(cluster: Cluster, shown: AbstractContextManager[Show]) -> Fin
         losses |= _losses(cluster.coordinator.status)
     statuses = [status for node in cluster.nodes for status in (*node.earlier, node.status)]
     seconds = time.monotonic() - started_s
-    return Finished(len(cluster.nodes), cluster.coordinator.status, statuses, losses, seconds)
+    return FinishedRun(len(cluster.nodes), cluster.coordinator.status, statuses, losses, seconds)
 
 
 def _losses(status: Mapping[str, Any]) -> dict[int, float]:
@@ -86,7 +86,7 @@ def _losses(status: Mapping[str, Any]) -> dict[int, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class MeasuredLoss:
     """The model before and after training, on the same validation windows."""
 
     parameters: int
@@ -111,7 +111,7 @@ def a_checkpoint(nodes: Sequence[Child]) -> Path:
     )
 
 
-def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
+def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> MeasuredLoss:
     """Evaluates the genesis and the final checkpoint of a run."""
     corpus = Corpus.open(data, verify=False)
     samples = corpus.validation(VALIDATION_SAMPLES, spec.data.sequence_length)
@@ -122,10 +122,10 @@ def evaluate(spec: RunSpec, data: Path, checkpoint: Path) -> Evaluation:
     final = evaluate_checkpoint(
         checkpoint, corpus, samples=VALIDATION_SAMPLES, sequence_length=spec.data.sequence_length
     )
-    return Evaluation(parameters, trainee.evaluate(samples), final)
+    return MeasuredLoss(parameters, trainee.evaluate(samples), final)
 
 
-def summary(spec: RunSpec, finished: Finished, evaluation: Evaluation) -> dict[str, Any]:
+def summary(spec: RunSpec, finished: FinishedRun, evaluation: MeasuredLoss) -> dict[str, Any]:
     """The document of `lockstep demo --json`; `LocalProtocolError` when the run has no committed
     round.
     """
@@ -154,7 +154,7 @@ def summary(spec: RunSpec, finished: Finished, evaluation: Evaluation) -> dict[s
     }
 
 
-def traffic(finished: Finished, parameters: int) -> dict[str, float]:
+def traffic(finished: FinishedRun, parameters: int) -> dict[str, float]:
     """Traffic between the nodes; the top of this module defines the figures."""
     committed = finished.coordinator["traffic"]
     rounds = sum(finished.coordinator["steps"][fate] for fate in ("committed", "skipped"))

@@ -22,7 +22,7 @@ from lockstep.console import bytes_text, messages, own_command
 from lockstep.own_packages import NODE_EXTRA
 from lockstep.service.contact import first_word, knock
 from lockstep.service.directory import Owner, claimed, require_writable
-from lockstep.service.home import STATE_NAME, Home, Remembered, take_over
+from lockstep.service.home import STATE_NAME, Home, Remembered
 from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
@@ -55,9 +55,6 @@ log = logging.getLogger("lockstep.join")
 
 MANIFEST_NAME = "manifest.json"
 """The file that tells prepared data from any other directory."""
-
-ASKED_TO_LEAVE = "this node was stopped by its owner"
-"""The reason of a node that its owner has ended."""
 
 SESSION = Path("/proc/self/autogroup")
 """File with the niceness of this process's session."""
@@ -102,8 +99,6 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     require_writable(home.path)
     others = OthersWatch(wishes.limits.others)
     log_versions(settings)
-    if taken := take_over(home):
-        messages.print(taken, soft_wrap=True)
     link = parse_link(settings.coordinator)
     known = home.knows(link.address)
     info = first_word(link, known=known, follow_parent=options.follow_parent)
@@ -142,7 +137,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             measured.reconsider(place, info.run_id, status)
         for line in farewell(status, place):
             messages.print(line, soft_wrap=True)
-        messages.print(AGAIN if reason == ASKED_TO_LEAVE else reason, soft_wrap=True)
+        messages.print(reason if status.get("finished") else AGAIN, soft_wrap=True)
 
 
 def _log_joining(info: RunInfo, key: Ed25519PrivateKey, place: Path) -> None:

@@ -4,49 +4,41 @@ Nothing is measured and nothing is sent: `protocol.planner` computes it from the
 of the nodes and what a machine computes.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.commands.planning.links_table import links_document, links_table, links_words
 from lockstep.commands.planning.matrix import read_matrix
-from lockstep.commands.planning.measured import Measured, measured
+from lockstep.commands.planning.measured import MeasuredMembers, measured
 from lockstep.commands.status import ask
 from lockstep.console import messages, output, write_json
 from lockstep.exit_codes import UsageError
 from lockstep.run_file import read_run_file
 from lockstep.volunteer.needs import memory_text
 from lockstep.wan.profiles import BUILTIN, cycled, read_profiles
-from node.system.files import replacing_file
 from protocol.planner.advice import bytes_text, rate_text, seconds_text, sentences, times_text
-from protocol.planner.chart import chart
 from protocol.planner.compute import Compute, estimated
-from protocol.planner.links import MEASURED, Line, Network
-from protocol.planner.methods import Prediction, Setting, Traffic
+from protocol.planner.links import MEASURED, HomeLine, Network
+from protocol.planner.methods import MethodTraffic, Setting
 from protocol.planner.needs import needs_of
 from protocol.planner.parameters import Size, size_of
 from protocol.planner.payload_bytes import parameters_bytes, shape_of, votes_bytes
-from protocol.planner.plan import Plan, plan
+from protocol.planner.plan import RunPlan, plan
 from protocol.runfile import RunSpec
-from protocol.words import quantity
 
 CORE_FLOPS = 50e9
 """Operations per second of a machine of which nothing is said: one core of a desktop."""
 
-SHORT = {
-    "one-peer-exponential": "one-peer exp.",
-    "alternating-exponential-ring": "alternating",
-    "random-matching": "random",
-}
-"""Topologies in the table, where their names are too long for it."""
+DENSE_BYTES = 2
+"""Bytes of a number in a dense gradient, as others send it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +58,10 @@ class PlanOptions:
     compute_s: float | None = None
     """Seconds of a forward and backward pass over a node's samples of a round."""
     flops: float | None = None
-    optimizer_s: float | None = None
-    """Seconds of a step of AdamW."""
-    demo_s: float | None = None
-    """Seconds of DeMo's arithmetic in a round."""
     samples: int | None = None
     """Samples of a node in a round."""
     jitter: float = 0.0
     slower: tuple[float, ...] = ()
-    local_steps: int = 50
-    dense_bits: int = 16
-    gossip_bits: int | None = None
-    """Bits of a parameter; None: as the run file says."""
-    seed: int = 0
 
 
 def profile_names(text: str) -> tuple[str, ...]:
@@ -100,73 +83,23 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
     return tuple(found)
 
 
-def plan_run(
-    run_file: Path, options: PlanOptions, json_path: str | None, svg_path: Path | None
-) -> None:
+def plan_run(run_file: Path, options: PlanOptions, json_path: str | None) -> None:
     """Computes, prints and writes."""
     spec = read_run_file(run_file)
     size = size_of(spec.model, options.parameters)
     members = _members(options) if options.measure else None
-    setting = setting_of(spec, size, options, members)
-    found = plan(setting, grows=options.matrix is None and members is None)
-    shape = shape_of(spec.algorithm, size)
-    verdict, *further = sentences(found, spec.algorithm, shape)
-    words = [in_run_s_words(each, spec) for each in (verdict, _whole(spec, found), *further)]
+    found = plan(spec, setting_of(spec, size, options, members))
+    words = sentences(found, shape_of(spec.algorithm, size))
     if json_path is not None:
-        write_json(
-            json_path,
-            {
-                "run": spec.name,
-                "parameters": size.parameters,
-                "chunks": size.chunks,
-                **found.document(spec.algorithm),
-                "links": _links(found.setting.network, members),
-                "words": words,
-            },
-        )
-    if svg_path is not None:
-        title = f"{spec.name}: {quantity(setting.nodes, 'node')}, {size.parameters:,} parameters"
-        with replacing_file(svg_path) as temporary:
-            temporary.write_text(chart(title, found.predictions), encoding="utf-8")
+        about = {"run": spec.name, "parameters": size.parameters, "chunks": size.chunks}
+        links = _links(found.setting.network, members)
+        write_json(json_path, about | found.document() | {"links": links, "words": words})
     if json_path != "-":
-        for part in render(spec, size, found, words, members):
+        for part in render(found, size, words, members):
             output.print(part)
 
 
-def in_run_s_words(text: str, spec: RunSpec) -> str:
-    """Words about methods with the run's own name for its algorithm: rounds of local steps are
-    predicted as those of DeMo.
-    """
-    if not spec.algorithm.moves:
-        return text
-    for named, own in (("demo-overlap", "local steps with overlap"), ("(?i:demo)", "local steps")):
-        text = re.sub(rf"\b{named}\b", own, text)
-    return text
-
-
-def own_method(spec: RunSpec, found: Plan) -> Prediction:
-    """The prediction for the run as its run file has it."""
-    if spec.algorithm.mixes:
-        topology = spec.algorithm.mixing.topology
-        own = [each for each in found.predictions if each.topology == topology]
-        return own[0] if own else found.method("gossip-adam")
-    return found.method("demo-overlap" if spec.rounds.overlap else "demo")
-
-
-def _whole(spec: RunSpec, found: Plan) -> str:
-    """How long the run takes as its run file has it, and the bytes of a day."""
-    own, day_s = own_method(spec, found), 86_400
-    up, down = (
-        bytes_text(each * day_s / max(own.seconds, 1e-9)) for each in (own.up_bytes, own.down_bytes)
-    )
-    length = seconds_text(spec.schedule.steps * own.seconds)
-    return (
-        f"In all: {spec.schedule.steps:,} steps of this run, by {own.title}, take {length}, and a "
-        f"node sends {up} a day and receives {down}."
-    )
-
-
-def _members(options: PlanOptions) -> Measured:
+def _members(options: PlanOptions) -> MeasuredMembers:
     """The members of a running coordinator; says which are left out."""
     if options.profiles or options.matrix is not None or options.nodes is not None:
         raise UsageError("expected --measure, or --nodes, --profiles and --matrix, got both")
@@ -178,13 +111,20 @@ def _members(options: PlanOptions) -> Measured:
     return found
 
 
-def _links(network: Network, members: Measured | None) -> dict[str, object]:
-    pairs = members.links.measured_pairs if members else None
-    return {**links_document(network), "measured_pairs": pairs}
+def _links(network: Network, members: MeasuredMembers | None) -> dict[str, object]:
+    """Rates and delays of all pairs, in the form that `--matrix` takes."""
+    nodes = range(len(network))
+    rates, delays = network.rate_bit_s, network.delay_s
+    return {
+        "nodes": [line.name for line in network.lines],
+        "mbit_s": [[0.0 if i == j else float(rates[i, j]) / 1e6 for j in nodes] for i in nodes],
+        "one_way_ms": [[1000 * float(delays[i, j]) for j in nodes] for i in nodes],
+        "measured_pairs": members.links.measured_pairs if members else None,
+    }
 
 
 def setting_of(
-    spec: RunSpec, size: Size, options: PlanOptions, members: Measured | None = None
+    spec: RunSpec, size: Size, options: PlanOptions, members: MeasuredMembers | None = None
 ) -> Setting:
     """What is predicted: the machines, their lines and the sizes of what they send. `members`, if
     given, stand for lines and speeds.
@@ -198,22 +138,12 @@ def setting_of(
             compute_s=pass_s if options.compute_s is None else options.compute_s,
             slower=options.slower or members.slower,
         )
-    traffic = Traffic(
-        gradient=size.parameters * options.dense_bits / 8,
+    traffic = MethodTraffic(
+        gradient=size.parameters * DENSE_BYTES,
         payload=votes_bytes(shape_of(spec.algorithm, size)),
-        parameters=_parameters_bytes(spec, size, options),
-        local_steps=options.local_steps,
+        parameters=parameters_bytes(spec.algorithm, size.parameters),
     )
-    return Setting(
-        _compute(spec, size, options, len(network)), network, traffic, MEASURED, options.seed
-    )
-
-
-def _parameters_bytes(spec: RunSpec, size: Size, options: PlanOptions) -> float:
-    """What a node sends to a neighbour: in the run's own form, where it has one."""
-    if options.gossip_bits is None:
-        return parameters_bytes(spec.algorithm, size.parameters)
-    return size.parameters * options.gossip_bits / 8
+    return Setting(_compute(spec, size, options, len(network)), network, traffic, MEASURED)
 
 
 def _compute(spec: RunSpec, size: Size, options: PlanOptions, nodes: int) -> Compute:
@@ -228,10 +158,6 @@ def _compute(spec: RunSpec, size: Size, options: PlanOptions, nodes: int) -> Com
         samples * spec.data.sequence_length,
         "movements" if spec.algorithm.moves else "votes",
     )
-    if options.optimizer_s is not None:
-        found = replace(found, optimizer_s=options.optimizer_s)
-    if options.demo_s is not None:
-        found = replace(found, extract_s=options.demo_s / 2, apply_s=options.demo_s / 2)
     if options.slower and len(options.slower) > nodes:
         raise UsageError(
             f"--slower: expected at most {nodes} factors, one for each node, "
@@ -258,7 +184,7 @@ def _network(options: PlanOptions) -> Network:
     for number, name in enumerate(cycled(options.profiles or ("cable",), options.nodes)):
         profile = catalogue.profile(name)
         lines.append(
-            Line(
+            HomeLine(
                 f"node-{number} ({name})",
                 profile.up_mbit_s * 1e6,
                 profile.down_mbit_s * 1e6,
@@ -272,38 +198,43 @@ def _network(options: PlanOptions) -> Network:
 
 
 def render(
-    spec: RunSpec, size: Size, found: Plan, words: Sequence[str], members: Measured | None = None
+    found: RunPlan, size: Size, words: Sequence[str], members: MeasuredMembers | None = None
 ) -> list[RenderableType]:
-    """Facts, methods, growth or measured links, and sentences, each at most 80 columns wide."""
-    facts = _facts(spec, size, found.setting)
-    pairs = members.links.measured_pairs if members else None
-    facts.add_row("links", links_words(found.setting.network, pairs))
-    parts: list[RenderableType] = [facts, _methods(found, spec)]
-    if found.growth:
-        parts.append(_growth(found, spec))
-    elif table := links_table(found.setting.network):
-        parts.append(table)
-    return [*parts, *(Padding(Text(f"- {text}"), (0, 0)) for text in words)]
+    """Facts, methods and sentences, each at most 80 columns wide."""
+    advice = (Padding(Text(f"- {text}"), (0, 0)) for text in words)
+    return [_facts(found, size, members), _methods(found), *advice]
 
 
-def _facts(spec: RunSpec, size: Size, setting: Setting) -> Table:
+def _facts(found: RunPlan, size: Size, members: MeasuredMembers | None) -> Table:
+    spec, setting = found.spec, found.setting
     network, compute, traffic = setting.network, setting.compute, setting.traffic
+    arithmetic_s = compute.extract_s + compute.apply_s
     facts = {
         "run": f"{spec.name}: {size.parameters:,} parameters, {_form(spec)}",
-        "nodes": f"{setting.nodes}, lines {_span(network.up_bit_s)} up, "
-        f"{_span(network.down_bit_s)} down",
+        "nodes": f"{setting.nodes}, lines {_span(network.up_bit_s, rate_text)} up, "
+        f"{_span(network.down_bit_s, rate_text)} down",
         "compute": f"{seconds_text(compute.pass_s)} a pass; "
         f"AdamW {seconds_text(compute.optimizer_s)}, "
-        f"{in_run_s_words('DeMo', spec)} {seconds_text(compute.extract_s + compute.apply_s)}; "
+        f"{found.title(found.method('demo'))} {seconds_text(arithmetic_s)}; "
         f"varies by {compute.jitter:.0%}",
         "sent": f"gradient {bytes_text(traffic.gradient)}, payload {bytes_text(traffic.payload)}, "
         f"parameters {bytes_text(traffic.parameters)}",
         "a node": memory_text(needs_of(spec, size)),
+        "links": _links_words(network, members),
     }
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         table.add_row(name, value)
     return table
+
+
+def _links_words(network: Network, members: MeasuredMembers | None) -> str:
+    """The range of round trips, and how many of them were measured."""
+    pairs = 2 * network.delay_s[np.triu_indices(len(network), 1)]
+    if not len(pairs):
+        return "none"
+    told = f"; {members.links.measured_pairs} of {len(pairs)} pairs measured" if members else ""
+    return f"round trips {_span(pairs, seconds_text)}{told}"
 
 
 def _form(spec: RunSpec) -> str:
@@ -314,59 +245,31 @@ def _form(spec: RunSpec) -> str:
     return f"k = {algorithm.top_k}"
 
 
-def _span(rates: Any) -> str:
-    least, most = float(rates.min()), float(rates.max())
-    return rate_text(least) if least == most else f"{rate_text(least)} to {rate_text(most)}"
+def _span(values: Any, text: Callable[[float], str]) -> str:
+    least, most = float(values.min()), float(values.max())
+    return text(least) if least == most else f"{text(least)} to {text(most)}"
 
 
-def _methods(found: Plan, spec: RunSpec) -> Table:
+def _methods(found: RunPlan) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
-        title="one round, and how many times less than with all-reduce",
+        title="one round, what a node sends, and how many times less than all-reduce takes",
         title_justify="left",
     )
     table.add_column("method", no_wrap=True)
-    for heading in ("takes", "compute", "exposed", "waiting", "each way", "less"):
+    for heading in ("takes", "exchange", "waiting", "sends", "a day", "less"):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in found.predictions:
-        ratio = found.baseline.seconds / one.seconds if one.seconds else 1.0
         table.add_row(
-            in_run_s_words(_title(one, found.setting.traffic.local_steps), spec),
+            found.title(one).partition("-exponential")[0],  # as much as fits
             seconds_text(one.seconds),
-            seconds_text(one.compute_s),
             seconds_text(one.exposed_s),
             seconds_text(one.waiting_s),
             bytes_text(one.up_bytes),
-            times_text(ratio),
+            bytes_text(found.day_bytes(one)),
+            times_text(found.times_less(one)),
             style="bold" if one == found.best else "",
-        )
-    return table
-
-
-def _title(one: Prediction, local_steps: int) -> str:
-    if one.method == "diloco":
-        return f"diloco, 1 of {local_steps}"
-    if one.topology is None:
-        return one.method
-    return f"gossip {SHORT.get(one.topology, one.topology)}"
-
-
-def _growth(found: Plan, spec: RunSpec) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        title="one round by number of nodes",
-        title_justify="left",
-    )
-    table.add_column("method", no_wrap=True)
-    counts = [point.nodes for point in next(iter(found.growth.values()))]
-    for count in counts:
-        table.add_column(str(count), justify="right", no_wrap=True)
-    for method, points in found.growth.items():
-        table.add_row(
-            in_run_s_words(method, spec), *(seconds_text(point.seconds) for point in points)
         )
     return table

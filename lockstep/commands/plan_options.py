@@ -64,19 +64,6 @@ Flops = Annotated[
         help="Operations per second of a node.",
     ),
 ]
-OptimizerSeconds = Annotated[
-    float | None,
-    typer.Option(metavar="S", min=0, show_default="estimated", help="Seconds of a step of AdamW."),
-]
-DemoSeconds = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        min=0,
-        show_default="estimated",
-        help="Seconds of DeMo's extract, decode and apply in a round.",
-    ),
-]
 Samples = Annotated[
     int | None,
     typer.Option(
@@ -100,25 +87,6 @@ Slower = Annotated[
         help="Factors of the nodes' compute, in turn, such as 1,1,2.",
     ),
 ]
-LocalSteps = Annotated[
-    int, typer.Option(metavar="H", min=1, max=10_000, help="Local steps of DiLoCo.")
-]
-DenseBits = Annotated[
-    int, typer.Option(metavar="BITS", min=1, max=64, help="Bits of a number in a dense gradient.")
-]
-GossipBits = Annotated[
-    int | None,
-    typer.Option(
-        metavar="BITS",
-        min=1,
-        max=64,
-        show_default="from the run file",
-        help="Bits of a parameter that gossip Adam sends.",
-    ),
-]
-Svg = Annotated[
-    Path | None, typer.Option(metavar="FILE", show_default="none", help="File for a figure.")
-]
 
 
 def plan(
@@ -132,17 +100,10 @@ def plan(
     parameters: Parameters = None,
     compute_s: ComputeSeconds = None,
     flops: Flops = None,
-    optimizer_s: OptimizerSeconds = None,
-    demo_s: DemoSeconds = None,
     samples: Samples = None,
     jitter: Jitter = 0.1,
     slower: Slower = "",
-    local_steps: LocalSteps = 50,
-    dense_bits: DenseBits = 16,
-    gossip_bits: GossipBits = None,
-    seed: options.Seed = 0,
     json: options.JsonFile = None,
-    svg: Svg = None,
 ) -> None:
     """Predict a round of each method on given lines, and say what pays. Needs no torch."""
     from lockstep.commands.plan import PlanOptions, numbers, plan_run, profile_names
@@ -156,14 +117,8 @@ def plan(
         parameters=parameters,
         compute_s=compute_s,
         flops=flops,
-        optimizer_s=optimizer_s,
-        demo_s=demo_s,
         samples=samples,
         jitter=jitter,
         slower=numbers("--slower", slower),
-        local_steps=local_steps,
-        dense_bits=dense_bits,
-        gossip_bits=gossip_bits,
-        seed=seed,
     )
-    plan_run(run_file, given, json, svg)
+    plan_run(run_file, given, json)

@@ -28,7 +28,7 @@ PAGE_SHARE = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ConnectionRoom:
     """Connections that others may open to a process at once."""
 
     peers: int
@@ -41,7 +41,7 @@ class Places:
     """At the public page."""
 
 
-def raise_limit() -> Places:
+def raise_limit() -> ConnectionRoom:
     """Raises this process's limit of open files as far as it is of use and the system allows;
     returns the connections that fit beside the reserve.
     """
@@ -62,11 +62,11 @@ def raise_limit() -> Places:
     return places(wanted if soft == infinite else min(wanted, soft))
 
 
-def places(limit: int) -> Places:
+def places(limit: int) -> ConnectionRoom:
     """The connections that fit into a limit of open files beside the reserve, at least one of each
     kind.
     """
     rest = limit - min(RESERVE, int(limit * RESERVE_SHARE))
     share = int(rest * PAGE_SHARE)
     peers = (rest - 2 * share) // CONNECTION_DESCRIPTORS
-    return Places(max(1, peers), max(1, share), max(1, share // CONNECTION_DESCRIPTORS))
+    return ConnectionRoom(max(1, peers), max(1, share), max(1, share // CONNECTION_DESCRIPTORS))

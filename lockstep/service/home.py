@@ -11,15 +11,13 @@ the identity too: several nodes on one computer are then several nodes.
 """
 
 import contextlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from lockstep.service.directory import owner_of, pid_at_work
+from lockstep.service.directory import pid_at_work
 from lockstep.service.keys import KEY_NAME
-from lockstep.service.serve import NOTE_NAME, read_note
 from node.control import first_contact
 from node.system.files import replacing_file, storage_errors
 from protocol.codec.decoding import UNREADABLE
@@ -34,9 +32,6 @@ SETTINGS_NAME = "settings.json"
 
 STATE_NAME = "state.safetensors"
 """Name of the file with a node's state, in the directory of its run."""
-
-_OLD_NAME = "node"
-"""Directory of every run's state up to version 0.1, below the home."""
 
 
 class Remembered(msgspec.Struct, omit_defaults=True):
@@ -98,37 +93,3 @@ class Home:
         if settings != self.remembered():
             with replacing_file(self.path / SETTINGS_NAME) as temporary:
                 temporary.write_bytes(msgspec.json.encode(settings))
-
-
-def take_over(home: Home) -> str:
-    """Moves the single directory of version 0.1 to where it belongs now; returns the change in
-    words, empty when there was none.
-    """
-    old, key = home.path / _OLD_NAME, home.path / KEY_NAME
-    if home.only or not (old / KEY_NAME).is_file() or key.exists():
-        return ""
-    if _runs_still(old):
-        return f"{old} is of an older version and in use; a new identity is made beside it"
-    owner = owner_of(old)
-    with storage_errors(old):
-        (old / KEY_NAME).rename(key)
-        if owner is None or not owner.run_id:
-            return f"took over the identity of {old}; its run is not known, its files stay there"
-        target = home.run(RunId(owner.run_id))
-        target.parent.mkdir(exist_ok=True)
-        old.rename(target)
-    return f"took over the identity and the run of {old}: the run is in {target} now"
-
-
-def _runs_still(directory: Path) -> bool:
-    """Whether a process of an older version, which held no lock, works in the directory."""
-    note = read_note(directory / NOTE_NAME)
-    if note is None or not isinstance(pid := note.get("pid"), int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -28,9 +28,6 @@ COLOURS = {
 }
 """Colours of states; others have none."""
 
-PACE = "slot of "
-"""First words of a note that tells how long rounds are and why (`coordinator.machine.pacing`)."""
-
 HINT = "Ctrl-C finishes the round and leaves; from another terminal: lockstep pause, me"
 
 
@@ -122,11 +119,11 @@ def _now(status: Mapping[str, Any]) -> str:
 
 
 def _note(status: Mapping[str, Any]) -> str:
-    """The last event of note, as that the node was removed for silence, unless the state says so.
-    The coordinator's reason for the pace is not the owner's business.
+    """The last event of note, as that the node was removed for silence, unless the state says
+    so.
     """
     note = str(status.get("note") or "")
-    return "" if note.startswith(PACE) or note in state_words(status) else note
+    return "" if note in state_words(status) else note
 
 
 def _data(status: Mapping[str, Any]) -> str:

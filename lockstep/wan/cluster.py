@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.cluster.names import COORDINATOR, RELAY
-from lockstep.wan.faults import Break, Fault, Mend, Schedule
+from lockstep.wan.faults import Break, LineFault, Mend, Schedule
 from lockstep.wan.lab.laboratory import Counters, Laboratory
 
 PORTS = {COORDINATOR: 50700, RELAY: 50710}
@@ -24,7 +24,7 @@ class WanCluster(Cluster):
     """Each process runs on the computer of its name; faults strike lines and processes."""
 
     def __init__(
-        self, settings: ClusterSettings, laboratory: Laboratory, faults: Sequence[Fault] = ()
+        self, settings: ClusterSettings, laboratory: Laboratory, faults: Sequence[LineFault] = ()
     ) -> None:
         super().__init__(settings, laboratory.inside)
         self.laboratory = laboratory

@@ -52,7 +52,7 @@ class Draws(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class LineFault:
     """One thing that breaks."""
 
     kind: str
@@ -79,22 +79,22 @@ class Fault:
 class Break:
     """The fault begins now."""
 
-    fault: Fault
+    fault: LineFault
 
 
 @dataclass(frozen=True, slots=True)
 class Mend:
     """The fault ends now: the line is as planned again."""
 
-    fault: Fault
+    fault: LineFault
 
 
 class Schedule:
     """Faults that have not begun, and lines that are not mended yet."""
 
-    def __init__(self, faults: Sequence[Fault]) -> None:
+    def __init__(self, faults: Sequence[LineFault]) -> None:
         self._waiting = list(faults)
-        self._broken: list[tuple[float, Fault]] = []
+        self._broken: list[tuple[float, LineFault]] = []
 
     @property
     def done(self) -> bool:
@@ -116,12 +116,12 @@ class Schedule:
 
 def parse_faults(
     texts: Sequence[str], nodes: int, rounds: int, draws: Draws, *, relay: bool = False
-) -> tuple[Fault, ...]:
+) -> tuple[LineFault, ...]:
     """The faults that a person asked for, in a laboratory with `nodes` nodes and perhaps a relay.
 
     Raises `SettingsError` with the text that is wrong and the reason.
     """
-    faults: list[Fault] = []
+    faults: list[LineFault] = []
     for text in texts:
         kind, _, count = text.partition(":")
         faults += (
@@ -132,7 +132,7 @@ def parse_faults(
     return tuple(faults)
 
 
-def _parse(text: str, nodes: int, relay: bool) -> Fault:
+def _parse(text: str, nodes: int, relay: bool) -> LineFault:
     if not (found := _FAULT.fullmatch(text)):
         raise SettingsError(f"fault: expected {_FORM}, found {text!r}")
     kind, target, lasts = found["kind"], found["target"], found["for_s"]
@@ -164,7 +164,7 @@ def _parse(text: str, nodes: int, relay: bool) -> Fault:
             f"fault {text!r}: expected a divisor of at least 1 after the name for slow, such as "
             "slow:node-1/10, and none for other kinds"
         )
-    return Fault(
+    return LineFault(
         kind,
         target,
         float(found["at_s"]) if found["at_s"] else None,
@@ -174,7 +174,7 @@ def _parse(text: str, nodes: int, relay: bool) -> Fault:
     )
 
 
-def _random_faults(count: str, nodes: int, rounds: int, draws: Draws) -> list[Fault]:
+def _random_faults(count: str, nodes: int, rounds: int, draws: Draws) -> list[LineFault]:
     if not count.isdecimal() or not 1 <= int(count) <= RANDOM_MAX:
         raise SettingsError(
             f"fault: expected random:1 to random:{RANDOM_MAX}, found {f'random:{count}'!r}"
@@ -183,14 +183,16 @@ def _random_faults(count: str, nodes: int, rounds: int, draws: Draws) -> list[Fa
     return [_drawn(draws, draws.randint(first, last), nodes) for _ in range(int(count))]
 
 
-def _drawn(draws: Draws, round: int, nodes: int) -> Fault:
+def _drawn(draws: Draws, round: int, nodes: int) -> LineFault:
     kind = draws.choice((*_LINE_KINDS, "kill"))
     target = node_name(draws.randint(0, nodes - 1))
     if kind == "kill":
-        return Fault(kind, draws.choice((target, COORDINATOR)), round=round)
+        return LineFault(kind, draws.choice((target, COORDINATOR)), round=round)
     duration_s = draws.choice(RANDOM_DURATIONS_S)
-    return Fault(kind, target, round=round, for_s=duration_s, divisor=10 if kind == "slow" else 1)
+    return LineFault(
+        kind, target, round=round, for_s=duration_s, divisor=10 if kind == "slow" else 1
+    )
 
 
-def _is_due(fault: Fault, now_s: float, round: int) -> bool:
+def _is_due(fault: LineFault, now_s: float, round: int) -> bool:
     return now_s >= fault.at_s if fault.at_s is not None else round >= (fault.round or 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Laboratory
-from lockstep.wan.lab.probe import Measured
+from lockstep.wan.lab.probe import ProbedLine
 from protocol.errors import UnavailableError
 
 TOLERANCE = 0.15
@@ -25,7 +25,7 @@ alone exceeds them once in sixteen thousand links."""
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredLink:
+class CheckedLink:
     """One home's line as asked and as measured.
 
     Units: bits per second of whole frames, seconds, shares of packets.
@@ -77,12 +77,12 @@ class MeasuredLink:
         return asdict(self)
 
 
-def compared(laboratory: Laboratory, home: str, profile: str, found: Measured) -> MeasuredLink:
+def compared(laboratory: Laboratory, home: str, profile: str, found: ProbedLine) -> CheckedLink:
     """The measurement of a home's shaped line, beside the asked figures."""
     place = laboratory.places[home]
     link = place.home.link or HomeLink()
     up, down = link.up or LinkDirection(), link.down or LinkDirection()
-    return MeasuredLink(
+    return CheckedLink(
         home=home,
         profile=profile,
         region=place.home.region,
@@ -102,14 +102,14 @@ def compared(laboratory: Laboratory, home: str, profile: str, found: Measured) -
 
 def measure_all(
     laboratory: Laboratory, profiles: dict[str, str], advance: Callable[[float, float | None], None]
-) -> list[MeasuredLink]:
+) -> list[CheckedLink]:
     """Measures the line of every home of `profiles` (profile by home), one after the other, while
     nothing else runs.
 
     A line that deviates is measured again: a busy moment of the machine passes, a wrong link stays
     wrong.
     """
-    links: list[MeasuredLink] = []
+    links: list[CheckedLink] = []
     for home, profile in profiles.items():
         advance(len(links), len(profiles))
         for _ in range(ATTEMPTS):
@@ -121,7 +121,7 @@ def measure_all(
     return links
 
 
-def require_as_asked(links: Sequence[MeasuredLink]) -> None:
+def require_as_asked(links: Sequence[CheckedLink]) -> None:
     """Raises `UnavailableError` with every figure that deviates too far."""
     if wrong := [figure for link in links for figure in link.deviations()]:
         raise UnavailableError(

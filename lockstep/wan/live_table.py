@@ -15,13 +15,13 @@ from lockstep.cluster.live_table import Show, committed_steps, headline, shown, 
 from lockstep.console import NARROWEST_COLUMNS, bytes_text, messages, number
 from lockstep.wan.cluster import LineUse, WanCluster
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
-from lockstep.wan.link_check import MeasuredLink
+from lockstep.wan.link_check import CheckedLink
 
 PHASE_COLUMNS = 20
 """Width of a node's phase; longer phases are cut."""
 
 
-def links_table(links: Sequence[MeasuredLink]) -> Table:
+def links_table(links: Sequence[CheckedLink]) -> Table:
     """Each home's line as asked and as measured."""
     table = Table("home", "link", width=NARROWEST_COLUMNS)
     for heading in ("up Mbit/s", "down Mbit/s", "rtt ms", "loss %"):

@@ -15,7 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from lockstep.cluster.demo import CORPUS_BYTES, DemoSettings, demo_spec
+from lockstep.cluster.demo import CORPUS_BYTES, DemoOptions, demo_spec
 from lockstep.cluster.local import ClusterSettings
 from lockstep.cluster.names import COORDINATOR, RELAY, node_name
 from lockstep.cluster.summary import (
@@ -38,10 +38,10 @@ from lockstep.exit_codes import UsageError
 from lockstep.run_file import write_run_file
 from lockstep.service.signals import stopped_like_ctrl_c
 from lockstep.wan.cluster import LinkKind, WanCluster
-from lockstep.wan.faults import Fault, parse_faults
+from lockstep.wan.faults import LineFault, parse_faults
 from lockstep.wan.lab.home_link import HomeLink
 from lockstep.wan.lab.laboratory import Laboratory, unable
-from lockstep.wan.lab.topology import Home, Nat, Plan, RegionDistance
+from lockstep.wan.lab.topology import LabHome, Nat, Plan, RegionDistance
 from lockstep.wan.link_check import measure_all, require_as_asked
 from lockstep.wan.live_table import links_table, shown_wan
 from lockstep.wan.profiles import BUILTIN, Catalogue, cycled, read_profiles
@@ -142,10 +142,12 @@ def plan_of(settings: WanSettings, catalogue: Catalogue) -> Plan:
         cycled(names, settings.nodes) for names in (settings.profiles, settings.nat, regions)
     )
     homes = [
-        Home(name, catalogue.profile(profile).link(), _nat(nat), region)
+        LabHome(name, catalogue.profile(profile).link(), _nat(nat), region)
         for name, profile, nat, region in zip(_names(settings), *columns, strict=True)
     ]
-    homes += [Home(name, region=regions[0]) for name in (COORDINATOR, RELAY)[: 1 + settings.relay]]
+    homes += [
+        LabHome(name, region=regions[0]) for name in (COORDINATOR, RELAY)[: 1 + settings.relay]
+    ]
     used = dict.fromkeys(home.region for home in homes)
     lines = (
         RegionDistance(here, there, catalogue.one_way_s(here, there))
@@ -170,11 +172,11 @@ def _nat(name: str) -> Nat:
 
 
 def _train(
-    settings: WanSettings, laboratory: Laboratory, faults: tuple[Fault, ...]
+    settings: WanSettings, laboratory: Laboratory, faults: tuple[LineFault, ...]
 ) -> dict[str, Any]:
     directory = settings.directory / laboratory.id
     sizes = settings.nodes, settings.rounds, settings.seed
-    spec = among_strangers(demo_spec(DemoSettings(directory, *sizes, "", settings.algorithm)))
+    spec = among_strangers(demo_spec(DemoOptions(directory, *sizes, "", settings.algorithm)))
     data = directory / "data"
     with messages.status("preparing the corpus"):
         prepare_builtin(data, byte_limit=CORPUS_BYTES)

@@ -14,10 +14,10 @@ import asyncio
 import contextlib
 import logging
 import random
-import re
 import secrets
 import time
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
@@ -64,9 +64,6 @@ NOTICE_MAX = 1024
 DECLINE_S = 5
 """Longest wait of a node that will not join for its reason to be heard."""
 
-_NUMBER = re.compile(r"[0-9]+")
-"""What differs in a reason from one look to the next: "it may come back in 18 s"."""
-
 _BROKEN_OFF = "Internal error from Core"
 """Words of gRPC for a stream that ended while this end sent something."""
 
@@ -77,6 +74,22 @@ class SessionState(Enum):
     NOT_CONNECTED = "not connected yet"
     CONNECTED = "connected"
     LOST = "reconnecting"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLine:
+    """The line to the coordinator, for people."""
+
+    state: SessionState
+    reason: str = ""
+    """Why there is no session, to stand in front of the state."""
+    lost_by: str = ""
+    """The kind of that reason, in a word."""
+
+    @property
+    def words(self) -> str:
+        """The state, and the reason for it."""
+        return f"{self.reason}{self.state.value}"
 
 
 class Listener(Protocol):
@@ -109,8 +122,7 @@ class CoordinatorClient:
         self.traffic = Traffic()
         """Bytes of messages: the run and old commits are catch-up, all others are control."""
         self._key, self.sessions_lost = key, 0
-        self._state = SessionState.NOT_CONNECTED
-        self._words = SessionState.NOT_CONNECTED.value
+        self._line = SessionLine(SessionState.NOT_CONNECTED)
         self.notice = ""
         """The coordinator's last notice to the user of this node."""
         self._instance, self._search = secrets.randbits(64) or 1, Search()
@@ -133,22 +145,22 @@ class CoordinatorClient:
     @property
     def state(self) -> SessionState:
         """Whether there is a session."""
-        return self._state
+        return self._line.state
 
     @property
     def words(self) -> str:
         """The state for people, with the reason when a session was lost."""
-        return self._words
+        return self._line.words
 
     @property
     def connected(self) -> bool:
         """Whether a session is open."""
-        return self._state is SessionState.CONNECTED
+        return self._line.state is SessionState.CONNECTED
 
     @property
     def offline(self) -> str:
         """Why no session is open, in words; empty while one is."""
-        return "" if self.connected else self._words
+        return "" if self.connected else self._line.words
 
     async def close(self) -> None:
         """Close the channel."""
@@ -190,18 +202,20 @@ class CoordinatorClient:
             limit_s = min(CALL_S, self._search.looks(own_clock_ms()) / 1000)
             try:
                 await self._session(info, hello, listener, limit_s)
-                self._lose(f"the coordinator at {self.address} closed the session")
+                self._lose("closed", f"the coordinator at {self.address} closed the session")
             except grpc.aio.AioRpcError as error:
                 details = clean(error.details() or "")
                 details = "the session broke off" if details == _BROKEN_OFF else details
-                self._lose(f"lost the coordinator at {self.address} ({details})")
+                code = error.code().name
+                self._lose(code, f"lost the coordinator at {self.address} ({details})")
             except TimeoutError:
                 why = "it fell silent" if self.connected else "nobody answers there"
-                self._lose(f"lost the coordinator at {self.address} ({why})")
+                self._lose("silent", f"lost the coordinator at {self.address} ({why})")
             except UnavailableError as error:
-                self._lose(str(error))
+                self._lose("away", str(error))
             except RemoteProtocolError as error:
-                self._lose(f"the coordinator at {self.address} broke the protocol ({error})")
+                reason = f"the coordinator at {self.address} broke the protocol ({error})"
+                self._lose("protocol", reason)
             finally:
                 self._outbox = None
             pause_ms = self._search.missed(own_clock_ms(), self.members.member_count)
@@ -227,12 +241,12 @@ class CoordinatorClient:
             call.cancel()
             end_outbox(outbox)
 
-    def _lose(self, reason: str) -> None:
-        words = f"{reason}; {SessionState.LOST.value}"
+    def _lose(self, cause: str, reason: str) -> None:
+        """`cause` is a word for the kind of the reason: one more look in vain is no news."""
         self.sessions_lost += self.connected
-        if _NUMBER.sub("", words) != _NUMBER.sub("", self._words):  # else one more look in vain
+        if cause != self._line.lost_by:
             log.warning("session lost", extra={"reason": reason})
-        self._state, self._words = SessionState.LOST, words
+        self._line = SessionLine(SessionState.LOST, f"{reason}; ", cause)
         self._channel.renew()
 
     def reopen(self) -> None:
@@ -277,10 +291,10 @@ class CoordinatorClient:
         self.members.update(welcome.members)
         listener.members_changed(self.members)
         listener.welcomed(welcome)
-        if self._state is SessionState.LOST:
+        if self._line.state is SessionState.LOST:
             log.info("session found again", extra={"coordinator": self.address})
         self._search.found(own_clock_ms())
-        self._state, self._words = SessionState.CONNECTED, SessionState.CONNECTED.value
+        self._line = SessionLine(SessionState.CONNECTED)
 
     def _dispatch(self, message: wire.CoordinatorMessage, listener: Listener) -> None:
         """Take a message that the client reads itself, or hand it on."""

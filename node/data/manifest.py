@@ -27,9 +27,6 @@ from protocol.limits import TOKENIZER_BYTES_MAX
 MANIFEST_NAME = "manifest.json"
 MANIFEST_VERSION = 2
 
-MANIFEST_VERSIONS = (1, MANIFEST_VERSION)
-"""Versions that are read; the first names no digests of ranges."""
-
 MANIFEST_BYTES_MAX = 64 * 1024**2
 """Longest manifest: the largest published tokenizers, of some 20 MB, and a hundred thousand shards.
 A node reads one of a stranger's server."""
@@ -63,8 +60,8 @@ class Shard:
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     """SHA-256 of its bytes, hexadecimal."""
 
-    ranges_sha256: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
-    """SHA-256 of the file with the digests of its ranges; empty in a manifest of version 1."""
+    ranges_sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    """SHA-256 of the file with the digests of its ranges."""
 
     @property
     def digests_file(self) -> str:
@@ -94,17 +91,12 @@ class Manifest:
     splits: dict[str, tuple[Shard, ...]]
     """Shards of each split, in order."""
 
-    range_tokens: int = 0
-    """Tokens of each range of a shard, except for its last one; 0 in a manifest of version 1."""
+    range_tokens: int
+    """Tokens of each range of a shard, except for its last one."""
 
     def to_json(self) -> bytes:
         """Canonical JSON: sorted keys, no spaces, ASCII."""
         value = {"version": MANIFEST_VERSION, **asdict(self)}
-        if not self.range_tokens:
-            del value["range_tokens"]
-            value["version"] = 1
-            for shard in (shard for split in value["splits"].values() for shard in split):
-                del shard["ranges_sha256"]
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
     @property
@@ -130,16 +122,17 @@ class Manifest:
             )
         try:
             version = msgspec.json.decode(blob, type=_Version).version
-            if version not in MANIFEST_VERSIONS:
+            if version != MANIFEST_VERSION:
                 raise VersionError(
-                    f"{origin}: expected version 1 or {MANIFEST_VERSION}, got {version}"
+                    f"{origin}: expected version {MANIFEST_VERSION}, got {version}; prepare the "
+                    "data again"
                 )
             read = msgspec.json.decode(blob, type=_Fields)
         except UNREADABLE as error:
             raise DataError(
                 f"{origin}: expected the fields of a manifest: {error}; prepare the data again"
             ) from None
-        manifest = cls(
+        return cls(
             read.source,
             {**read.tokenizer},
             read.vocabulary_size,
@@ -148,23 +141,6 @@ class Manifest:
             {"train": read.splits["train"], "validation": read.splits["validation"]},
             read.range_tokens,
         )
-        return manifest._of_version(version, origin)
-
-    def _of_version(self, version: int, origin: str) -> Self:
-        """With digests of ranges, or without them by version 1."""
-        if version == 1:
-            splits = {
-                name: tuple(replace(shard, ranges_sha256="") for shard in split)
-                for name, split in self.splits.items()
-            }
-            return replace(self, splits=splits, range_tokens=0)
-        shards = (shard for split in self.splits.values() for shard in split)
-        if not self.range_tokens or not all(shard.ranges_sha256 for shard in shards):
-            raise DataError(
-                f"{origin}: expected the fields of a manifest, digests of all ranges among them, "
-                "got none; prepare the data again"
-            )
-        return self
 
 
 _Shards = Annotated[tuple[Shard, ...], Meta(min_length=1)]
@@ -201,7 +177,7 @@ class _Fields(msgspec.Struct):
     dtype: Literal["<u2", "<u4"]
     documents: _Documents
     splits: _Splits
-    range_tokens: Annotated[int, Meta(ge=1, le=RANGE_TOKENS_MAX)] = 0
+    range_tokens: Annotated[int, Meta(ge=1, le=RANGE_TOKENS_MAX)]
 
 
 def read_manifest(directory: Path) -> Manifest:

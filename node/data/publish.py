@@ -19,7 +19,7 @@ def publish(
     manifest, which does not say where the text came from. `progress` is told the files copied and
     all.
 
-    Raises `DataError` for a corpus that is damaged or has no digests of ranges, `SettingsError` for
+    Raises `DataError` for a corpus that is damaged, `SettingsError` for
     a URL of no kind that is known here, `StorageError` when it cannot be written to.
     """
     manifest = _verified(directory)
@@ -47,11 +47,6 @@ def publish(
 def _verified(directory: Path) -> Manifest:
     """The manifest of an undamaged corpus, without its source."""
     manifest = Corpus.open(directory, verify=True).manifest
-    if not manifest.range_tokens:
-        raise DataError(
-            f"{directory}: expected digests of ranges, which this release prepares, found a "
-            "manifest of version 1; prepare the data again"
-        )
     for shard in (shard for shards in manifest.splits.values() for shard in shards):
         path = directory / shard.digests_file
         with readable(path):

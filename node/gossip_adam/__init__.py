@@ -7,7 +7,6 @@ and `optimizer`.
     wire          what crosses an edge: whole parameters, or int8 differences to a shared estimate
     projection    the short report from which distances are estimated
     mixer         one node: finish a mix, step, begin the next one
-    member        one node of a run without network and disk: what survives a kill
     exchange      messages between the ranks of a torch process group
     optimizer     all of it as a torch optimizer
 """

@@ -13,7 +13,7 @@ Without `step` between `finish` and `begin`, a round only mixes.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -73,26 +73,6 @@ class Edges:
                 total.add_(self._ends[peer].settle(messages[peer]), alpha=weights[peer])
         values += total
 
-    def judge(self, peer: PeerId, message: Tensor) -> None:
-        """`RemoteProtocolError` unless a message of this round's neighbour is one."""
-        if self._open is None or peer not in self._open:
-            raise LocalProtocolError(f"expected a neighbour of {self._open}, got {peer}")
-        self._ends[peer].judge(message)
-
-    def state(self) -> dict[str, Any]:
-        """Copies of all ends, and the neighbours of a mix under way."""
-        return {
-            "open": None if self._open is None else list(self._open),
-            "ends": {peer: end.state() for peer, end in self._ends.items()},
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
-        self._open = None if state["open"] is None else tuple(state["open"])
-        self._ends = {}
-        for peer, end in state["ends"].items():
-            self._end(peer).load(end)
-
     def _end(self, peer: PeerId) -> EdgeWire:
         if peer not in self._ends:
             if len(self._ends) >= NEIGHBOURS_MAX:
@@ -141,28 +121,6 @@ class Mixer:
         moved.add_(self.values * self._decay, alpha=learning_rate)
         self.values -= moved
         self.update_size = float(moved.norm())
-
-    def judge(self, peer: PeerId, message: Tensor) -> None:
-        """`RemoteProtocolError` unless a message of this round's neighbour is one."""
-        self._edges.judge(peer, message)
-
-    def state(self) -> dict[str, Any]:
-        """Copies of parameters, moments and edges."""
-        moments = {
-            name: value.clone() if torch.is_tensor(value) else value
-            for name, value in self._moments.as_state().items()
-        }
-        return {"values": self.values.clone(), "moments": moments, "edges": self._edges.state()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from such a state."""
-        self.values.copy_(state["values"])
-        moments = {
-            name: value.clone() if torch.is_tensor(value) else value
-            for name, value in state["moments"].items()
-        }
-        self._moments = Moments.among(moments)
-        self._edges.load(state["edges"])
 
     def report(self) -> list[float]:
         """The projection of the parameters: `protocol.mixing.consensus.PROJECTION_SIZE`

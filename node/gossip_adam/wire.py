@@ -49,12 +49,6 @@ class EdgeWire(Protocol):
     def settle(self, message: Tensor) -> Tensor:
         """The edge holds: theirs - mine, float32 [numbers]. message: the other end's, judged."""
 
-    def state(self) -> dict[str, Tensor]:
-        """Copies of all that the end remembers, with what was sent last."""
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Go on from such a state."""
-
 
 def message_bytes(wire: WireFormat, numbers: int) -> int:
     """Bytes of a message."""
@@ -98,12 +92,6 @@ class _Whole:
         mine, self._sent = _of_this_round(self._sent).float(), None
         return message.view(self._dtype).float() - mine
 
-    def state(self) -> dict[str, Tensor]:
-        return {} if self._sent is None else {"sent": self._sent.clone()}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        self._sent = state["sent"].clone() if "sent" in state else None
-
 
 class _Differences:
     """int8 differences to the estimates of both ends."""
@@ -134,14 +122,6 @@ class _Differences:
         self._theirs += self._decoded(message)
         self._sent = None
         return self._theirs - self._mine
-
-    def state(self) -> dict[str, Tensor]:
-        sent = {} if self._sent is None else {"sent": self._sent.clone()}
-        return {"mine": self._mine.clone(), "theirs": self._theirs.clone(), **sent}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        self._mine, self._theirs = state["mine"].clone(), state["theirs"].clone()
-        self._sent = state["sent"].clone() if "sent" in state else None
 
     def _decoded(self, message: Tensor) -> Tensor:
         numbers = len(self._mine)

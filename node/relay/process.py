@@ -81,7 +81,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedRelay:
     """The parts of a relay that `start` has made."""
 
     info: RunInfo
@@ -114,7 +114,7 @@ class RelayProcess:
         self._overhead, self._judge = overhead, judge
         link = parse_link(settings.coordinator).with_token(settings.token)
         self._client = CoordinatorClient(link, key)
-        self._started: Started | None = None
+        self._started: StartedRelay | None = None
         self._stopping = asyncio.Event()
         self._end_reason = f"this {settings.name} was stopped by its owner"
         self._phase = Phase.STARTING
@@ -175,7 +175,7 @@ class RelayProcess:
         )
         inbox = RelayInbox(info, swarm, self._run_finished, heads)
         archive = self._archive(info, payloads, mesh, inbox)
-        self._started = Started(info, payloads, mesh, swarm, inbox, archive, heads)
+        self._started = StartedRelay(info, payloads, mesh, swarm, inbox, archive, heads)
         self.addresses = await swarm.start()
         self._phase = Phase.TESTING
         self._self_check = await check_reachable(
@@ -263,7 +263,7 @@ class RelayProcess:
             await asyncio.gather(*tasks, return_exceptions=True)
         return self._end_reason
 
-    async def _failed(self, parts: Started, hello: wire.Hello) -> None:
+    async def _failed(self, parts: StartedRelay, hello: wire.Hello) -> None:
         """Wait until a task in the background fails, and raise its exception."""
         watching = parts.heads.watch(hello, self._client.send)
         failing = [asyncio.ensure_future(parts.swarm.failed()), asyncio.ensure_future(watching)]
@@ -312,7 +312,7 @@ class RelayProcess:
         return self._started.swarm.statistics.complete(self._client.traffic, self._overhead)
 
     @property
-    def started(self) -> Started:
+    def started(self) -> StartedRelay:
         """The parts that `start` has made; `LocalProtocolError` before that."""
         if self._started is None:
             raise LocalProtocolError("expected start() first, it was not called or failed")

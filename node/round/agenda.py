@@ -43,6 +43,7 @@ from typing import assert_never
 
 from node.round import events
 from node.round.events import LogPosition
+from node.standing import Doing
 from protocol import wire_pb2 as wire
 from protocol.clock import longest_slot
 from protocol.errors import LocalProtocolError
@@ -107,6 +108,7 @@ class Agenda:
         self._activity = Activity.BETWEEN_ROUNDS
         self._stay = Stay.STAYS
         self._end_reason = "this node was stopped by its owner"
+        self._finished = False
         self._opened: wire.RoundOpened | None = None
         self._ordered: wire.Resync | None = None
         self._obeyed = wire.Resync(round=-1)
@@ -134,6 +136,11 @@ class Agenda:
     def end_reason(self) -> str:
         """Why the node ends or would end, in words."""
         return self._end_reason
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over, also where this node was asked to leave before."""
+        return self._finished
 
     @property
     def resyncs_obeyed(self) -> int:
@@ -196,7 +203,7 @@ class Agenda:
                 own = wire.Resync(round=-1, reason=event.reason, number=self._obeyed.number)
                 self._ordered = self._ordered or own
             case events.Finished():
-                self._end_reason = event.reason
+                self._end_reason, self._finished = event.reason, True
                 if self._stay is Stay.STAYS:
                     self._stay = Stay.FINISHED
                 return self._limit_ms(log)
@@ -292,9 +299,10 @@ class Agenda:
         limit_ms = self._limit_for(log)
         if log.too_far:
             return events.Jump(f"{log.decided_round - log.next_round} rounds behind", limit_ms)
-        reason = f"applies round {log.next_round}"  # the newest one: nobody is ahead of this node
         if log.next_round < log.decided_round:
-            reason = f"catches up: round {log.next_round} of {log.decided_round}"
+            reason = f"round {log.next_round} of {log.decided_round}"
+            return events.TakeDecision(reason, limit_ms, Doing.BEHIND)
+        reason = f"applies round {log.next_round}"  # the newest one: nobody is ahead of this node
         return events.TakeDecision(reason, limit_ms)
 
     def _conclude(self, log: LogPosition) -> events.Step:

@@ -1,7 +1,9 @@
 """The events that an agenda takes, and the steps that it answers with. Pure values."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from node.standing import Doing
 from protocol import wire_pb2 as wire
 
 
@@ -121,6 +123,7 @@ class Train:
     """Train this round, announce it, and settle the rounds in front of the next one."""
 
     opened: wire.RoundOpened
+    doing: ClassVar[Doing] = Doing.WORKING
 
     @property
     def reason(self) -> str:
@@ -135,6 +138,7 @@ class TakeDecision:
     reason: str
     limit_ms: int | None = None
     """Limit of this wait and of all that follow, from now; None: as before."""
+    doing: Doing = Doing.WORKING
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,7 @@ class Jump:
     reason: str
     limit_ms: int | None = None
     """See `TakeDecision.limit_ms`."""
+    doing: ClassVar[Doing] = Doing.BEHIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,7 @@ class Resync:
 
     order: wire.Resync
     reason: str = "discards its state"
+    doing: ClassVar[Doing] = Doing.BEHIND
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +165,7 @@ class SayReady:
     """Tell the coordinator that every decision is taken."""
 
     reason: str = "ready"
+    doing: ClassVar[Doing] = Doing.WORKING
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +173,7 @@ class Wait:
     """Nothing can be done before the next event."""
 
     reason: str
+    doing: ClassVar[Doing] = Doing.WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +181,7 @@ class End:
     """The node has nothing more to do in this run."""
 
     reason: str
+    doing: ClassVar[Doing] = Doing.WORKING
 
 
 Step = Train | TakeDecision | Jump | Resync | SayReady | Wait | End

@@ -32,8 +32,8 @@ from protocol.codec.evidence import (
     COMPANIONS_MAX,
     WHOLE,
     Companion,
+    CopySource,
     Evidence,
-    Source,
     WorkAudit,
 )
 from protocol.ids import Digest, PeerId, short
@@ -117,13 +117,6 @@ def flaw(evidence: Evidence, by: Thresholds) -> str:
             return _beside_flaw(evidence.audits, by) or _far_flaw(evidence.audits)
 
 
-def is_of_old_form(evidence: Evidence) -> bool:
-    """Whether the evidence is of a release that did not say what was compared: standing went down
-    by it then, and nobody can check more than its agreements.
-    """
-    return any(audit.compared == 0 and audit.source is None for audit in evidence.audits)
-
-
 # ---- the run and its log
 
 
@@ -170,7 +163,7 @@ def unfounded(author: PeerId, audit: WorkAudit, commit: Commit | None) -> str:
     return ""
 
 
-def sourceless(source: Source, commit: Commit | None) -> str:
+def sourceless(source: CopySource, commit: Commit | None) -> str:
     """Why `commit`, which is that of the source's round, does not name it; empty when it does."""
     entries = [(entry.author, entry.digest) for entry in commit.entries] if commit else []
     is_there = (source.author, source.digest) in entries
@@ -275,11 +268,10 @@ def _beside_flaw(audits: Sequence[WorkAudit], by: Thresholds) -> str:
             return f"expected audits from round {EARLY_ROUNDS} on beside others, got one {where}"
         if not audit.companions or not audit.compared:
             return (
-                f"expected the companions and the number of signs of each audit, got none {where}: "
-                "update the auditor"
+                f"expected the companions and the number of signs of each audit, got none {where}"
             )
         if audit.draw is None:
-            return f"expected the lot of each audit, got none {where}: update the auditor"
+            return f"expected the lot of each audit, got none {where}"
         if not all(each.compared for each in audit.companions):
             return f"expected companions of whom signs were compared, got one of none {where}"
         if audit.expected != (median := expectation(audit.companions)):

@@ -9,6 +9,7 @@ The canonical bytes are the msgpack map of the fields in declaration order; the 
 covers a domain tag and their SHA-256.
 """
 
+from functools import lru_cache
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -39,6 +40,9 @@ CHANCE = WHOLE // 2
 USUAL_DRAW = 200
 """Part of a run's compute for which auditors draw rounds, by default; the words name another."""
 
+OPENED_KEPT = 64
+"""Pieces of evidence that are remembered opened: of `EVIDENCE_BYTES_MAX` each, a mebibyte."""
+
 ROUNDS_NAMED = 5
 """Rounds that the words name; the others are counted."""
 
@@ -55,7 +59,7 @@ Finding: TypeAlias = Literal["other work", "less work", "copied work"]
 places and signs are those of another payload."""
 
 
-class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CopySource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The payload that was copied; with the digest of the copy itself where that is of a header
     that names another author or round.
     """
@@ -101,10 +105,10 @@ class WorkAudit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     expected: Share
     """What honest work agrees in at that time, by the audits of others; `CHANCE` where that alone
     is enough; of copies what honest payloads share."""
-    source: Source | None = None
+    source: CopySource | None = None
     """The payload that was copied; None where nothing was."""
     compared: Count = 0
-    """Signs that were compared; 0 in a copy, and in evidence of before this was said."""
+    """Signs that were compared; 0 in a copy."""
     companions: Annotated[tuple[Companion, ...], Meta(max_length=COMPANIONS_MAX)] = ()
     """The audits from which `expected` follows, none where that is `CHANCE`."""
     draw: Draw | None = None
@@ -139,9 +143,11 @@ def sign_evidence(evidence: Evidence, key: Ed25519PrivateKey) -> SignedEvidence:
     return SignedEvidence(body, public_bytes(key), key.sign(_DOMAIN + sha256(body)))
 
 
+@lru_cache(OPENED_KEPT)
 def open_evidence(signed: SignedEvidence) -> tuple[PeerId, Evidence]:
     """The auditor and its evidence, after signature, encoding and bounds were checked, the run not;
-    `RemoteProtocolError` for anything else.
+    `RemoteProtocolError` for anything else. The newest are remembered, because the door,
+    the operator's desk and the machine each ask for it.
     """
     if len(signed.body) > EVIDENCE_BYTES_MAX:
         raise RemoteProtocolError(
@@ -151,6 +157,7 @@ def open_evidence(signed: SignedEvidence) -> tuple[PeerId, Evidence]:
     return auditor, read_evidence(signed.body)
 
 
+@lru_cache(OPENED_KEPT)
 def read_evidence(body: bytes) -> Evidence:
     """The evidence in its bytes; `RemoteProtocolError` for bytes that are not canonical or out of
     bounds.
@@ -210,7 +217,7 @@ def _require_sources(evidence: Evidence) -> None:
             )
 
 
-def _require_cross(author: PeerId, audit: WorkAudit, cross: Cross, source: Source) -> None:
+def _require_cross(author: PeerId, audit: WorkAudit, cross: Cross, source: CopySource) -> None:
     if source.round != audit.round or source.author == author or source.digest == audit.digest:
         raise RemoteProtocolError(
             f"expected another author's payload of round {audit.round} beside the copy, got one of "

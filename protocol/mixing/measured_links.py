@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from protocol.ids import PeerId
 from protocol.mixing.link_report import BIT_S_MAX, MeasuredLink
-from protocol.planner.links import MEASURED, Line, Network, pair_s
-from protocol.planner.placement import fast_groups
+from protocol.planner.groups import fast_groups
+from protocol.planner.links import MEASURED, HomeLine, Network, pair_s
 
 Matrix = npt.NDArray[np.float64]
 
@@ -86,7 +86,7 @@ def network_of(names: Sequence[str], up_bit_s: Sequence[float], matrix: LinkMatr
     up[up == 0] = up.max(initial=0.0) or float(BIT_S_MAX)
     down = float(up.max())
     return Network(
-        [Line(name, float(rate), down) for name, rate in zip(names, up, strict=True)],
+        [HomeLine(name, float(rate), down) for name, rate in zip(names, up, strict=True)],
         between_bit_s=links.bit_s,
         between_s=links.round_trip_s / 2,
     )

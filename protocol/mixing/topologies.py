@@ -2,7 +2,7 @@
 
 The graph of a round is a pure function of (topology, round, members). Members are sorted, so their
 order on arrival does not matter, and the graph follows whoever is there. A member's *rank* is its
-place in that order, or in `Topology.order` where measured links suggest another one.
+place in that order.
 
     ring                           ranks in a circle: 0-1 2-3 4-5, then 1-2 3-4 5-0
     one-peer-exponential           rank XOR 1, then 2, 4, ...: the mean after log2(N) rounds if N is
@@ -61,13 +61,10 @@ Item = TypeVar("Item")
 @dataclass(frozen=True, slots=True)
 class Topology:
     """A rule for the graph of every round; `SettingsError` for a name that is none, or for a member
-    that stands twice in `order` or in `groups`.
+    that stands twice in `groups`.
     """
 
     name: TopologyName
-
-    order: tuple[PeerId, ...] = ()
-    """Ranks chosen from measured links. Members that are not in it come last, sorted."""
 
     groups: tuple[tuple[PeerId, ...], ...] = ()
     """Members with fast links among them. One that is in no group joins the smallest. Empty:
@@ -82,10 +79,9 @@ class Topology:
                 f"topology: expected one of {', '.join(TOPOLOGY_NAMES)}, got {self.name!r}"
             )
         grouped = [member for group in self.groups for member in group]
-        for what, named in (("order", list(self.order)), ("groups", grouped)):
-            if len(named) != len(set(named)):
-                twice = next(member for member in named if named.count(member) > 1)
-                raise SettingsError(f"topology: expected each member once in {what}, got {twice!r}")
+        if len(grouped) != len(set(grouped)):
+            twice = next(member for member in grouped if grouped.count(member) > 1)
+            raise SettingsError(f"topology: expected each member once in groups, got {twice!r}")
 
     def edges(self, round: int, members: Iterable[PeerId]) -> tuple[Edge, ...]:
         """The edges of a round, sorted; none for fewer than two members."""
@@ -121,9 +117,7 @@ class Topology:
 
     def ranked(self, members: Iterable[PeerId]) -> list[PeerId]:
         """The members in the order of their ranks."""
-        present = set(members)
-        listed = [member for member in self.order if member in present]
-        return listed + sorted(present.difference(listed))
+        return sorted(set(members))
 
     def groups_of(self, ranked: Sequence[PeerId]) -> list[list[PeerId]]:
         """The groups of these members, each in the order of ranks; groups without members left

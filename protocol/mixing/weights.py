@@ -6,7 +6,7 @@ none: if one fails, each end keeps its weight to itself. The matrix stays symmet
 stochastic whichever edges fail, and the mean of all nodes stays as it was.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,21 +92,6 @@ def edge_divisors(edges: Iterable[Edge]) -> dict[Edge, int]:
         for end in edge:
             degree[end] = degree.get(end, 0) + 1
     return {edge: 1 + max(degree[edge[0]], degree[edge[1]]) for edge in listed}
-
-
-def committed_edges(
-    edges: Iterable[Edge], holdings: Mapping[PeerId, Collection[PeerId]]
-) -> tuple[Edge, ...]:
-    """The edges whose two ends hold each other's parameters, in order; the others fail for both.
-
-    holdings: for each member, the members whose parameters it holds; a member that is not in it has
-    said nothing and holds none.
-    """
-    return tuple(
-        (first, second)
-        for first, second in edges
-        if second in holdings.get(first, ()) and first in holdings.get(second, ())
-    )
 
 
 def shares(

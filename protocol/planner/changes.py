@@ -1,6 +1,5 @@
-"""What would change a round: other coefficients, longer passes, thicker lines, fewer nodes."""
+"""What would change a round: other coefficients, longer passes, fewer nodes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,9 +18,6 @@ EQUAL: Final = 1.1
 
 LEVELS: Final = 4
 """Levels of slowness that are tried for dropping nodes, by each measure."""
-
-RATES_MAX: Final = 1e6
-"""Lines this many times as fast as the given ones are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +61,6 @@ def pass_to_hide(setting: Setting) -> float:
     return rest_s / setting.compute.pass_s
 
 
-def rates_for_equality(setting: Setting, other_s: float) -> float | None:
-    """Factor on all rates, above 1, from which on an all-reduce is about as quick as a round of
-    `other_s`; None if delays or unlike machines forbid it for any rate.
-    """
-
-    def quick(factor: float) -> bool:
-        faster = replace(setting, network=setting.network.faster(factor))
-        return predicted(faster, "all-reduce").seconds <= EQUAL * other_s
-
-    return _least(quick)
-
-
 def without_the_slowest(
     setting: Setting, before: Prediction, topology: Topology | None = None
 ) -> Without | None:
@@ -116,19 +100,6 @@ def _slow_sets(setting: Setting) -> set[tuple[int, ...]]:
             if 2 * len(dropped) <= nodes and nodes - len(dropped) >= 2:
                 sets.add(dropped)
     return sets
-
-
-def _least(holds: Callable[[float], bool]) -> float | None:
-    """The least factor from 1 to `RATES_MAX` for which a monotone condition holds, to 2 %."""
-    if holds(1.0):
-        return 1.0
-    if not holds(RATES_MAX):
-        return None
-    low, high = 1.0, RATES_MAX
-    while high / low > 1.02:
-        middle = float((low * high) ** 0.5)
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def _k_max(shape: PayloadShape) -> int:

@@ -53,7 +53,7 @@ on the cells `cable-ddp` and `cable-lockstep-0-grpc-slowed4` (docs/results/plann
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HomeLine:
     """One node's line to the internet."""
 
     name: str
@@ -68,7 +68,7 @@ class Network:
 
     def __init__(
         self,
-        lines: Sequence[Line],
+        lines: Sequence[HomeLine],
         *,
         between_bit_s: Matrix | None = None,
         between_s: Matrix | None = None,
@@ -103,25 +103,6 @@ class Network:
         place = np.ix_(nodes, nodes)
         part.delay_s, part.rate_bit_s = self.delay_s[place], self.rate_bit_s[place]
         return part
-
-    def faster(self, factor: float) -> "Network":
-        """The same with every rate multiplied."""
-        lines = [
-            Line(line.name, line.up_bit_s * factor, line.down_bit_s * factor, line.round_trip_s)
-            for line in self.lines
-        ]
-        part = Network(lines)
-        part.delay_s, part.rate_bit_s = self.delay_s, self.rate_bit_s * factor
-        return part
-
-    @property
-    def unlike(self) -> bool:
-        """Whether it matters who is whose neighbour: rates or delays of pairs differ."""
-        others = ~np.eye(len(self), dtype=bool)
-        return len(self) > 2 and any(
-            np.ptp(values[others]) > 1e-9 * values[others].max()
-            for values in (self.rate_bit_s, self.delay_s)
-        )
 
 
 def all_reduce_s(network: Network, content_bytes: float, calibration: Calibration) -> float:

@@ -5,13 +5,13 @@ exposed   what the exchange adds when all nodes are alike and never vary
 waiting   what is left: waiting for slower nodes, and for nodes that are slow in a round
 """
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 
 from protocol.ids import PeerId
-from protocol.mixing.topologies import Topology, contraction
+from protocol.mixing.topologies import Topology, TopologyName, contraction
 from protocol.planner.compute import Compute
 from protocol.planner.links import (
     Calibration,
@@ -22,7 +22,7 @@ from protocol.planner.links import (
 )
 from protocol.planner.timing import (
     Array,
-    Draws,
+    ComputeDraws,
     Partners,
     barrier_s,
     delayed_s,
@@ -44,7 +44,7 @@ GRAPHS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class MethodTraffic:
     """Sizes of what the methods send, in bytes."""
 
     gradient: float
@@ -66,7 +66,7 @@ class Setting:
 
     compute: Compute
     network: Network
-    traffic: Traffic
+    traffic: MethodTraffic
     calibration: Calibration
     seed: int = 0
 
@@ -80,26 +80,16 @@ class Prediction:
     """One method; seconds and bytes are those of one round (of DiLoCo: of one local step)."""
 
     method: MethodName
-    topology: str | None
+    topology: TopologyName | None
     seconds: float
     compute_s: float
     exposed_s: float
     waiting_s: float
     up_bytes: float
-    """Bytes from a node, the mean over nodes."""
-    down_bytes: float
+    """Bytes from a node, the mean over nodes; as many reach it."""
     contraction: float | None = None
     """Distance to the mean of gossip Adam that is left after a round, at worst, on average over
     a period."""
-
-    @property
-    def title(self) -> str:
-        """The method and its topology."""
-        return f"{self.method} {self.topology}" if self.topology else self.method
-
-    def document(self) -> dict[str, Any]:
-        """For a program."""
-        return asdict(self)
 
 
 def predicted(setting: Setting, method: MethodName, topology: Topology | None = None) -> Prediction:
@@ -167,7 +157,7 @@ def _diloco(setting: Setting) -> Prediction:
 def _gossip_adam(setting: Setting, topology: Topology) -> Prediction:
     exchanges = graphs(setting, topology)
     draws = _draws(setting, setting.compute.adam_s)
-    alike = Draws(np.full((len(draws.seconds), 1, setting.nodes), _mean_s(draws)))
+    alike = ComputeDraws(np.full((len(draws.seconds), 1, setting.nodes), _mean_s(draws)))
     exposed_s = max(0.0, neighbours_s(alike, exchanges) - _mean_s(draws))
     seconds = neighbours_s(draws, exchanges)
     ends = np.mean([graph.exchanges / setting.nodes for graph in exchanges])
@@ -203,12 +193,12 @@ def graphs(setting: Setting, topology: Topology) -> list[Partners]:
     return found
 
 
-def _draws(setting: Setting, mean_s: float) -> Draws:
+def _draws(setting: Setting, mean_s: float) -> ComputeDraws:
     factors = setting.compute.factors(setting.nodes)
     return drawn(mean_s, factors, setting.compute.jitter, setting.seed)
 
 
-def _mean_s(draws: Draws) -> float:
+def _mean_s(draws: ComputeDraws) -> float:
     """Mean compute over rounds and nodes."""
     return float(draws.seconds.mean())
 
@@ -217,11 +207,11 @@ def _split(
     setting: Setting,
     method: MethodName,
     seconds: float,
-    draws: Draws,
+    draws: ComputeDraws,
     *,
     exposed_s: float,
     sent: float,
-    mixing: tuple[str, float] | None = None,
+    mixing: tuple[TopologyName, float] | None = None,
 ) -> Prediction:
     """The prediction with what is neither compute nor exchange as waiting."""
     compute_s = _mean_s(draws)
@@ -234,7 +224,6 @@ def _split(
         compute_s,
         exposed_s,
         waiting_s,
-        sent,
         sent,
         left,
     )

@@ -41,7 +41,7 @@ SETTLING: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class ComputeDraws:
     """Compute times of a run, in seconds."""
 
     seconds: Array
@@ -68,25 +68,25 @@ class Partners:
         return int((self.partner != np.arange(len(self.partner))[:, None]).sum())
 
 
-def drawn(mean_s: float, factors: Sequence[float], jitter: float, seed: int) -> Draws:
+def drawn(mean_s: float, factors: Sequence[float], jitter: float, seed: int) -> ComputeDraws:
     """Compute times of nodes that take `mean_s` times their factor on average, with this
     coefficient of variation.
     """
     mean = mean_s * np.asarray(factors, float)
     if not jitter:
-        return Draws(np.broadcast_to(mean, (ROUNDS, 1, len(mean))))
+        return ComputeDraws(np.broadcast_to(mean, (ROUNDS, 1, len(mean))))
     sigma = sqrt(log(1 + jitter**2))
     random = np.random.default_rng(seed)
     draws = np.exp(sigma * random.standard_normal((ROUNDS, CHAINS, len(mean))))
-    return Draws(mean * draws / draws.mean(axis=(0, 1)))
+    return ComputeDraws(mean * draws / draws.mean(axis=(0, 1)))
 
 
-def barrier_s(draws: Draws, exchange_s: float) -> float:
+def barrier_s(draws: ComputeDraws, exchange_s: float) -> float:
     """Mean round in which all wait for all, then exchange."""
     return float(draws.seconds.max(axis=2).mean()) + exchange_s
 
 
-def delayed_s(draws: Draws, exchange_s: float) -> float:
+def delayed_s(draws: ComputeDraws, exchange_s: float) -> float:
     """Mean round in which the exchange of one round is hidden behind the compute of the next."""
     if draws.nodes == 1:
         return float(draws.seconds.mean())
@@ -102,7 +102,7 @@ def delayed_s(draws: Draws, exchange_s: float) -> float:
     return _mean_round(settled, start)
 
 
-def neighbours_s(draws: Draws, exchanges: Sequence[Partners]) -> float:
+def neighbours_s(draws: ComputeDraws, exchanges: Sequence[Partners]) -> float:
     """Mean round in which each node waits for its partners of the round; `exchanges` by turns."""
     start = np.zeros(draws.seconds.shape[1:])
     settled = start
@@ -115,7 +115,7 @@ def neighbours_s(draws: Draws, exchanges: Sequence[Partners]) -> float:
     return _mean_round(settled, start)
 
 
-def seldom_s(draws: Draws, exchange_s: float, local_steps: int) -> float:
+def seldom_s(draws: ComputeDraws, exchange_s: float, local_steps: int) -> float:
     """Mean local step where all wait for all and exchange after every `local_steps` of them."""
     times = np.moveaxis(draws.seconds, 0, 1).reshape(-1, draws.nodes)  # chain after chain
     repeats = -(-local_steps // len(times))

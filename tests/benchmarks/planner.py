@@ -15,8 +15,8 @@ from typing import Any
 from lockstep.wan.profiles import read_profiles
 from protocol.codec.payload import PayloadShape
 from protocol.planner.compute import pass_of
-from protocol.planner.links import MEASURED, Calibration, Line, Network, exchange_s
-from protocol.planner.methods import MethodName, Setting, Traffic, predicted
+from protocol.planner.links import MEASURED, Calibration, HomeLine, Network, exchange_s
+from protocol.planner.methods import MethodName, MethodTraffic, Setting, predicted
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import votes_bytes
 from protocol.runfile import ModelSpec
@@ -187,7 +187,7 @@ def setting(one: Measurement, calibration: Calibration) -> Setting:
         compute = replace(compute, apply_s=one.arithmetic_s)
     else:
         compute = replace(compute, optimizer_s=one.arithmetic_s)
-    traffic = Traffic(
+    traffic = MethodTraffic(
         size.parameters * GRADIENT_BITS / 8,
         votes_bytes(PayloadShape(size.chunks, how.top_k, 1)),
         0.0,
@@ -203,10 +203,10 @@ def _method(one: Measurement) -> MethodName:
     return "diloco" if how.kind == "diloco" else "all-reduce"
 
 
-def line(profile: str) -> Line:
+def line(profile: str) -> HomeLine:
     """The line of a profile of home links."""
     found = read_profiles().profile(profile)
-    return Line(profile, found.up_mbit_s * 1e6, found.down_mbit_s * 1e6, found.rtt_ms / 1000)
+    return HomeLine(profile, found.up_mbit_s * 1e6, found.down_mbit_s * 1e6, found.rtt_ms / 1000)
 
 
 def _root(over: Callable[[float], float], bounds: tuple[float, float]) -> float:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.chaos import Engine
-from lockstep.wan.lab.probe import Measured, measure, udp_socket
+from lockstep.wan.lab.probe import ProbedLine, measure, udp_socket
 from lockstep.wan.link_check import TOLERANCE
 from lockstep.wan.profiles import read_profiles
 from tests.compose.containers import (
@@ -171,7 +171,7 @@ def measured_line(profile: str, home: str, far: str) -> dict[str, Any]:
 KINDS = ("asked", "measured")
 
 
-def between(home: str, far: str, profile: str) -> Measured:
+def between(home: str, far: str, profile: str) -> ProbedLine:
     """Measures with a socket in each of two containers' networks."""
     ends = []
     for each in (home, far):

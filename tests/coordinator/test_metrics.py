@@ -12,7 +12,7 @@ from coordinator.machine.rounds import Rounds
 from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
-from coordinator.traffic import Traffic
+from coordinator.traffic import CoordinatorTraffic
 from protocol import wire_pb2 as wire
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
@@ -47,7 +47,7 @@ def test_overhead_is_asked_for_with_all_that_has_an_owner_and_no_counter_falls()
         asked.append((up, down))
         return known.pop(0)
 
-    traffic = Traffic(overhead)
+    traffic = CoordinatorTraffic(overhead)
     traffic.counted_encoder(bytes)(b"four")
     traffic.counted_encoder(bytes, "catch_up")(b"fifteen")
     traffic.counted_decoder(bytes)(b"six")
@@ -66,7 +66,7 @@ def test_overhead_is_asked_for_with_all_that_has_an_owner_and_no_counter_falls()
 
 
 def test_overhead_that_is_not_known_is_absent() -> None:
-    metrics = registry(Rounds(RunSpec(), RunId("ab" * 16)), Traffic())
+    metrics = registry(Rounds(RunSpec(), RunId("ab" * 16)), CoordinatorTraffic())
     assert {kind for kind, _ in counters(metrics)} == {"control", "catch_up"}
     assert not counters(registry(Rounds(RunSpec(), RunId("ab" * 16)))), "no traffic is counted"
 

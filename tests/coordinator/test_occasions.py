@@ -75,7 +75,7 @@ def test_a_checkpoint_a_demotion_and_the_end_are_told_when_they_come() -> None:
     state = run.driver.machine.state
     state.checkpoints.made.append(Checkpoint(5, 5, 1, Digest(b"x" * 32), 1, A, "", None))
     assert run.kinds() == ["checkpoint"]
-    state.members.standing.demoted[B] = Demoted(A, "copied work", b"")
+    state.members.standing.demoted[B] = Demoted(A, "copied work", b"", b"")
     assert run.kinds() == ["demotion"]
     state.end.finished = True
     assert run.kinds() == ["end"]
@@ -86,6 +86,6 @@ def test_what_was_there_at_the_start_is_old() -> None:
     driver = Driver(A, B)
     state = driver.machine.state
     state.checkpoints.made.append(Checkpoint(5, 5, 1, Digest(b"x" * 32), 1, A, "", None))
-    state.members.standing.demoted[B] = Demoted(A, "copied work", b"")
+    state.members.standing.demoted[B] = Demoted(A, "copied work", b"", b"")
     state.end.finished = True
     assert Occasions().look(driver.machine, History(), driver.now_ms) == []

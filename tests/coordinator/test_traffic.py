@@ -1,11 +1,14 @@
 """Bytes of the coordinator by owner, counted where messages become bytes."""
 
-from coordinator.traffic import Traffic
+from coordinator.traffic import CoordinatorTraffic
 from protocol import wire_pb2 as wire
 
 
 def test_messages_are_counted_as_they_become_bytes_and_bytes_become_messages() -> None:
-    traffic, heartbeat = Traffic(), wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=77))
+    traffic, heartbeat = (
+        CoordinatorTraffic(),
+        wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=77)),
+    )
     data = heartbeat.SerializeToString()
     assert traffic.counted_decoder(wire.NodeMessage.FromString)(data) == heartbeat
     assert traffic.counted_encoder(wire.NodeMessage.SerializeToString)(heartbeat) == data
@@ -21,7 +24,7 @@ def test_messages_are_counted_as_they_become_bytes_and_bytes_become_messages() -
 
 
 def test_an_overhead_is_asked_for_with_the_bytes_of_all_owners() -> None:
-    traffic = Traffic(lambda up, down: (10 * up, 10 * down))
+    traffic = CoordinatorTraffic(lambda up, down: (10 * up, 10 * down))
     traffic.counted_encoder(bytes)(b"four")
     traffic.counted_encoder(bytes, "catch_up")(b"fifteen")
     traffic.counted_decoder(bytes)(b"six")

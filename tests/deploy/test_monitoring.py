@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from coordinator import metrics
 from coordinator.machine.evaluation.state import Point
 from coordinator.machine.rounds import Rounds
-from coordinator.traffic import Traffic
+from coordinator.traffic import CoordinatorTraffic
 from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
 from lockstep.service.admin import build_registry
 from node import status
@@ -69,7 +69,7 @@ async def exported(tmp_path: Path) -> dict[str, set[str]]:
     auditor.register(AuditCollector(lambda: dict.fromkeys((*GAUGES, *COUNTERS), 0)))
     found = {"up": {"job"}}
     for registry in (
-        metrics.registry(rounds, Traffic()),
+        metrics.registry(rounds, CoordinatorTraffic()),
         status.registry(status.NodeStatus("a peer", "a name", loss=1.0, validation_loss=1.0)),
         relay.registry,
         auditor,

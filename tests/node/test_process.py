@@ -167,6 +167,7 @@ async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replay
                 leaves.process.leave()
                 assert await leaves.ended() == "this node was stopped by its owner"
             saved = leaves.process.status()["round"]
+            assert not leaves.process.status()["finished"]
             again, fresh = (
                 NodeTask(coordinator.address, tmp_path, data, number) for number in (1, 2)
             )
@@ -177,6 +178,7 @@ async def test_a_node_that_left_comes_back_with_its_state_and_one_without_replay
                     await node.ended()
                 await asyncio.wait_for(coordinator.finished(), PATIENCE_SECONDS)
                 digests = {node.process.status()["state_digest"] for node in (stays, again, fresh)}
+                assert stays.process.status()["finished"]
                 status = coordinator.status()
     assert status["steps"]["committed"] == 40
     assert status["digests"]["agreed"]

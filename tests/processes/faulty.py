@@ -20,9 +20,10 @@ from typing import Any
 
 from coordinator.journal import JOURNAL_NAME
 from lockstep.audit.findings import Findings
-from lockstep.audit.published import Published
+from lockstep.audit.published import PublishedCheckpoint
 from lockstep.audit.records import RecordInFiles
-from lockstep.audit.verify import Audit
+from lockstep.audit.verify import EvidenceCheck, replay
+from lockstep.audit.walk import LogWalk
 from lockstep.cluster.child import Child
 from lockstep.cluster.local import STOP_S, Cluster, ClusterSettings
 from lockstep.service.keys import KEY_NAME, load_or_create_key
@@ -260,9 +261,12 @@ async def _replayed(directory: Path, nodes: Sequence[str]) -> Findings:
     record = RecordInFiles(directory / "coordinator", ())
     try:
         findings = Findings(record.info.run_id)
-        each = [Published(directory / name / "checkpoint", findings.run_id) for name in nodes]
+        each = [
+            PublishedCheckpoint(directory / name / "checkpoint", findings.run_id) for name in nodes
+        ]
         every: Any = _Every(each)
-        await Audit(record, findings, every, None).replay(lambda *_: None)
+        walk, nothing = LogWalk(record, findings, published=every), EvidenceCheck((), record, None)
+        await replay(record, walk, findings, nothing, lambda *_: None)
         return findings
     finally:
         await record.close()
@@ -271,7 +275,7 @@ async def _replayed(directory: Path, nodes: Sequence[str]) -> Findings:
 class _Every:
     """Several checkpoints compared in one replay."""
 
-    def __init__(self, each: Sequence[Published]) -> None:
+    def __init__(self, each: Sequence[PublishedCheckpoint]) -> None:
         self._each = each
 
     def compare(self, round: int, replica: Replica) -> None:

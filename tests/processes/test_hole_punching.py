@@ -20,7 +20,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.wan.lab.laboratory import Laboratory
-from lockstep.wan.lab.topology import Home, Plan
+from lockstep.wan.lab.topology import LabHome, Plan
 from node.links import kept_peers
 from node.links.network import PeerAddress
 from node.transports.libp2p import hole_punching
@@ -78,8 +78,8 @@ class Computer:
 
 @pytest.fixture(scope="module")
 def computers() -> Iterator[dict[str, Computer]]:
-    homes = [Home(f"node-{number}", nat="masquerade") for number in range(2)]
-    homes += [Home(name) for name in ("relay", "stranger-1", "stranger-2", "stranger-3")]
+    homes = [LabHome(f"node-{number}", nat="masquerade") for number in range(2)]
+    homes += [LabHome(name) for name in ("relay", "stranger-1", "stranger-2", "stranger-3")]
     with Laboratory(Plan(tuple(homes))) as laboratory, ExitStack() as stack:
         found = {}
         for home in homes:

@@ -24,7 +24,7 @@ from lockstep.run_file import write_run_file
 from lockstep.service.keys import KEY_NAME
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.laboratory import Laboratory
-from lockstep.wan.lab.topology import Home, Nat, Plan
+from lockstep.wan.lab.topology import LabHome, Nat, Plan
 from protocol.sections.retention import RetentionSpec
 from tests.lockstep.wan.lab.fixture import needs_ground
 from tests.node.transports.libp2p.p2pd import needs_p2pd
@@ -74,8 +74,8 @@ def training(
         links=links,
         relay=relay,
     )
-    homes = [Home(f"node-{number}", nat=nat) for number, nat in enumerate(nats)]
-    public = [Home(name) for name in ("coordinator", "relay")[: 1 + relay]]
+    homes = [LabHome(f"node-{number}", nat=nat) for number, nat in enumerate(nats)]
+    public = [LabHome(name) for name in ("coordinator", "relay")[: 1 + relay]]
     with (
         Laboratory(Plan((*homes, *public))) as laboratory,
         WanCluster(settings, laboratory) as cluster,

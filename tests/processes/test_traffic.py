@@ -25,7 +25,7 @@ from lockstep.run_file import write_run_file
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Counters, Laboratory
-from lockstep.wan.lab.topology import Home, Plan
+from lockstep.wan.lab.topology import LabHome, Plan
 from protocol.runfile import RunSpec
 from tests.lockstep.wan.lab.fixture import needs_ground
 from tests.node.transports.libp2p.p2pd import needs_p2pd
@@ -76,7 +76,7 @@ def cluster_of(directory: Path, spec: RunSpec, links: tuple[str, ...]) -> Iterat
     data = tiny_corpus(directory / "data")
     settings = ClusterSettings(directory, directory / "run.toml", data, len(links), links=links)
     homes = tuple(
-        Home(name, LINK)
+        LabHome(name, LINK)
         for name in ("coordinator", *(f"node-{number}" for number in range(len(links))))
     )
     with Laboratory(Plan(homes)) as laboratory, WanCluster(settings, laboratory) as cluster:

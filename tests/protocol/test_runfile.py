@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from protocol.errors import SettingsError, VersionError
 from protocol.limits import MEMBERS_MAX, RUN_FILE_BYTES_MAX, VOTE_SUM_MAX
 from protocol.runfile import RunSpec, parse_run_file, parse_run_json, run_id, run_json
-from protocol.sections.removed import REMOVED_FIELDS
 
 KEY = bytes(range(32))
 bounded = settings(max_examples=100)
@@ -390,17 +389,6 @@ def test_json_and_name_are_pinned() -> None:
 def test_demo_takes_its_gradients_where_the_log_says_and_refuses_overlap() -> None:
     with pytest.raises(SettingsError, match=r"rounds\.overlap: expected 0 with demo.*got 1; set 0"):
         parse_run_file("[algorithm]\nname = 'demo'\n[rounds]\noverlap = 1")
-
-
-@pytest.mark.parametrize("path", REMOVED_FIELDS)
-def test_a_field_of_an_earlier_release_is_refused_with_what_holds_now(path: str) -> None:
-    section, name = path.split(".")
-    with pytest.raises(SettingsError) as caught:
-        parse_run_file(f"[{section}]\n{name} = 3")
-    assert str(caught.value) == (
-        f"run file: {path}: expected no such field any more ({REMOVED_FIELDS[path]}), got 3; "
-        "remove the line"
-    )
 
 
 def test_rounds_that_wait_are_named_only_where_there_are_any() -> None:

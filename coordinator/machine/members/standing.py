@@ -58,8 +58,8 @@ class Demoted:
     """The evidence in words."""
     evidence: bytes
     """Its canonical bytes; see `protocol.codec.evidence`."""
-    public_key: bytes = b""
-    """The auditor's; empty in states of earlier releases."""
+    public_key: bytes
+    """The auditor's."""
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from lockstep.audit.copies.judge import is_proof
 from lockstep.audit.copies.likeness import Sent
 from lockstep.audit.copies.payloads import Payloads
 from protocol.codec.commits import Commit
-from protocol.codec.evidence import WHOLE, Evidence, Source, WorkAudit
+from protocol.codec.evidence import WHOLE, CopySource, Evidence, WorkAudit
 from protocol.errors import DivergedError
 from protocol.ids import Digest, PeerId, short
 
@@ -16,7 +16,7 @@ class CopyCheck:
     """The check of some evidence against one walk through a record."""
 
     def __init__(self, evidence: Iterable[Evidence]) -> None:
-        self._wanted: dict[int, list[tuple[PeerId, WorkAudit, Source]]] = defaultdict(list)
+        self._wanted: dict[int, list[tuple[PeerId, WorkAudit, CopySource]]] = defaultdict(list)
         self._sources: set[int] = set()
         """Rounds whose payloads some evidence needs."""
         self._sent: dict[int, list[Sent]] = {}
@@ -62,7 +62,7 @@ class CopyCheck:
                 )
             self.checked += 1
 
-    async def _likeness(self, accused: Sent, source: Source, read: Payloads) -> float | None:
+    async def _likeness(self, accused: Sent, source: CopySource, read: Payloads) -> float | None:
         """How far a payload is a copy; 0 where it proves nothing, None where it cannot be told."""
         if source.digest == accused.digest:
             opened = await read.opened(accused)

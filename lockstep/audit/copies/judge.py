@@ -30,7 +30,7 @@ import msgspec
 from lockstep.audit.copies.likeness import Sent
 from protocol.audit import rule
 from protocol.audit.rule import AMONG_ROUNDS, EARLY_ROUNDS, EXACT
-from protocol.codec.evidence import AUDITS_MAX, WHOLE, Evidence, Source, WorkAudit
+from protocol.codec.evidence import AUDITS_MAX, WHOLE, CopySource, Evidence, WorkAudit
 from protocol.ids import PeerId, RunId
 
 OTHER: Final = 0.2
@@ -192,7 +192,7 @@ def _audit(copy: Copy) -> WorkAudit:
         copy.sent.digest,
         in_whole(copy.likeness),
         in_whole(copy.usual),
-        Source(source.author, source.round, source.digest),
+        CopySource(source.author, source.round, source.digest),
     )
 
 

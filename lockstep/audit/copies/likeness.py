@@ -164,7 +164,7 @@ def opposed(sketches: Sequence[Sketch]) -> set[PeerId]:
     }
 
 
-class Window:
+class SketchWindow:
     """The sketches of the newest payloads, as many as `PLACES_KEPT` places allow."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from lockstep.audit.copies.judge import in_whole
 from lockstep.audit.copies.likeness import Sent
 from protocol.audit import rule
 from protocol.audit.thresholds import Thresholds
-from protocol.codec.evidence import Cross, Evidence, Source, WorkAudit
+from protocol.codec.evidence import CopySource, Cross, Evidence, WorkAudit
 from protocol.ids import PeerId, RunId
 
 Followed = Mapping[tuple[PeerId, PeerId], npt.NDArray[np.int8]]
@@ -64,7 +64,7 @@ def copies(
                 sent.digest,
                 in_whole(pair.likeness),
                 in_whole(pair.usual),
-                Source(source.author, source.round, source.digest),
+                CopySource(source.author, source.round, source.digest),
                 cross=crossing(own, other),
             )
             evidence = Evidence(run_id, sent.author, "copied work", (audit,))

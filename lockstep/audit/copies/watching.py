@@ -23,14 +23,14 @@ from lockstep.audit.copies.likeness import (
     Near,
     Sent,
     Sketch,
-    Window,
+    SketchWindow,
     drawn_chunks,
     part_of,
     sketch_of,
 )
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.copies.twins import Twins
-from node.demo.local_steps.aggregate import counted_codes
+from node.demo.local_steps.aggregate import Movement, counted_codes
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import Evidence, words
@@ -50,7 +50,7 @@ SAVE_ROUNDS = 50
 """Rounds after which it is written, when nothing was found."""
 
 
-class Saved(RunNote):
+class SavedCopies(RunNote):
     """The file of copies."""
 
     book: CopyBook = msgspec.field(default_factory=CopyBook)
@@ -72,12 +72,14 @@ class CopyWatch:
         self._info, self._tell, self._path = info, tell, path
         self._seed = int.from_bytes(hashlib.sha256(b"copies" + secret).digest())
         unusable = "copies that were found cannot be used"
-        self._book = read_note(path, Saved(info.run_id), log, unusable).book
-        self._window = Window()
+        self._book = read_note(path, SavedCopies(info.run_id), log, unusable).book
+        self._window = SketchWindow()
         self._saved_round = self._book.newest_round
         self._restarts, self._goes_back = 0, False
         self.twins: list[Twins] = []
         """Like payloads of the round that was looked at last, of which one may be the copy."""
+        self.movements: dict[PeerId, Movement] = {}
+        """Those of that round, without places and signs, where signs weigh unlike."""
 
     def drop(self) -> None:
         """The replay goes back: earlier payloads come again."""
@@ -99,7 +101,7 @@ class CopyWatch:
         if self._goes_back:
             self._goes_back = False
             self._book.go_back(commit.round)
-        self.twins = []
+        self.twins, self.movements = [], {}
         sketches, copies = await self._read(commit, voids, read)
         compared = await asyncio.to_thread(self._window.add, sketches)
         self._book.learn(commit.round, len(sketches) + len(copies), compared.usual)
@@ -131,6 +133,9 @@ class CopyWatch:
                 copies.append(foreign(sent, header.author, header.round))
             elif header.run_id == self._info.run_id:
                 parts.append((entry, part_of(coefficients, chunks)))
+                if (algorithm := self._info.spec.algorithm).moves:
+                    bare = bare_movement(commit, entry, coefficients, algorithm)
+                    self.movements[entry.author] = bare
         return self._sketches(commit, parts), copies
 
     def _sketches(
@@ -179,7 +184,7 @@ class CopyWatch:
     async def save(self) -> None:
         """Keep what was found on disk."""
         self._saved_round = self._book.newest_round
-        await asyncio.to_thread(write_note, self._path, Saved(self._info.run_id, self._book))
+        await asyncio.to_thread(write_note, self._path, SavedCopies(self._info.run_id, self._book))
 
     def document(self) -> dict[str, Any]:
         """The search for /status.json."""

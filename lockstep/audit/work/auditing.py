@@ -16,16 +16,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from lockstep.audit.acting import weights_of
 from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.copies.twins import Twins, copies
 from lockstep.audit.work.ages import Ages
-from lockstep.audit.work.judge import Book, Look, Row
+from lockstep.audit.work.judge import Book, PayloadAudit, Row
 from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
+from node.demo.local_steps.aggregate import Movement
 from node.demo.sign_audit import Agreement, Signs, Weights
 from node.replica.replica import Replica
 from node.system.run_notes import RunNote, read_note, write_note
@@ -52,7 +55,7 @@ BOOK_NAME = "work.json"
 """Name of the file with the audits, in the auditor's directory."""
 
 
-class Saved(RunNote):
+class SavedAudits(RunNote):
     """The file of audits."""
 
     book: Book = msgspec.field(default_factory=Book)
@@ -63,29 +66,24 @@ class Saved(RunNote):
 class Panel:
     """The audits of a round that are in hand."""
 
-    commit: Commit
-    voids: frozenset[Digest]
+    round: int
     draw: Draw
     left: list[tuple[Entry, tuple[Share, ...]]]
     """Payloads that are not audited yet, with the positions of their samples."""
     ages: Ages
     """Those of the round."""
     twins: Sequence[Twins]
+    weights: Mapping[PeerId, Weights]
+    """What the signs of the round's authors weigh."""
     followed: dict[tuple[PeerId, PeerId], Signs] = field(default_factory=dict)
     """Signs of like payloads, as `lockstep.audit.copies.twins` wants them."""
-    weights: Mapping[PeerId, Weights] | None = None
-    """What the signs of the round's authors weigh, once they are asked for."""
     payload: bytes = b""
     """The first one, once its passes have begun."""
     passes: Recomputation | None = None
-    looks: list[Look] = field(default_factory=list)
-
-    @property
-    def round(self) -> int:
-        return self.commit.round
+    looks: list[PayloadAudit] = field(default_factory=list)
 
 
-class WorkAudit:
+class WorkWatch:
     """The audits of one run. `share` is the part of the run's compute that they may take; `tell` is
     given what is found; `draws` says the auditor's draw of a round.
     """
@@ -104,7 +102,9 @@ class WorkAudit:
         self._draws, self._path = draws, path
         self._budget = Budget(share)
         unusable = "audits of work cannot be used"
-        saved = read_note(path, Saved(info.run_id, Book(info.spec.algorithm.name)), log, unusable)
+        saved = read_note(
+            path, SavedAudits(info.run_id, Book(info.spec.algorithm.name)), log, unusable
+        )
         self._book, self._ages = saved.book, saved.ages
         self._panel: Panel | None = None
         self._task: asyncio.Future[None] | None = None
@@ -122,9 +122,11 @@ class WorkAudit:
         behind: int,
         named: frozenset[PeerId] = frozenset(),
         twins: Sequence[Twins] = (),
+        movements: Mapping[PeerId, Movement] = MappingProxyType({}),
     ) -> None:
         """A commit is about to be applied: maybe draw a panel of its authors. Those that the
-        comparison of payloads has `named` are suspects; of `twins` one may be the copy.
+        comparison of payloads has `named` are suspects; of `twins` one may be the copy; of
+        `movements` it has read how far the step moves by each sign, if not by all alike.
         """
         self._budget.earn(time.monotonic(), len(commit.entries))
         samples = {entry.author: entry.samples for entry in commit.entries}
@@ -146,10 +148,11 @@ class WorkAudit:
         await asyncio.to_thread(
             self._recomputer.stand_at, replica.committed, commit.learning_rate_bits
         )
+        weights = await asyncio.to_thread(weights_of, movements, replica.shape.chunks)
         self._budget.spend(time.monotonic() - started_s)
         entries = {entry.author: entry for entry in commit.entries}
         left = [(entries[author], said[author]) for author in authors]
-        self._panel = Panel(commit, voids, draw, left, deepcopy(self._ages), twins)
+        self._panel = Panel(commit.round, draw, left, deepcopy(self._ages), twins, weights)
 
     def drop(self) -> None:
         """The replay goes back: the round in hand may not be what it was."""
@@ -198,8 +201,6 @@ class WorkAudit:
 
     async def _pass(self, work: Panel, payload: Payload) -> None:
         entry, shares = work.left[0]
-        if work.weights is None:
-            work.weights = await self._recomputer.weights(work.commit, work.voids, payload)
         if work.passes is None:
             work.payload = await payload(work.round, entry)
             work.passes = self._recomputer.begin(shares)
@@ -240,7 +241,7 @@ class WorkAudit:
             self._tell(each)
 
     def _save(self) -> None:
-        write_note(self._path, Saved(self._info.run_id, self._book, self._ages))
+        write_note(self._path, SavedAudits(self._info.run_id, self._book, self._ages))
 
     def _words(self) -> str:
         if self._broken:
@@ -318,7 +319,7 @@ def drawn(
 
 
 def proven(
-    book: Book, round: int, looks: Sequence[Look], run_id: RunId, draw: Draw
+    book: Book, round: int, looks: Sequence[PayloadAudit], run_id: RunId, draw: Draw
 ) -> list[Evidence]:
     """What the audits of a round prove, by its draw."""
     if round < rule.EARLY_ROUNDS:
@@ -326,11 +327,11 @@ def proven(
     return book.take(round, looks, run_id, draw)
 
 
-def look_of(entry: Entry, found: Agreement, ages: Ages) -> Look:
+def look_of(entry: Entry, found: Agreement, ages: Ages) -> PayloadAudit:
     """What the audit of one payload has found."""
     author = entry.author
     age, settled = ages.of(author), ages.is_settled(author)
-    return Look(
+    return PayloadAudit(
         author,
         entry.digest,
         found.share,

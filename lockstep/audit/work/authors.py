@@ -5,19 +5,18 @@ copies, and whose work was not done.
 from typing import Any
 
 from lockstep.audit.copies.payloads import Payload, Payloads
-from lockstep.audit.copies.twins import Twins
 from lockstep.audit.copies.watching import CopyWatch
-from lockstep.audit.work.auditing import WorkAudit
+from lockstep.audit.work.auditing import WorkWatch
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
-from protocol.ids import Digest, PeerId
+from protocol.ids import Digest
 
 
 class AuthorAudit:
-    """Both searches, as far as there are any."""
+    """Both searches, as far as there are any: none for work without the one for copies."""
 
-    def __init__(self, copies: CopyWatch | None = None, work: WorkAudit | None = None) -> None:
+    def __init__(self, copies: CopyWatch | None = None, work: WorkWatch | None = None) -> None:
         self._copies, self._work = copies, work
 
     async def before(
@@ -34,14 +33,21 @@ class AuthorAudit:
         """A commit is about to be applied. Raises `UnavailableError` when a payload of it is not
         there.
         """
-        named, twins = frozenset[PeerId](), list[Twins]()
-        if self._copies:
-            read = Payloads(payload, replica.shape)
-            named = frozenset(await self._copies.look(commit, voids, read, restarts=restarts))
-            twins = self._copies.twins
+        copies = self._copies
+        if copies is None:
+            return
+        read = Payloads(payload, replica.shape)
+        named = frozenset(await copies.look(commit, voids, read, restarts=restarts))
         if self._work:
             await self._work.before(
-                commit, recorded, voids, replica, behind=behind, named=named, twins=twins
+                commit,
+                recorded,
+                voids,
+                replica,
+                behind=behind,
+                named=named,
+                twins=copies.twins,
+                movements=copies.movements,
             )
 
     def drop(self) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from lockstep.audit.copies.payloads import Payload
+from lockstep.audit.acting import movements_of, weights_of
+from lockstep.audit.copies.payloads import Payload, Payloads
 from lockstep.audit.copies.twins import crossing
 from lockstep.audit.work.auditing import trained
 from lockstep.audit.work.recompute import Recomputer
@@ -59,7 +60,11 @@ class WorkCheck:
         self._recomputer.stand_at(replica.committed, commit.learning_rate_bits)
         shares = trained(commit, recorded, voids)
         entries = {entry.author: entry for entry in commit.entries}
-        weights = await self._recomputer.weights(commit, voids, payload)
+        weights = dict[PeerId, Weights]()
+        if any(audit.source is None for _, audit in wanted):  # a copy is told by no weight
+            read = Payloads(payload, replica.shape)
+            movements = await movements_of(commit, voids, read, self._recomputer.algorithm)
+            weights = await asyncio.to_thread(weights_of, movements, replica.shape.chunks)
         found = dict[PeerId, int]()
         for author, audit in wanted:
             if flaw := rule.unfounded(author, audit, commit):

@@ -89,7 +89,7 @@ FOUND_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PayloadAudit:
     """The audit of one payload."""
 
     author: PeerId
@@ -138,12 +138,16 @@ class Book(msgspec.Struct):
     early: dict[PeerId, int] = {}
     """The newest of the first rounds of which a payload of an author was audited."""
 
-    def take_early(self, round: int, looks: Sequence[Look], run_id: RunId) -> list[Evidence]:
+    def take_early(
+        self, round: int, looks: Sequence[PayloadAudit], run_id: RunId
+    ) -> list[Evidence]:
         """The audits of one of the first rounds; returns what they prove."""
         self.early |= {look.author: round for look in looks}
         return self.keep(round, [self._opposed(look, round, run_id) for look in looks])
 
-    def take(self, round: int, looks: Sequence[Look], run_id: RunId, draw: Draw) -> list[Evidence]:
+    def take(
+        self, round: int, looks: Sequence[PayloadAudit], run_id: RunId, draw: Draw
+    ) -> list[Evidence]:
         """The audits of one panel, whose round `draw` has drawn; returns what they prove."""
         for look in looks:
             companions, tells_less = self._companions(look, looks)
@@ -220,7 +224,9 @@ class Book(msgspec.Struct):
     def _by(self) -> Thresholds:
         return thresholds_of(self.algorithm)
 
-    def _companions(self, look: Look, looks: Sequence[Look]) -> tuple[list[Companion], bool]:
+    def _companions(
+        self, look: PayloadAudit, looks: Sequence[PayloadAudit]
+    ) -> tuple[list[Companion], bool]:
         """Those beside which an author is judged, and whether they tell less work too: where the
         number of samples counts, only beside authors of about as many, or fewer.
         """
@@ -230,7 +236,7 @@ class Book(msgspec.Struct):
         found = companions_of(look, like)
         return found or companions_of(look, looks), bool(found)
 
-    def _opposed(self, look: Look, round_: int, run_id: RunId) -> Evidence | None:
+    def _opposed(self, look: PayloadAudit, round_: int, run_id: RunId) -> Evidence | None:
         """The evidence of one audit whose signs are turned; None where they are not."""
         evidence = Evidence(run_id, look.author, "other work", (audit_of(round_, look),))
         return proof(evidence, self._by)
@@ -245,7 +251,7 @@ class Book(msgspec.Struct):
         if len(self.rows) > AUTHORS_KEPT:
             del self.rows[next(iter(self.rows))]
 
-    def _judged(self, look: Look, round_: int, run_id: RunId) -> Evidence | None:
+    def _judged(self, look: PayloadAudit, round_: int, run_id: RunId) -> Evidence | None:
         author = look.author
         if opposed := self._opposed(look, round_, run_id):
             self.rows.pop(author, None)
@@ -257,7 +263,7 @@ class Book(msgspec.Struct):
 
 
 def audit_of(
-    round_: int, look: Look, companions: Sequence[Companion] = (), draw: Draw | None = None
+    round_: int, look: PayloadAudit, companions: Sequence[Companion] = (), draw: Draw | None = None
 ) -> WorkAudit:
     """The audit of one payload beside those of its companions; beside chance without any."""
     expected = rule.expectation(companions) if companions else CHANCE
@@ -300,7 +306,7 @@ def proof(evidence: Evidence, by: Thresholds) -> Evidence | None:
     return None if rule.flaw(evidence, by) else evidence
 
 
-def companions_of(look: Look, looks: Sequence[Look]) -> list[Companion]:
+def companions_of(look: PayloadAudit, looks: Sequence[PayloadAudit]) -> list[Companion]:
     """The companions of an author in a panel beside which it is judged, in the panel's order."""
     found = [
         Companion(other.author, other.digest, round(WHOLE * other.agreement), other.compared)

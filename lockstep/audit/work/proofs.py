@@ -22,12 +22,7 @@ class ProofCheck:
         self._judged: list[Evidence] = []
         self._drawn: dict[int, list[tuple[Accusation, WorkAudit]]] = defaultdict(list)
         """By round, the audits whose lots the log is asked about."""
-        self.unclear = 0
-        """Accusations of earlier releases, which do not say enough."""
         for each in accusations:
-            if rule.is_of_old_form(each.evidence):
-                self.unclear += 1
-                continue
             self._judged.append(each.evidence)
             for audit in each.evidence.audits:
                 self._drawn[audit.round].append((each, audit))

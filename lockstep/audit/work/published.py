@@ -23,7 +23,7 @@ class Accusation:
 
     evidence: Evidence
     public_key: bytes
-    """The auditor's, raw ed25519; empty where an earlier release does not say it."""
+    """The auditor's, raw ed25519."""
 
 
 def shown_evidence(link: JoinLink, run_id: RunId, timeout_s: float) -> list[Accusation]:
@@ -47,7 +47,7 @@ def evidence_in(document: bytes, run_id: RunId) -> list[Accusation]:
     try:
         demoted = msgspec.json.decode(document)["audit"]["demoted"]
         return [
-            Accusation(_evidence(each, run_id), bytes.fromhex(each.get("auditor_key", "")))
+            Accusation(_evidence(each, run_id), bytes.fromhex(each["auditor_key"]))
             for each in demoted
         ]
     except (

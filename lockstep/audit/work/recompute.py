@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lockstep.audit.acting import weights_of
-from lockstep.audit.copies.payloads import Payload, Payloads
 from node.data.corpus import Corpus
 from node.demo.chunks import ChunkLayout
 from node.demo.engine import GradientError
@@ -35,11 +33,9 @@ from node.model.build import build_model
 from node.model.local_steps import LocalSteps, moved_from
 from node.model.training import GradientAccumulation, Tokens, TrainingModel
 from protocol.audit.thresholds import Thresholds, thresholds_of
-from protocol.codec.commits import Commit
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError
-from protocol.ids import Digest, PeerId
-from protocol.runfile import RunSpec
+from protocol.runfile import AlgorithmSpec, RunSpec
 from protocol.schedule import float32_value
 from protocol.shuffle import Share
 
@@ -103,6 +99,11 @@ class Recomputer:
         """Learning rate of the round."""
 
     @property
+    def algorithm(self) -> AlgorithmSpec:
+        """That of the run."""
+        return self._spec.algorithm
+
+    @property
     def thresholds(self) -> Thresholds:
         """Those of the run."""
         return thresholds_of(self._spec.algorithm.name)
@@ -119,13 +120,6 @@ class Recomputer:
         """The passes over these positions of the data order, none of them made yet."""
         self._found, self._work = None, self._passes(shares)
         return self._work
-
-    async def weights(
-        self, commit: Commit, voids: frozenset[Digest], payload: Payload
-    ) -> dict[PeerId, Weights]:
-        """What the signs of a round's authors weigh (`weights_of`)."""
-        read = Payloads(payload, self.shape)
-        return await weights_of(commit, voids, read, self._spec.algorithm)
 
     def agreement(self, payload: bytes, weights: Weights | None) -> Agreement:
         """How far a payload agrees with what was computed last; `weights` are those of its author,

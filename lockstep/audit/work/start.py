@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from lockstep.audit.copies.watching import BOOK_NAME as COPIES_NAME
 from lockstep.audit.copies.watching import CopyWatch, uncompared
-from lockstep.audit.work.auditing import BOOK_NAME, WorkAudit
+from lockstep.audit.work.auditing import BOOK_NAME, WorkWatch
 from lockstep.audit.work.authors import AuthorAudit
 from lockstep.audit.work.recompute import Recomputer, unaudited
 from node.data.corpus import Corpus
@@ -48,7 +48,7 @@ def _work(
     share: float,
     tell: Callable[[Evidence], None],
     key: Ed25519PrivateKey,
-) -> tuple[WorkAudit | None, str]:
+) -> tuple[WorkWatch | None, str]:
     if share <= 0:
         return None, "work is not audited: --work-share is 0"
     if reason := unaudited(info.spec):
@@ -64,7 +64,7 @@ def _work(
     def draws(round_: int) -> Draw:
         return draw(key, info.run_id, round_, drawn_for)
 
-    return WorkAudit(info, recomputer, share, draws=draws, tell=tell, path=path), ""
+    return WorkWatch(info, recomputer, share, draws=draws, tell=tell, path=path), ""
 
 
 def recomputer_for(info: RunInfo, data: Path) -> Recomputer:

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protocol.errors import SettingsError
-from protocol.planner.links import Line, Network
+from protocol.planner.links import HomeLine, Network
 
 NODES_MAX = 256
 """Nodes that are planned for at most: waiting is drawn for each of them."""
@@ -59,7 +59,7 @@ def read_matrix(path: Path) -> Network:
     up = _rates(table.up_mbit_s, rates.max(axis=1, initial=1.0), f"{path}: up_mbit_s")
     down = _rates(table.down_mbit_s, rates.max(axis=0, initial=1.0), f"{path}: down_mbit_s")
     lines = [
-        Line(name, float(up[node]), float(down[node])) for node, name in enumerate(table.nodes)
+        HomeLine(name, float(up[node]), float(down[node])) for node, name in enumerate(table.nodes)
     ]
     np.fill_diagonal(rates, np.inf)
     return Network(lines, between_bit_s=rates, between_s=delays)

@@ -27,7 +27,7 @@ RATE_MAX = 1e15
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredMembers:
     """Members with measured figures."""
 
     network: Network
@@ -49,7 +49,7 @@ class Measured:
         return samples / max(self.samples_per_second)
 
 
-def measured(status: Mapping[str, Any]) -> Measured:
+def measured(status: Mapping[str, Any]) -> MeasuredMembers:
     """The members in a status document. `SettingsError` where too little was measured yet,
     `RemoteProtocolError` for a document of another form.
     """
@@ -74,7 +74,9 @@ def measured(status: Mapping[str, Any]) -> Measured:
     links = matrix_of(_links(status), [peer for peer, _, _, _ in known])
     rates = [up_bit_s for _, _, _, up_bit_s in known]
     network = network_of([name for _, name, _, _ in known], rates, links)
-    return Measured(network, tuple(speed for _, _, speed, _ in known), links, tuple(left_out))
+    return MeasuredMembers(
+        network, tuple(speed for _, _, speed, _ in known), links, tuple(left_out)
+    )
 
 
 def _members(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

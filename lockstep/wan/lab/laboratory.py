@@ -30,7 +30,7 @@ from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.iproute import run_command, run_commands
 from lockstep.wan.lab.nat import masquerade
 from lockstep.wan.lab.packet_delay import real_time
-from lockstep.wan.lab.probe import Measured, measure, udp_socket
+from lockstep.wan.lab.probe import ProbedLine, measure, udp_socket
 from lockstep.wan.lab.tc_commands import words
 from lockstep.wan.lab.topology import Placed, Plan, Shaped, address_commands
 from protocol.errors import LocalProtocolError, UnavailableError
@@ -228,7 +228,7 @@ class Laboratory:
         counts = shown[0]["stats64"]
         return Counters(counts["rx"]["bytes"], counts["tx"]["bytes"])
 
-    def measure(self, name: str) -> Measured:
+    def measure(self, name: str) -> ProbedLine:
         """Measures a home's line while nothing else uses it: about three seconds."""
         place = self._place(name)
         with self.inside(name):

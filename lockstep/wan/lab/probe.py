@@ -56,7 +56,7 @@ _STAMP = struct.Struct("!Id")  # number, instant of sending
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ProbedLine:
     """The measurement of one link."""
 
     up_bit_s: float
@@ -88,7 +88,7 @@ def udp_socket(address: str) -> socket.socket:
     return endpoint
 
 
-def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> Measured:
+def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> ProbedLine:
     """Measures the link between two sockets of `udp_socket`; `link` holds the asked figures.
 
     Raises `UnavailableError` when nothing crosses it.
@@ -100,7 +100,7 @@ def measure(home: socket.socket, far: socket.socket, link: HomeLink) -> Measured
         raise UnavailableError(
             f"nothing crosses the link between {home.getsockname()[0]} and {far.getsockname()[0]}"
         )
-    return Measured(
+    return ProbedLine(
         up_bit_s=_flood(home, far, far.getsockname(), up, link.rtt_s),
         down_bit_s=_flood(far, home, echo.home_address, down, link.rtt_s),
         rtt_s=statistics.median(echo.trips_s),

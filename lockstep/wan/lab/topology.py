@@ -41,7 +41,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]{0,11}")
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class LabHome:
     """One computer of the laboratory and its way to the internet."""
 
     name: str
@@ -70,7 +70,7 @@ class RegionDistance:
 class Placed:
     """A home with everything that follows from its place in the plan."""
 
-    home: Home
+    home: LabHome
     namespace: str
     """Namespace of the home's processes."""
     edge: str
@@ -110,7 +110,7 @@ class Shaped:
 class Plan:
     """A laboratory without its name."""
 
-    homes: tuple[Home, ...]
+    homes: tuple[LabHome, ...]
     lines: tuple[RegionDistance, ...] = ()
     """One for each pair of the homes' regions."""
 
@@ -240,7 +240,7 @@ def _internet(laboratory: str, region: str) -> str:
     return f"{PREFIX}{laboratory}-internet{'-' if region else ''}{region}"
 
 
-def _placed(home: Home, laboratory: str, subnet: IPv4Network) -> Placed:
+def _placed(home: LabHome, laboratory: str, subnet: IPv4Network) -> Placed:
     namespace = f"{PREFIX}{laboratory}-{home.name}"
     edge, interface = (namespace, "eth0") if home.nat == "none" else (f"{namespace}-nat", "wan")
     return Placed(

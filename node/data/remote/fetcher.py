@@ -47,7 +47,7 @@ class Piece:
     """Digest that its bytes must have."""
 
 
-class Fetcher:
+class RangeFetcher:
     """The pieces of one source."""
 
     def __init__(self, source: Source, cache: RangeCache) -> None:

@@ -29,7 +29,7 @@ from node.data.manifest import (
     Shard,
 )
 from node.data.remote.cache import RangeCache
-from node.data.remote.fetcher import Fetcher, Piece
+from node.data.remote.fetcher import Piece, RangeFetcher
 from node.data.remote.source import Source, source_of
 from node.system.downlink import Downlink
 from node.system.files import replacing_file
@@ -99,11 +99,6 @@ def _judged(blob: bytes, manifest_sha256: str, url: str) -> Manifest:
             "the run's, or not put there by `lockstep data publish`"
         )
     manifest = Manifest.from_json(blob, f"{url}/{MANIFEST_NAME}")
-    if not manifest.range_tokens:
-        raise DataError(
-            f"{url}: expected digests of ranges, got a manifest of version 1; prepare the data "
-            "again and publish them with `lockstep data publish`"
-        )
     for shard in (shard for split in manifest.splits.values() for shard in split):
         if _ranges(shard, manifest.range_tokens) * DIGEST_BYTES > LISTS_BYTES_MAX:
             raise DataError(
@@ -122,7 +117,7 @@ class FetchedShards:
 
     def __init__(self, source: Source, manifest: Manifest, cache: RangeCache) -> None:
         self._source, self._manifest = source, manifest
-        self._fetcher = Fetcher(source, cache)
+        self._fetcher = RangeFetcher(source, cache)
         self._item_bytes = np.dtype(manifest.dtype).itemsize
         self._lists: LRUCache[str, bytes] = LRUCache(LISTS_BYTES_MAX, getsizeof=len)
         self._lock = threading.Lock()

@@ -102,7 +102,7 @@ def source_of(url: str, downlink: Downlink | None = None) -> Source:
     return FileSource(url.rstrip("/"), system, root.rstrip("/"), None if is_local else downlink)
 
 
-class Patience:
+class SourcePatience:
     """The time that a server may still take. Each byte gives back what `SLOWEST` of them a second
     take, so that a slow server is waited for and one that drips is not.
     """
@@ -144,7 +144,7 @@ class HttpSource:
         return body.getvalue()
 
     def save(self, name: str, file: BinaryIO, bytes_max: int) -> None:
-        patience = Patience()
+        patience = SourcePatience()
         while True:
             had = file.tell()
             wanted = _Wanted(f"{self.url}/{name}", had, announced_max=bytes_max, patience=patience)
@@ -223,7 +223,7 @@ class _Wanted:
     announced_max: int = 0
     """Longest whole file; 0: the answer's length is not looked at."""
 
-    patience: Patience = field(default_factory=Patience)
+    patience: SourcePatience = field(default_factory=SourcePatience)
 
     @property
     def headers(self) -> dict[str, str]:

@@ -43,9 +43,6 @@ _DEMO_ALONE: Group = {"momentum_decay": 0.999, "value_bits": 1}
 DEMO_DEFAULTS: Group = {"lr": 1e-3, "top_k": 32, **_DEMO_ALONE}
 """Defaults where each step is exchanged."""
 
-REMOVED = {"alpha": 1.0, "recency": 0, "update": "sign", "gradients": "plain"}
-"""Settings that a group had in earlier releases, and what holds in their place."""
-
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Dtypes that can be trained."""
 
@@ -108,12 +105,6 @@ def check_settings(group: Group, where: str = "") -> None:
     except (TypeError, ValueError, RuntimeError) as error:
         got = {name: group[name] for name in (*SETTINGS, *LOCAL) if name in group}
         raise SettingsError(f"expected numbers as settings, got {got}{where}: {error}") from None
-    for name, kept in REMOVED.items():
-        if (found := group.get(name, kept)) != kept:
-            raise SettingsError(
-                f"expected no {name} any more, as it is always {kept}, got {found!r}{where}; leave "
-                "it out"
-            )
     if (inner := group.get("inner", INNERS[0])) not in INNERS:
         raise SettingsError(f"expected inner of {' or '.join(INNERS)}, got {inner!r}{where}")
 

@@ -34,8 +34,13 @@ from enum import Enum
 from node.control.decisions import DecisionLog
 from node.replica.position import Position
 from node.replica.snapshot import Snapshots
-from node.round.catching_up.landmarks import Jump, Landmark, Walk, position_at
-from node.round.catching_up.snapshot_fetch import BlobSource, Lack, ParameterSource, SnapshotFetch
+from node.round.catching_up.landmarks import Landmark, SnapshotJump, Walk, position_at
+from node.round.catching_up.snapshot_fetch import (
+    BlobSource,
+    MissingSnapshot,
+    ParameterSource,
+    SnapshotFetch,
+)
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
@@ -49,7 +54,7 @@ RETRY_S = 2
 """Pause between two attempts when neither the log nor a snapshot is available."""
 
 
-class Search(Enum):
+class SnapshotSearch(Enum):
     """Where a node is in its search for a snapshot."""
 
     REPLAYING = "replaying"
@@ -85,7 +90,7 @@ class CatchUp:
         self._fetch = SnapshotFetch(replica, snapshots, peers, status=status)
         self._fetch_commits = fetch_commits
         self._status = status
-        self._search = Search.REPLAYING
+        self._search = SnapshotSearch.REPLAYING
         self._search_again_round = -1
 
     # ---- for others
@@ -113,11 +118,11 @@ class CatchUp:
         if decided_round - next_round < retention.log_rounds:
             return False
         match self._search:
-            case Search.REPLAYING:
+            case SnapshotSearch.REPLAYING:
                 return True
-            case Search.SEARCHED:
+            case SnapshotSearch.SEARCHED:
                 return decided_round >= self._search_again_round
-            case Search.ADOPTED:
+            case SnapshotSearch.ADOPTED:
                 return False
 
     def follow(self, next_round: int, decided_round: int) -> None:
@@ -125,8 +130,8 @@ class CatchUp:
         more: a node that is far behind again may look for another one.
         """
         near = decided_round - next_round < self._info.spec.retention.log_rounds
-        if near and self._search is Search.ADOPTED:
-            self._search = Search.SEARCHED
+        if near and self._search is SnapshotSearch.ADOPTED:
+            self._search = SnapshotSearch.SEARCHED
 
     async def find(
         self,
@@ -134,7 +139,7 @@ class CatchUp:
         decided_round: int,
         rounds: Collection[int],
         known: DecisionLog | None = None,
-    ) -> Jump | NotFound:
+    ) -> SnapshotJump | NotFound:
         """The newest recorded snapshot beyond `start` that a member gives, for the replica to
         adopt.
 
@@ -142,8 +147,8 @@ class CatchUp:
         `rounds` that were committed on the way. Can be cancelled: what has come is kept. Raises
         `RemoteProtocolError` when the chain of commits does not hold.
         """
-        if self._search is Search.REPLAYING:
-            self._search = Search.SEARCHED
+        if self._search is SnapshotSearch.REPLAYING:
+            self._search = SnapshotSearch.SEARCHED
         wait = max(decided_round - start.next_round, self._info.spec.retention.snapshot_every)
         self._search_again_round = decided_round + wait  # as far as it is behind: the log is first
         self._status.phase = f"looks for a snapshot after round {start.head_round}"
@@ -153,11 +158,11 @@ class CatchUp:
         walk = await self._walk(walker, rounds)
         for landmark in walk.by_preference:
             found = await self._fetch.obtain(landmark)
-            if not isinstance(found, Lack):
-                self._search = Search.ADOPTED
+            if not isinstance(found, MissingSnapshot):
+                self._search = SnapshotSearch.ADOPTED
                 log.info("snapshot adopted", extra={"round": landmark.position.head_round})
                 return walk.jump_to(landmark, found)
-            outdated = found is Lack.ABSENT and landmark != walk.landmarks[-1]
+            outdated = found is MissingSnapshot.ABSENT and landmark != walk.landmarks[-1]
             if self._snapshots.begun(landmark.sha256) and not outdated:
                 return NotFound.INCOMPLETE  # another one would throw away the ranges of this
         return NotFound.NOT_HELD if walk.landmarks else NotFound.NOT_RECORDED

@@ -25,7 +25,7 @@ class Landmark:
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
+class SnapshotJump:
     """A snapshot to go on from."""
 
     landmark: Landmark
@@ -54,11 +54,11 @@ class Walk:
         newest_first = [landmark for landmark in reversed(self.landmarks) if landmark != self.begun]
         return [self.begun, *newest_first] if self.begun else newest_first
 
-    def jump_to(self, landmark: Landmark, path: Path) -> Jump:
+    def jump_to(self, landmark: Landmark, path: Path) -> SnapshotJump:
         """The jump to one of the snapshots, whose file is at `path`."""
         passed = landmark.position.next_round
         kept = {round: digests for round, digests in self.kept.items() if round < passed}
-        return Jump(landmark, path, kept)
+        return SnapshotJump(landmark, path, kept)
 
 
 def position_at(place: Place) -> Position:

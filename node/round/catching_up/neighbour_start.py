@@ -33,7 +33,7 @@ from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from node.round.catching_up.catch_up import CatchUp, NotFound
-from node.round.catching_up.landmarks import Jump, Landmark, position_at
+from node.round.catching_up.landmarks import Landmark, SnapshotJump, position_at
 from node.round.catching_up.snapshot_fetch import BlobSource, ParameterSource
 from node.round.context import PayloadExchange
 from node.status import NodeStatus
@@ -125,7 +125,7 @@ class NeighbourStart(CatchUp):
         decided_round: int,
         rounds: Collection[int],
         known: DecisionLog | None = None,
-    ) -> Jump | NotFound:
+    ) -> SnapshotJump | NotFound:
         """A member's parameters after a newest commit; as `CatchUp.find`."""
         self._status.phase = f"looks for a member's parameters after round {start.head_round}"
         walker = self._walker(start, decided_round)
@@ -150,7 +150,7 @@ class NeighbourStart(CatchUp):
                 return replace(found, kept=kept)
         return NotFound.NOT_HELD if newest else NotFound.NOT_RECORDED
 
-    async def _behind(self, walked: Walked) -> Jump | None:
+    async def _behind(self, walked: Walked) -> SnapshotJump | None:
         """The state of a member behind a commit, if some member gives it."""
         base: Path | None = None
         if walked.base:
@@ -160,9 +160,9 @@ class NeighbourStart(CatchUp):
             return None
         if base and walked.base and walked.base.position == walked.position:
             log.info("goes on from the newest mean", extra={"round": walked.decision.round})
-            return Jump(walked.base, base, {}, base)
+            return SnapshotJump(walked.base, base, {}, base)
         found = await self._of_a_member(walked, base)
-        return Jump(*found, {}, base) if found else None
+        return SnapshotJump(*found, {}, base) if found else None
 
     async def _of_a_member(self, walked: Walked, base: Path | None) -> tuple[Landmark, Path] | None:
         """The parameters of an author of this commit, as a file of canonical bytes."""

@@ -35,7 +35,7 @@ SOURCES_MAX = 4
 """Members that a snapshot is fetched from at once: several thin uplinks fill a downlink."""
 
 
-class Lack(Enum):
+class MissingSnapshot(Enum):
     """Why the file of a snapshot is not there."""
 
     ABSENT = "every member that was asked says that it does not hold it"
@@ -75,7 +75,7 @@ class SnapshotFetch:
         self._replica, self._snapshots, self._peers = replica, snapshots, peers
         self._status = status
 
-    async def obtain(self, landmark: Landmark) -> Path | Lack:
+    async def obtain(self, landmark: Landmark) -> Path | MissingSnapshot:
         """The file of a snapshot, verified: from this node's disk, from all members together, or
         from one of them.
         """
@@ -83,7 +83,7 @@ class SnapshotFetch:
         if path := await asyncio.to_thread(self._here, landmark):
             return path
         size, peers = canonical_size(self._replica.committed), self._peers.peers
-        lack = Lack.UNREACHABLE
+        lack = MissingSnapshot.UNREACHABLE
         for sources in (peers, *([peer] for peer in peers)):
             partial = await asyncio.to_thread(self._snapshots.partial, digest, size)
             lack = await self._fetch(partial, sources)
@@ -92,7 +92,7 @@ class SnapshotFetch:
                     return lack  # its ranges are kept for the next attempt
                 continue
             if await asyncio.to_thread(self._snapshots.adopt, partial, round):
-                return self._snapshots.path(digest) or Lack.UNREACHABLE
+                return self._snapshots.path(digest) or MissingSnapshot.UNREACHABLE
             log.warning(
                 "snapshot refused: its SHA-256 is not the recorded one",
                 extra={"round": round, "peers": ",".join(map(short, sources))},
@@ -110,7 +110,7 @@ class SnapshotFetch:
             path = self._snapshots.path(landmark.sha256)
         return path
 
-    async def _fetch(self, partial: Partial, sources: Sequence[PeerId]) -> Lack:
+    async def _fetch(self, partial: Partial, sources: Sequence[PeerId]) -> MissingSnapshot:
         """Fill a partial, as far as the sources have it; returns why the rest would be missing."""
         willing, absent = list(sources), set[PeerId]()
         while partial.missing and willing:
@@ -126,7 +126,7 @@ class SnapshotFetch:
                     task.cancel()
             willing = [peer for peer in willing if peer not in gave_up]
         all_absent = bool(sources) and absent.issuperset(sources)
-        return Lack.ABSENT if all_absent else Lack.UNREACHABLE
+        return MissingSnapshot.ABSENT if all_absent else MissingSnapshot.UNREACHABLE
 
     async def _fetch_ranges(
         self, partial: Partial, peer: PeerId, ranges: deque[int], absent: set[PeerId]

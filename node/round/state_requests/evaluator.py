@@ -22,7 +22,7 @@ from torch import Tensor
 from node.model.evaluate import nats_at
 from node.model.training import Tokens
 from node.replica.replica import Replica
-from node.round.state_requests.measurement import ROUNDS_MAX, Measurement, borrowed_ms
+from node.round.state_requests.measurement import ROUNDS_MAX, LossMeasurement, borrowed_ms
 from node.status import NodeStatus
 from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire
@@ -58,7 +58,7 @@ class Instruments:
 
 @dataclass(slots=True)
 class _Begun:
-    measurement: Measurement
+    measurement: LossMeasurement
     parameters: Mapping[str, Tensor]
     samples: Tokens
 
@@ -167,7 +167,7 @@ class Evaluator:
     def _made(self, round: int, wanted: int) -> _Begun:
         samples = self._with.held_out(wanted)
         count, length = samples.shape
-        return _Begun(Measurement(round, count, length - 1), self._with.copied(), samples)
+        return _Begun(LossMeasurement(round, count, length - 1), self._with.copied(), samples)
 
     async def _pass(self, count: int) -> None:
         begun = self._begun

@@ -24,7 +24,7 @@ ROUNDS_MAX = 16
 
 
 @dataclass(slots=True)
-class Measurement:
+class LossMeasurement:
     """Samples that are measured so far, and what one costs."""
 
     round: int

@@ -38,7 +38,7 @@ from protocol.codec.differences import difference_bytes
 from protocol.errors import LockstepError
 from protocol.planner.compute import pass_of
 from protocol.planner.links import MEASURED, Network
-from protocol.planner.methods import MethodName, Prediction, Setting, Traffic, predicted
+from protocol.planner.methods import MethodName, MethodTraffic, Prediction, Setting, predicted
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import shape_of, votes_bytes
 from protocol.runfile import ModelSpec
@@ -93,7 +93,7 @@ def setting_of(trial: Trial, homes: int, arithmetic_s: float) -> Setting:
     """What the planner is told: lines, a pass, the arithmetic of the trial's method, sizes."""
     size = size_of(ModelSpec(type="llama", config=CONFIGS[trial.size]))
     algorithm = algorithm_of(replace(trial, method=DEMO).how)
-    traffic = Traffic(
+    traffic = MethodTraffic(
         gradient=2.0 * size.parameters,
         payload=votes_bytes(shape_of(algorithm, size)),
         parameters=float(difference_bytes(size.parameters)),

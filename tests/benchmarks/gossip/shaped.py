@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.wan.lab.laboratory import Laboratory, unable
-from lockstep.wan.lab.topology import Home, Plan
+from lockstep.wan.lab.topology import LabHome, Plan
 from lockstep.wan.profiles import Profile, read_profiles
 from tests.benchmarks.gossip.worker import Place
 from tests.benchmarks.links.measure import machine
@@ -166,7 +166,7 @@ class Node:
 def linked(setting: Setting) -> Iterator[tuple[list[Node], str]]:
     """The nodes of a setting, linked to each other, and how their lines are shaped."""
     homes = tuple(
-        Home(f"node-{number}", slow_motion(profile.link(), setting.slowed))
+        LabHome(f"node-{number}", slow_motion(profile.link(), setting.slowed))
         for number, profile in enumerate(setting.homes)
     )
     with Laboratory(Plan(homes)) as lab:

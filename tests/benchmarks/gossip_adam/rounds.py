@@ -10,7 +10,7 @@ from node.gossip_adam.wire import message_bytes
 from protocol.codec.payload import PayloadShape
 from protocol.planner.compute import pass_of
 from protocol.planner.links import MEASURED, Network
-from protocol.planner.methods import Prediction, Setting, Traffic, predicted
+from protocol.planner.methods import MethodTraffic, Prediction, Setting, predicted
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import votes_bytes
 from protocol.runfile import ModelSpec
@@ -31,7 +31,7 @@ PASS_S = 2.0
 SIZE = size_of(ModelSpec(type="llama", config=CONFIGS["20m"]))
 """The network of the home links."""
 
-TRAFFIC = Traffic(
+TRAFFIC = MethodTraffic(
     gradient=2.0 * SIZE.parameters,
     payload=votes_bytes(PayloadShape(SIZE.chunks, 32, 1)),
     parameters=message_bytes("int8", SIZE.parameters),

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.cluster.demo import CORPUS_BYTES, DemoSettings, demo_spec
+from lockstep.cluster.demo import CORPUS_BYTES, DemoOptions, demo_spec
 from lockstep.cluster.live_table import Show
 from lockstep.cluster.local import ClusterSettings
 from lockstep.cluster.summary import a_checkpoint, evaluate, run_to_its_end
@@ -59,7 +59,7 @@ class Found:
 
 def spec_of(directory: Path, rounds: int, overlap: int) -> RunSpec:
     """The demo's run of local steps, all of whose rounds overlap, or none."""
-    spec = demo_spec(DemoSettings(directory, NODES, rounds, 0, "", "local_steps"))
+    spec = demo_spec(DemoOptions(directory, NODES, rounds, 0, "", "local_steps"))
     return spec.model_copy(
         update={
             "algorithm": spec.algorithm.model_copy(update={"top_k": TOP_K}),

@@ -30,7 +30,7 @@ from lockstep.cluster.names import COORDINATOR
 from lockstep.run_file import write_run_file
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.laboratory import Laboratory
-from lockstep.wan.lab.topology import Home, Plan
+from lockstep.wan.lab.topology import LabHome, Plan
 from lockstep.wan.profiles import read_profiles
 from protocol.runfile import (
     DataSpec,
@@ -169,8 +169,8 @@ def interpolated(
 def laboratory_of(profile: str, nodes: int, slowed: int = 1) -> Iterator[Laboratory]:
     """A home per node on this profile, and a coordinator on a line without limits."""
     link = slow_motion(read_profiles().profile(profile).link(), slowed)
-    homes = [Home(f"node-{number}", link) for number in range(nodes)]
-    with Laboratory(Plan((*homes, Home(COORDINATOR)))) as laboratory:
+    homes = [LabHome(f"node-{number}", link) for number in range(nodes)]
+    with Laboratory(Plan((*homes, LabHome(COORDINATOR)))) as laboratory:
         yield laboratory
 
 

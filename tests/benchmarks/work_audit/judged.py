@@ -19,7 +19,7 @@ from itertools import chain
 
 import numpy as np
 
-from lockstep.audit.work.judge import Book, Look, tested
+from lockstep.audit.work.judge import Book, PayloadAudit, tested
 from protocol.audit import rule
 from protocol.audit.rule import CROSS_ODDS, EARLY_ROUNDS, LESS_AUDITS, PANEL
 from tests.benchmarks.work_audit.measured import Measured, author_of, runs
@@ -102,7 +102,7 @@ def ratios(run: Measured, kind: str) -> list[list[float]]:
 
 def _panels(
     run: Measured, kind: str, random: np.random.Generator, lowered: float
-) -> Iterator[list[Look]]:
+) -> Iterator[list[PayloadAudit]]:
     if kind == "honest" and not lowered:
         yield from run.honest_panels(random, LIFE_AUDITS)
         return
@@ -111,7 +111,7 @@ def _panels(
         yield [replace(first, agreement=agreement), *others]
 
 
-def _until(book: Book, panels: Iterator[list[Look]]) -> int | None:
+def _until(book: Book, panels: Iterator[list[PayloadAudit]]) -> int | None:
     for number, panel in enumerate(panels, 1):
         found = book.take(round_of(number), panel, RUN, DRAW)
         if any(each.author == author_of(0) for each in found):

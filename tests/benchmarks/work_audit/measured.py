@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lockstep.audit.work.judge import RECENT_KEPT, Book, Look
+from lockstep.audit.work.judge import RECENT_KEPT, Book, PayloadAudit
 from protocol.audit.rule import EARLY_ROUNDS, LESS_AUDITS, PANEL
 from protocol.ids import PeerId, sha256
 from tests.lockstep.audit.work.panels import DRAW, RUN, round_of
@@ -71,7 +71,7 @@ class Measured:
 
     def looks(
         self, shares: Sequence[float], samples: int = SAMPLES, places: Sequence[int] = range(PANEL)
-    ) -> list[Look]:
+    ) -> list[PayloadAudit]:
         """Of authors in these places, the first of whom trained that number of samples."""
         counts = (samples, *[SAMPLES] * (len(shares) - 1))
         made = [
@@ -79,13 +79,13 @@ class Measured:
             for place, share, count in zip(places, shares, counts, strict=True)
         ]
         return [
-            Look(author, sha256(author.encode()), share, self.compared, AGE, samples=count)
+            PayloadAudit(author, sha256(author.encode()), share, self.compared, AGE, samples=count)
             for author, share, count in made
         ]
 
     def drawn(
         self, kind: str, random: np.random.Generator, audits: int = LESS_AUDITS
-    ) -> Iterator[list[Look]]:
+    ) -> Iterator[list[PayloadAudit]]:
         """Panels with that double in the place of the first author beside any three others, any
         round again.
         """
@@ -94,7 +94,9 @@ class Measured:
             others = random.permutation(shares[1:]).tolist()[: PANEL - 1]
             yield self.looks([shares[0] if kind == "honest" else panel[kind][0], *others])
 
-    def honest_panels(self, random: np.random.Generator, audits: int) -> Iterator[list[Look]]:
+    def honest_panels(
+        self, random: np.random.Generator, audits: int
+    ) -> Iterator[list[PayloadAudit]]:
         """Panels of any four honest authors, any round again."""
         for panel in self._any(random, audits):
             shares = self._mixed(panel, random)

@@ -15,19 +15,20 @@ from coordinator.journal import JOURNAL_NAME
 from coordinator.machine.operator import acts
 from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
-from coordinator.traffic import Traffic
+from coordinator.traffic import CoordinatorTraffic
 from lockstep.audit.work.published import Accusation, evidence_in
 from lockstep.commands.run.audit import verdicts
 from protocol import wire_pb2 as wire
 from protocol.audit import lots, rule
 from protocol.audit.lots import draw
 from protocol.audit.rule import OPPOSED_COMPARED
+from protocol.codec import evidence as coding
 from protocol.codec.evidence import (
     CHANCE,
     WHOLE,
     Companion,
+    CopySource,
     Evidence,
-    Source,
     WorkAudit,
     sign_evidence,
 )
@@ -119,10 +120,30 @@ async def test_evidence_of_a_named_auditor_demotes_and_is_an_act_of_the_chain(
         log = read_acts(tmp_path / JOURNAL_NAME)
         assert [type(each.act) for each in log.acts] == [acts.Appoint, acts.Demote]
         assert verdicts(log) == {"other work": 1}
-        metrics = generate_latest(registry(process.rounds, Traffic()))
+        metrics = generate_latest(registry(process.rounds, CoordinatorTraffic()))
         assert b"lockstep_coordinator_demoted 1.0" in metrics
     async with running(tmp_path, SPEC) as process:
         assert demoted(process) == [two.peer]
+
+
+async def test_accepted_evidence_is_opened_once_though_it_is_said_twice_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coding.open_evidence.cache_clear()
+    checked, verify = list[bytes](), coding.verify
+
+    def counted(public_key: bytes, signature: bytes, message: bytes) -> PeerId:
+        checked.append(signature)
+        return verify(public_key, signature, message)
+
+    monkeypatch.setattr(coding, "verify", counted)
+    async with a_round(tmp_path) as (process, _, two, auditor):
+        for _ in range(2):
+            await accuse(auditor, two.peer, payload_digest(two.peer, 0))
+        await until_after(lambda: demoted(process) == [two.peer], auditor.ping)
+        assert process.status()["audit"]["demoted"]
+        await auditor.ping()
+    assert len(checked) == 1
 
 
 async def test_the_log_tells_the_samples_behind_each_payload(tmp_path: Path) -> None:
@@ -148,8 +169,8 @@ async def test_a_source_of_copied_work_must_be_committed_too(known: bool, tmp_pa
         await train([one, two], 3)
         await until_after(lambda: process.rounds.state.head_round >= 3, one.ping)
         digest = payload_digest(one.peer, 0) if known else sha256(b"no commit names it")
-        source = Source(one.peer, 0, digest)
-        first = Source(two.peer, 1, payload_digest(two.peer, 1))
+        source = CopySource(one.peer, 0, digest)
+        first = CopySource(two.peer, 1, payload_digest(two.peer, 1))
         rows = [(1, source), (2, source), (3, first)]
         audits = tuple(
             WorkAudit(round, payload_digest(two.peer, round), 9900, 200, each)
@@ -201,7 +222,7 @@ async def test_a_named_auditor_that_lies_with_true_numbers_takes_no_standing_and
         assert [acts.words(each.act) for each in log.acts[1:]] == [
             f"refuse the evidence of auditor {auditor.peer} against {two.peer}: {said}"
         ]
-        metrics = generate_latest(registry(process.rounds, Traffic()))
+        metrics = generate_latest(registry(process.rounds, CoordinatorTraffic()))
         assert b"lockstep_coordinator_audit_alarm 1.0" in metrics
     async with running(tmp_path, SPEC) as process:
         assert process.status()["audit"]["rejected"] == document["rejected"]

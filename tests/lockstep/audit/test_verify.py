@@ -21,7 +21,7 @@ from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
 from lockstep.service.keys import load_or_create_key
 from protocol.codec.commits import SignedCommit, open_commit, sign_commit
-from protocol.codec.evidence import Evidence, Source, WorkAudit
+from protocol.codec.evidence import CopySource, Evidence, WorkAudit
 from protocol.handshake import public_bytes
 from protocol.ids import RunId, short
 from tests.lockstep.audit.runs import STEPS, coordinator_in, spec_of
@@ -140,7 +140,7 @@ def test_published_evidence_of_a_copy_is_compared_again(
         rows = database.execute("SELECT body, signature FROM commits ORDER BY round").fetchall()
     key = public_bytes(load_or_create_key(record / "coordinator"))
     before, after = (open_commit(SignedCommit(*row), key).entries[0] for row in rows[3:5])
-    source = Source(before.author, 3, before.digest)
+    source = CopySource(before.author, 3, before.digest)
     audit = WorkAudit(4, after.digest, 9900, 200, source)
     said = Evidence(RunId("0" * 32), after.author, "copied work", (audit,))
 

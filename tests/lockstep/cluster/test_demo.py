@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.cli import main
 from lockstep.cluster import demo
-from lockstep.cluster.demo import TITLES, DemoSettings, against_text, demo_spec, run_demo
+from lockstep.cluster.demo import TITLES, DemoOptions, against_text, demo_spec, run_demo
 from lockstep.cluster.local import Cluster
 from lockstep.exit_codes import ExitCode, UsageError
 from lockstep.service.directory import Owner, claimed
@@ -24,7 +24,7 @@ ROUNDS = 6
 """Rounds of the real demo, a second each."""
 
 
-def settings(directory: Path, **changes: Any) -> DemoSettings:
+def settings(directory: Path, **changes: Any) -> DemoOptions:
     values = {
         "directory": directory,
         "nodes": 4,
@@ -32,7 +32,7 @@ def settings(directory: Path, **changes: Any) -> DemoSettings:
         "seed": 0,
         "json_path": str(directory / "summary.json"),
     }
-    return DemoSettings(**(values | changes))
+    return DemoOptions(**(values | changes))
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 64])

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.cluster.summary import Evaluation, Finished, summary, traffic
+from lockstep.cluster.summary import FinishedRun, MeasuredLoss, summary, traffic
 from protocol.errors import LocalProtocolError
 from protocol.runfile import RunSpec
 
@@ -35,7 +35,7 @@ NODES = [{"traffic": COUNTS, "payload": {"bits_per_value": bits}} for bits in (9
 LOSSES = {3: 2.5, 0: 5.0, 1: 4.0}
 
 
-def finished(**changes: Any) -> Finished:
+def finished(**changes: Any) -> FinishedRun:
     values = {
         "nodes": 2,
         "coordinator": COORDINATOR,
@@ -43,11 +43,11 @@ def finished(**changes: Any) -> Finished:
         "losses": LOSSES,
         "seconds": 12.34,
     }
-    return Finished(**(values | changes))
+    return FinishedRun(**(values | changes))
 
 
 def test_every_promised_figure_is_there_and_right() -> None:
-    assert summary(RunSpec(), finished(), Evaluation(1_000_000, 5.5, 2.25)) == {
+    assert summary(RunSpec(), finished(), MeasuredLoss(1_000_000, 5.5, 2.25)) == {
         "run_id": "ab" * 16,
         "nodes": 2,
         "parameters": 1_000_000,
@@ -91,4 +91,4 @@ def test_one_node_alone_uploads_nothing_and_divides_by_nothing() -> None:
 
 def test_a_run_without_a_commit_has_no_summary() -> None:
     with pytest.raises(LocalProtocolError, match="without a committed round"):
-        summary(RunSpec(), finished(losses={}), Evaluation(1, 1.0, 1.0))
+        summary(RunSpec(), finished(losses={}), MeasuredLoss(1, 1.0, 1.0))

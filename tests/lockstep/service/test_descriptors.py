@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from lockstep.service.descriptors import CONNECTION_DESCRIPTORS, RESERVE, Places, places
+from lockstep.service.descriptors import CONNECTION_DESCRIPTORS, RESERVE, ConnectionRoom, places
 from protocol.limits import CONNECTIONS_MAX
 
 OWN = 64
@@ -22,7 +22,7 @@ def test_connections_leave_the_process_what_it_needs(limit: int) -> None:
 
 def test_a_usual_limit_leaves_room_for_hundreds_and_a_tiny_one_for_somebody() -> None:
     assert places(1024).peers > 200
-    assert places(4) == Places(1, 1, 1)
+    assert places(4) == ConnectionRoom(1, 1, 1)
 
 
 STARTED = """
@@ -56,4 +56,4 @@ def test_a_process_raises_its_limit_as_far_as_it_may(
     )
     limit, *room = map(int, done.stdout.split())
     assert least <= limit <= min(hard, refused)
-    assert Places(*room) == places(limit)
+    assert ConnectionRoom(*room) == places(limit)

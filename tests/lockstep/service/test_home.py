@@ -1,13 +1,11 @@
 """One identity above a directory for each run: no run touches another one's."""
 
-import os
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 
-from lockstep.service.home import Home, Remembered, take_over
+from lockstep.service.home import Home, Remembered
 from lockstep.service.keys import load_or_create_key
 from node.control.first_contact import remember
 from node.replica.state_file import save_tensors
@@ -57,36 +55,3 @@ def test_the_name_is_remembered_over_runs(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(StorageError, match="remove it"):
         Home(tmp_path).remembered()
-
-
-def old_layout(home: Path, run: str | None) -> Path:
-    old = home / "node"
-    load_or_create_key(old)
-    (old / "checkpoint").mkdir()
-    if run:
-        save_tensors(old / "state.safetensors", {"w": torch.zeros(2)}, {"run_id": run})
-    return old
-
-
-def test_the_directory_of_version_0_1_becomes_that_of_its_run(tmp_path: Path) -> None:
-    identity = key_bytes(old_layout(tmp_path, FIRST))
-    home = Home(tmp_path)
-    assert str(home.run(FIRST)) in take_over(home)
-    assert (home.run(FIRST) / "checkpoint").is_dir()
-    assert not (tmp_path / "node").exists()
-    assert key_bytes(tmp_path) == identity
-    assert take_over(home) == ""
-
-
-def test_an_old_directory_of_an_unknown_run_gives_its_identity_and_stays(tmp_path: Path) -> None:
-    identity = key_bytes(old := old_layout(tmp_path, None))
-    assert "its files stay there" in take_over(Home(tmp_path))
-    assert key_bytes(tmp_path) == identity
-    assert (old / "checkpoint").is_dir()
-
-
-def test_an_old_directory_in_use_is_left_alone(tmp_path: Path) -> None:
-    identity = key_bytes(old := old_layout(tmp_path, FIRST))
-    (old / "process.json").write_bytes(msgspec.json.encode({"pid": os.getpid()}))
-    assert "in use" in take_over(Home(tmp_path))
-    assert key_bytes(old) == identity

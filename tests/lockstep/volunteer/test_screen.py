@@ -55,7 +55,6 @@ def test_a_member_that_fell_silent_sees_that_it_was_removed_and_why() -> None:
     assert f"note     {note}" in printed(render(STATUS | {"note": note}))
     same = STATUS | {"note": "late in 4 rounds", "standing": {"state": "late in 4 rounds"}}
     assert "note" not in printed(render(same)), "nothing is said twice"
-    assert "note" not in printed(render(STATUS | {"note": "slot of 10 + 4.6 + 3.8 s: 2 of 2"}))
 
 
 def test_data_that_do_not_come_are_said_with_the_reason() -> None:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from lockstep.wan.faults import Break, Fault, Mend, Schedule, parse_faults
+from lockstep.wan.faults import Break, LineFault, Mend, Schedule, parse_faults
 from protocol.errors import SettingsError
 
 
@@ -75,7 +75,7 @@ def test_random_faults_follow_the_seed_and_leave_time_to_heal() -> None:
 
 
 def test_each_fault_happens_once_and_is_mended_once() -> None:
-    cut = Fault("cut", "node-0", at_s=10.0, for_s=5.0)
+    cut = LineFault("cut", "node-0", at_s=10.0, for_s=5.0)
     schedule = Schedule([cut])
     happened = [
         (now_s, what) for now_s in range(30) for what in schedule.take_due(float(now_s), round=0)
@@ -85,7 +85,7 @@ def test_each_fault_happens_once_and_is_mended_once() -> None:
 
 
 def test_a_fault_of_a_round_waits_for_the_round_and_lasts_from_then() -> None:
-    slow = Fault("slow", "node-0", round=4, for_s=5.0, divisor=10.0)
+    slow = LineFault("slow", "node-0", round=4, for_s=5.0, divisor=10.0)
     schedule = Schedule([slow])
     assert schedule.take_due(100.0, round=3) == []
     assert schedule.take_due(101.0, round=6) == [Break(slow)]
@@ -96,8 +96,8 @@ def test_a_fault_of_a_round_waits_for_the_round_and_lasts_from_then() -> None:
 
 def test_a_line_is_mended_before_it_breaks_again() -> None:
     first, second = (
-        Fault("cut", "node-0", at_s=1.0, for_s=1.0),
-        Fault("cut", "node-0", at_s=2.0, for_s=1.0),
+        LineFault("cut", "node-0", at_s=1.0, for_s=1.0),
+        LineFault("cut", "node-0", at_s=2.0, for_s=1.0),
     )
     schedule = Schedule([first, second])
     schedule.take_due(1.0, round=0)
@@ -105,6 +105,6 @@ def test_a_line_is_mended_before_it_breaks_again() -> None:
 
 
 def test_a_kill_needs_no_mending() -> None:
-    schedule = Schedule([Fault("kill", "node-0", round=0)])
+    schedule = Schedule([LineFault("kill", "node-0", round=0)])
     assert len(schedule.take_due(0.0, round=0)) == 1
     assert schedule.done

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.wan.link_check import MeasuredLink, require_as_asked
+from lockstep.wan.link_check import CheckedLink, require_as_asked
 from protocol.errors import UnavailableError
 
-GOOD = MeasuredLink(
+GOOD = CheckedLink(
     home="node-0",
     profile="cable",
     region="",

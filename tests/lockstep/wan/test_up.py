@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lockstep.cli import main
-from lockstep.cluster.demo import DemoSettings, demo_spec
+from lockstep.cluster.demo import DemoOptions, demo_spec
 from lockstep.exit_codes import ExitCode
 from lockstep.wan import link_check, up
 from lockstep.wan.cluster import WanCluster
@@ -135,7 +135,7 @@ def test_an_empty_list_is_an_error_and_not_a_crash(
     [("local_steps", "public"), ("demo", "public"), ("gossip-adam", "known")],
 )
 def test_only_standing_decides_where_the_algorithm_allows_that(algorithm: str, trust: str) -> None:
-    spec = demo_spec(DemoSettings(Path("x"), 4, 30, 0, "", algorithm))
+    spec = demo_spec(DemoOptions(Path("x"), 4, 30, 0, "", algorithm))
     among = among_strangers(spec)
     assert among.membership == spec.membership.model_copy(update={"trust": trust})
     assert parse_run_json(run_json(among), "test") == among

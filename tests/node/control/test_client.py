@@ -103,18 +103,18 @@ async def test_an_evicted_node_says_why_and_that_it_waits(process: CoordinatorPr
     assert "evicted" in heard.calls
 
 
-def test_a_reason_that_differs_by_a_number_alone_is_logged_once(
+def test_one_more_look_in_vain_is_not_logged_and_another_kind_of_reason_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     client = CoordinatorClient(parse_link("127.0.0.1:1"), Ed25519PrivateKey.generate())
     for seconds in (20, 18, 9):
-        client._lose(f"removed; it may come back in {seconds} s")
-    client._lose("the run is full")
+        client._lose("away", f"removed; it may come back in {seconds} s")
+    client._lose("silent", "nobody answers there")
     assert [vars(record)["reason"] for record in caplog.records] == [
         "removed; it may come back in 20 s",
-        "the run is full",
+        "nobody answers there",
     ]
-    assert client.words == "the run is full; reconnecting"
+    assert client.words == "nobody answers there; reconnecting"
 
 
 @asynccontextmanager

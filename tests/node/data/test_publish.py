@@ -1,13 +1,11 @@
 """A corpus at a URL."""
 
-import json
 from pathlib import Path
 
 import fsspec
 import pytest
 
 from node.data.corpus import Corpus
-from node.data.manifest import read_manifest
 from node.data.publish import publish
 from node.data.remote.reader import open_published
 from protocol.errors import DataError, SettingsError, StorageError
@@ -38,14 +36,6 @@ def test_damaged_data_are_not_published(directory: Path, tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"cannot read .*train-00000\.sha"):
         publish(directory, str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-
-
-def test_data_of_an_earlier_release_must_be_prepared_again(directory: Path, tmp_path: Path) -> None:
-    path = directory / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 1}))
-    assert not read_manifest(directory).range_tokens
-    with pytest.raises(DataError, match="prepare the data again"):
-        publish(directory, str(tmp_path / "out"))
 
 
 def test_an_address_that_cannot_be_written_to_is_said(directory: Path) -> None:

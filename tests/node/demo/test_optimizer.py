@@ -325,25 +325,6 @@ def test_settings_outside_their_bounds_are_refused(wrong: dict[str, Any]) -> Non
     assert len(optimizer.param_groups) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "holds", "other"),
-    [
-        ("alpha", 1.0, 0.5),
-        ("recency", 0, 1.5),
-        ("update", "sign", "orthogonal"),
-        ("gradients", "plain", "even"),
-    ],
-)
-def test_a_setting_of_an_earlier_release_is_refused_unless_it_says_what_holds_now(
-    name: str, holds: Any, other: Any
-) -> None:
-    optimizer = every_step(parameters())
-    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))], name: holds})
-    with pytest.raises(ValueError, match=rf"no {name} any more.* got {other!r}; leave it out"):
-        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))], name: other})
-    assert len(optimizer.param_groups) == 2
-
-
 def test_groups_over_two_devices_or_of_whole_numbers_are_refused() -> None:
     elsewhere = torch.nn.Parameter(torch.zeros(3, device="meta"))
     with pytest.raises(ValueError, match=r"on one device, got \['cpu', 'meta'\]"):

@@ -19,6 +19,7 @@ from node.round.agenda import (
     Stay,
 )
 from node.round.events import LogPosition
+from node.standing import Doing
 from protocol import wire_pb2 as wire
 from protocol.errors import LocalProtocolError
 from protocol.runfile import RoundsSpec
@@ -145,7 +146,7 @@ def test_before_a_session_is_open_the_node_waits_and_says_why() -> None:
 def test_ready_is_said_once_after_every_decision_is_taken() -> None:
     machine = Agenda(ROUNDS)
     machine.handle(events.Welcomed(), BEHIND)
-    assert machine.next(BEHIND) == events.TakeDecision("catches up: round 2 of 3")
+    assert machine.next(BEHIND) == events.TakeDecision("round 2 of 3", None, Doing.BEHIND)
     assert machine.next(HEAD) == events.SayReady()
     assert machine.next(HEAD) == events.Wait("waits for a round")
 
@@ -382,7 +383,7 @@ def test_a_node_that_stays_has_no_limit() -> None:
     for event in ALL_EVENTS[:4]:
         assert machine.handle(event, HEAD) is None
     assert machine.next(HEAD) == events.Resync(ALL_EVENTS[3].order)  # type: ignore[union-attr]
-    assert machine.next(BEHIND) == events.TakeDecision("catches up: round 2 of 3", None)
+    assert machine.next(BEHIND) == events.TakeDecision("round 2 of 3", None, Doing.BEHIND)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from protocol.audit.rule import (
 from protocol.audit.shares import unlike
 from protocol.audit.thresholds import DEMO, LOCAL_STEPS
 from protocol.codec.commits import Commit, Entry
-from protocol.codec.evidence import CHANCE, WHOLE, Companion, Cross, Evidence, Source, WorkAudit
+from protocol.codec.evidence import CHANCE, WHOLE, Companion, CopySource, Cross, Evidence, WorkAudit
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from tests.support import tiny
@@ -84,7 +84,7 @@ def copied(likeness: int, count: int = COPIES, usual: int = 200, first: int = 10
             digest_of(AUTHOR, first + number),
             likeness,
             usual,
-            Source(OTHERS[0], first + number - 1, digest_of(OTHERS[0], first + number - 1)),
+            CopySource(OTHERS[0], first + number - 1, digest_of(OTHERS[0], first + number - 1)),
         )
         for number in range(count)
     )
@@ -92,7 +92,7 @@ def copied(likeness: int, count: int = COPIES, usual: int = 200, first: int = 10
 
 
 def crossed(own: int, differ: int, likeness: int = WHOLE) -> Evidence:
-    digest, source = digest_of(AUTHOR, 3), Source(OTHERS[0], 3, digest_of(OTHERS[0], 3))
+    digest, source = digest_of(AUTHOR, 3), CopySource(OTHERS[0], 3, digest_of(OTHERS[0], 3))
     row = WorkAudit(3, digest, likeness, WHOLE, source, cross=Cross(differ, own))
     return Evidence(RUN, AUTHOR, "copied work", (row,))
 
@@ -121,7 +121,6 @@ def changed(evidence: Evidence, place: int, **fields: object) -> Evidence:
 )
 def test_evidence_that_meets_the_thresholds_proves_what_it_finds(evidence: Evidence) -> None:
     assert rule.flaw(evidence, DEMO) == ""
-    assert not rule.is_of_old_form(evidence)
 
 
 HONEST = other_work(9000, 8900, 9100)
@@ -189,12 +188,6 @@ def test_the_bytes_of_another_are_one_proof_and_only_whole() -> None:
 def test_an_even_panel_is_expected_to_agree_in_the_mean_of_its_middle_rounded_down() -> None:
     assert rule.expectation(companions(40, 8001, 8002)) == 8001
     assert rule.expectation(companions(40, 7000)) == 7000
-
-
-def test_evidence_of_an_earlier_release_is_known_by_what_it_does_not_say() -> None:
-    old = changed(PROVEN, 0, compared=0, companions=())
-    assert rule.is_of_old_form(old)
-    assert "update the auditor" in rule.flaw(old, DEMO)
 
 
 # ---- the log

@@ -10,10 +10,10 @@ from protocol.codec.evidence import (
     COMPANIONS_MAX,
     EVIDENCE_BYTES_MAX,
     Companion,
+    CopySource,
     Cross,
     Evidence,
     SignedEvidence,
-    Source,
     WorkAudit,
     open_evidence,
     sign_evidence,
@@ -45,7 +45,7 @@ def beside(*authors: PeerId, agreement: int = 9000, draw: Draw | None = None) ->
 
 
 def copied(*rounds: int, source: int = 0, of: PeerId = OTHER) -> Evidence:
-    named = Source(of, source, sha256(b"source"))
+    named = CopySource(of, source, sha256(b"source"))
     rows = [msgspec.structs.replace(row, source=named) for row in evidence(*rounds).audits]
     return Evidence(RUN, AUTHOR, "copied work", tuple(rows))
 
@@ -55,7 +55,7 @@ def crossed(
 ) -> Evidence:
     """Evidence of a copy of the same round."""
     (row,) = evidence(7).audits
-    named = Source(of, source, sha256(digest))
+    named = CopySource(of, source, sha256(digest))
     row = msgspec.structs.replace(row, source=named, cross=Cross(100, own))
     return Evidence(RUN, AUTHOR, "copied work", (row,))
 
@@ -80,7 +80,7 @@ def test_it_comes_back_with_the_auditor_that_signed_it() -> None:
 
 def test_the_longest_evidence_fits_its_bound() -> None:
     long = evidence(*(2**62 - 1 - AUDITS_MAX + place for place in range(AUDITS_MAX)), agreement=0)
-    source = Source(OTHER, 2**62 - AUDITS_MAX - 2, sha256(b"source"))
+    source = CopySource(OTHER, 2**62 - AUDITS_MAX - 2, sha256(b"source"))
     rows = tuple(
         msgspec.structs.replace(row, expected=10_000, source=source) for row in long.audits
     )
@@ -193,7 +193,7 @@ def test_copies_come_back_with_their_sources_and_other_evidence_has_no_word_of_a
 
 def test_a_payload_of_another_header_may_have_its_source_in_the_same_round() -> None:
     (row,) = evidence(7).audits
-    named = msgspec.structs.replace(row, source=Source(OTHER, 7, row.digest))
+    named = msgspec.structs.replace(row, source=CopySource(OTHER, 7, row.digest))
     said = Evidence(RUN, AUTHOR, "copied work", (named,))
     assert open_evidence(sign_evidence(said, KEY))[1] == said
 

@@ -33,14 +33,13 @@ MEMBERS = st.sets(
 
 @st.composite
 def topologies(draw: st.DrawFn) -> tuple[Topology, list[PeerId]]:
-    """A topology whose order and groups know some of the members, and some that are gone."""
+    """A topology whose groups know some of the members, and some that are gone."""
     members = draw(MEMBERS)
     known = draw(st.permutations(sorted({*members, *peers(3)})))[: draw(st.integers(0, 67))]
     cuts = sorted(draw(st.sets(st.integers(1, 66), max_size=8)))
     bounds = zip([0, *cuts], [*cuts, len(known)], strict=True)
     groups = tuple(tuple(known[low:high]) for low, high in bounds if known[low:high])
-    order = tuple(draw(st.permutations(known)))
-    return Topology(draw(NAMES), order, groups, draw(st.integers(0, 9))), members
+    return Topology(draw(NAMES), groups, draw(st.integers(0, 9))), members
 
 
 @settings(max_examples=150)
@@ -124,7 +123,6 @@ def test_a_ring_is_two_halves_of_a_circle() -> None:
     ring = Topology("ring")
     assert ring.edges(0, [a, b, c, d]) == ((a, b), (c, d))
     assert ring.edges(1, [a, b, c, d]) == ((a, d), (b, c))
-    assert Topology("ring", order=(a, c)).edges(0, [a, b, c, d]) == ((a, c), (b, d))
 
 
 def test_nobody_is_always_the_one_without_a_partner() -> None:
@@ -174,8 +172,6 @@ def test_wrong_topologies_and_edges_are_named() -> None:
     a, b = peers(2)
     with pytest.raises(SettingsError, match=r"expected one of ring, .* got 'star'"):
         Topology("star")  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="once in order"):
-        Topology("ring", order=(a, a))
     with pytest.raises(SettingsError, match="once in groups"):
         Topology("hierarchical", groups=((a, b), (a,)))
     with pytest.raises(LocalProtocolError, match="two members"):

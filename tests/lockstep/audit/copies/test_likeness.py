@@ -10,7 +10,7 @@ from lockstep.audit.copies.likeness import (
     NEAR,
     NEAR_MAX,
     Sent,
-    Window,
+    SketchWindow,
     drawn_chunks,
     likeness,
     opposed,
@@ -64,7 +64,7 @@ def test_a_few_places_tell_nothing() -> None:
 
 
 def test_a_window_names_the_nearest_payloads_of_all_rounds() -> None:
-    post, window = Post(), Window()
+    post, window = Post(), SketchWindow()
     original = post.work()
     for work in (original, post.work(), post.near(original, 0.6)):
         post.commit({A: work, B: post.work()})
@@ -89,7 +89,7 @@ def test_a_window_names_the_nearest_payloads_of_all_rounds() -> None:
 
 def test_a_window_is_bounded_and_keeps_the_newest_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PLACES_KEPT", 3 * len(CHUNKS) * SHAPE.top_k)
-    post, window, work = Post(), Window(), Post(1).work()
+    post, window, work = Post(), SketchWindow(), Post(1).work()
     near = 0
     for round in range(6):
         post.commit({A: work, B: work, C: work})

@@ -11,7 +11,7 @@ from lockstep.audit.copies.judge import EARLY_ROUNDS
 from lockstep.audit.copies.likeness import Sent
 from lockstep.audit.copies.twins import Twins, copies, crossing
 from protocol.audit.thresholds import DEMO
-from protocol.codec.evidence import Cross, Source, words
+from protocol.codec.evidence import CopySource, Cross, words
 from protocol.ids import PeerId, RunId, sha256
 
 RUN = RunId("ab" * 16)
@@ -53,7 +53,7 @@ def test_one_audit_of_both_tells_the_copy_from_its_origin(origin: PeerId, copy: 
         (evidence,) = copies([twins()], followed(random, origin, own=own), RUN, DEMO)
         (audit,) = evidence.audits
         assert (evidence.author, evidence.finding) == (copy, "copied work")
-        assert audit.source == Source(origin, ROUND, sha256(origin.encode()))
+        assert audit.source == CopySource(origin, ROUND, sha256(origin.encode()))
         assert audit.cross
         assert audit.cross.own < 0.3 * audit.cross.differ
     assert words(evidence) == f"work audit: 100 % of it copied from {origin[:8]}; round 3"

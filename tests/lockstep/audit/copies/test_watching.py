@@ -10,7 +10,7 @@ from lockstep.audit.copies.check import CopyCheck
 from lockstep.audit.copies.watching import CopyWatch, uncompared
 from protocol.audit.rule import COPIES, EARLY_ROUNDS
 from protocol.codec.commits import Commit
-from protocol.codec.evidence import Evidence, Source, open_evidence, sign_evidence, words
+from protocol.codec.evidence import CopySource, Evidence, open_evidence, sign_evidence, words
 from protocol.codec.payload import Coefficients, decode
 from protocol.errors import DivergedError, UnavailableError
 from protocol.ids import PeerId
@@ -94,7 +94,7 @@ async def test_an_author_that_repeats_itself_is_found_and_its_oldest_payload_nam
         await watched.add({A: watched.work(), B: stale, C: watched.work()})
     (evidence,) = watched.found
     source = watched.sent(HONEST_ROUNDS - 1, B)
-    named = Source(source.author, source.round, source.digest)
+    named = CopySource(source.author, source.round, source.digest)
     assert [audit.source for audit in evidence.audits] == [named] * COPIES
     assert "from its own earlier payloads" in words(evidence)
     assert (await checked(watched, evidence)).checked == COPIES
@@ -292,7 +292,7 @@ def reversed_roles(watched: Watched, evidence: Evidence) -> Evidence:
     audits = []
     for audit in evidence.audits:
         mine, theirs = watched.sent(audit.round, A), watched.sent(audit.round - 1, B)
-        source = Source(theirs.author, theirs.round, theirs.digest)
+        source = CopySource(theirs.author, theirs.round, theirs.digest)
         audits.append(msgspec.structs.replace(audit, digest=mine.digest, source=source))
     return msgspec.structs.replace(evidence, author=A, audits=tuple(audits))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from lockstep.audit.work.judge import Book, Look
+from lockstep.audit.work.judge import Book, PayloadAudit
 from protocol.audit.lots import Draw
 from protocol.audit.rule import EARLY_ROUNDS, SPACING_ROUNDS
 from protocol.ids import PeerId, RunId
@@ -17,7 +17,7 @@ def round_of(number: int) -> int:
     return EARLY_ROUNDS + SPACING_ROUNDS * number
 
 
-def audits_until(book: Book, panels: Iterator[list[Look]]) -> int | None:
+def audits_until(book: Book, panels: Iterator[list[PayloadAudit]]) -> int | None:
     """The number of panels until there is evidence against the first author; no other has any."""
     for number, panel in enumerate(panels, 1):
         found = book.take(round_of(number), panel, RUN, DRAW)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from lockstep.audit.work.judge import LEARNED, Book, Look, companions_of
+from lockstep.audit.work.judge import LEARNED, Book, PayloadAudit, companions_of
 from protocol.audit.rule import (
     EARLY_ROUNDS,
     FAR_AUDITS,
@@ -55,12 +55,12 @@ def measured() -> list[list[Panel]]:
     return runs
 
 
-def look(author: PeerId, share: float, age: int = 500, *, settled: bool = True) -> Look:
+def look(author: PeerId, share: float, age: int = 500, *, settled: bool = True) -> PayloadAudit:
     share = min(1.0, max(0.0, share))
-    return Look(author, sha256(author.encode()), share, COMPARED, age, settled)
+    return PayloadAudit(author, sha256(author.encode()), share, COMPARED, age, settled)
 
 
-def looks(shares: Sequence[float], age: int = 500) -> list[Look]:
+def looks(shares: Sequence[float], age: int = 500) -> list[PayloadAudit]:
     return [look(author, share, age) for author, share in zip(AUTHORS, shares, strict=False)]
 
 
@@ -126,7 +126,9 @@ def test_honest_work_raises_no_false_alarm_in_the_measured_panels() -> None:
 # ---- synthetic ones
 
 
-def honest_panels(random: np.random.Generator, count: int, spread: float) -> Iterator[list[Look]]:
+def honest_panels(
+    random: np.random.Generator, count: int, spread: float
+) -> Iterator[list[PayloadAudit]]:
     """Honest authors of a run whose agreement falls from 0.98 to 0.80; `spread` is that of the
     ratio.
     """
@@ -279,7 +281,7 @@ def test_an_author_is_audited_again_after_some_rounds_alone() -> None:
 def test_one_audit_of_turned_signs_is_evidence_whatever_the_companions_do(early: bool) -> None:
     book = Book()
 
-    def take(round: int, panel: list[Look]) -> list[Evidence]:
+    def take(round: int, panel: list[PayloadAudit]) -> list[Evidence]:
         return book.take_early(round, panel, RUN) if early else book.take(round, panel, RUN, DRAW)
 
     (found,) = take(3, looks([0.12, 0.9, 0.9, 0.9]))
@@ -307,7 +309,7 @@ def test_an_author_next_to_chance_is_not_accused_of_turned_signs_once_in_a_milli
     """
     right = np.random.default_rng(9).binomial(OPPOSED_COMPARED, 0.5, 1_000_000)
     assert right.min() >= DEMO.opposed / WHOLE * OPPOSED_COMPARED
-    few = Look(FIRST, sha256(b""), 0.0, OPPOSED_COMPARED - 1, 500)
+    few = PayloadAudit(FIRST, sha256(b""), 0.0, OPPOSED_COMPARED - 1, 500)
     assert not Book().take_early(0, [few], RUN)
 
 

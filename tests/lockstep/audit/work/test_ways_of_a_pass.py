@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lockstep.audit.work.judge import Book, Look
+from lockstep.audit.work.judge import Book, PayloadAudit
 from lockstep.audit.work.recompute import Recomputer
 from node.data.corpus import Corpus
 from node.model import head, training
@@ -72,16 +72,18 @@ def sent(crowd: Crowd, replica: Replica, round: int) -> bytes:
     return replica.encoded(header, replica.extract(round))[0]
 
 
-def looks_at(recomputer: Recomputer, crowd: Crowd, commit: Commit, said: list[bytes]) -> list[Look]:
+def looks_at(
+    recomputer: Recomputer, crowd: Crowd, commit: Commit, said: list[bytes]
+) -> list[PayloadAudit]:
     """The audit of payloads of the round, each as an author of its own."""
     recomputer.stand_at(crowd.replica.committed, commit.learning_rate_bits)
     work = recomputer.begin([Share(commit.round * SHARE, SHARE)])
     while work.next():
         pass
     work.finish()
-    found = [recomputer.agreement(each) for each in said]
+    found = [recomputer.agreement(each, None) for each in said]
     return [
-        Look(PeerId(f"{place:032x}"), sha256(payload), each.share, each.compared, age=500)
+        PayloadAudit(PeerId(f"{place:032x}"), sha256(payload), each.share, each.compared, age=500)
         for place, (payload, each) in enumerate(zip(said, found, strict=True))
     ]
 

@@ -65,7 +65,6 @@ def test_the_members_of_a_running_coordinator_are_planned_for(
     document = json.loads(out.read_text())
     assert [line["name"] for line in document["lines"]] == ["ada", "bob"]
     assert document["compute"]["slower"] == [1.0, 2.0]
-    assert document["growth"] == {}, "lines of more nodes are not known"
     assert "too little is known of new" in capsys.readouterr().err
     assert main([*arguments, "--nodes", "4"]) == ExitCode.USAGE
 
@@ -135,7 +134,7 @@ def test_links_of_another_form_are_an_error(links: Any) -> None:
         measured(with_links(TRIPS, RATES) | {"links": links})
 
 
-def test_table_and_json_show_rates_and_round_trips_of_each_pair(
+def test_the_json_shows_rates_and_round_trips_of_each_pair_as_matrix_takes_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(planning, "ask", lambda link: with_links(TRIPS, RATES))
@@ -150,7 +149,6 @@ def test_table_and_json_show_rates_and_round_trips_of_each_pair(
     assert links["measured_pairs"] == 2
     shown = capsys.readouterr().out
     assert "round trips 4 ms to 64 ms; 2 of 3 pairs measured" in shown
-    assert "ms there and back" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
     del links["measured_pairs"]

@@ -18,7 +18,7 @@ from lockstep.wan.lab import laboratory as lab_module
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from lockstep.wan.lab.laboratory import Laboratory, namespaces
 from lockstep.wan.lab.probe import measure, udp_socket
-from lockstep.wan.lab.topology import Home, Plan, RegionDistance
+from lockstep.wan.lab.topology import LabHome, Plan, RegionDistance
 from lockstep.wan.link_check import measure_all
 from lockstep.wan.profiles import read_profiles
 from protocol.errors import LocalProtocolError, UnavailableError
@@ -53,9 +53,9 @@ with Laboratory(Plan((Home("node-0"), Home("node-1", nat="masquerade")))) as lab
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Laboratory]:
     homes = (
-        Home("small", SMALL, region="here"),
-        Home("far", region="there"),
-        Home("shy", SMALL, nat="masquerade", region="here"),
+        LabHome("small", SMALL, region="here"),
+        LabHome("far", region="there"),
+        LabHome("shy", SMALL, nat="masquerade", region="here"),
     )
     with Laboratory(Plan(homes, (RegionDistance("here", "there", ONE_WAY_S),))) as laboratory:
         yield laboratory
@@ -64,7 +64,7 @@ def lab() -> Iterator[Laboratory]:
 @needs_ground
 def test_links_measure_as_asked_in_every_figure() -> None:
     homes = tuple(
-        Home(
+        LabHome(
             name,
             read_profiles().profile(profile).link(),
             nat="masquerade" if name == "node-1" else "none",
@@ -176,7 +176,7 @@ def test_a_command_prefix_runs_it_on_that_computer(lab: Laboratory) -> None:
 
 
 def test_a_computer_that_is_not_there_is_our_own_mistake() -> None:
-    unbuilt = Laboratory(Plan((Home("node-0"),)))
+    unbuilt = Laboratory(Plan((LabHome("node-0"),)))
     with pytest.raises(LocalProtocolError, match="expected one of node-0, got 'node-1'"):
         unbuilt.address("node-1")
     with pytest.raises(LocalProtocolError, match="can only be cut in both directions"):
@@ -185,7 +185,7 @@ def test_a_computer_that_is_not_there_is_our_own_mistake() -> None:
 
 @needs_ground
 def test_a_line_whose_process_was_killed_is_noticed() -> None:
-    with Laboratory(Plan((Home("node-0", SMALL),))) as laboratory:
+    with Laboratory(Plan((LabHome("node-0", SMALL),))) as laboratory:
         laboratory.check()
         (pid,) = (int(pid) for pid in processes(laboratory.places["node-0"].namespace))
         os.kill(pid, signal.SIGKILL)
@@ -198,7 +198,9 @@ def test_a_line_whose_process_was_killed_is_noticed() -> None:
 
 @needs_ground
 def test_leaving_kills_every_process_and_removes_every_namespace() -> None:
-    with Laboratory(Plan((Home("node-0", SMALL), Home("node-1", nat="masquerade")))) as laboratory:
+    with Laboratory(
+        Plan((LabHome("node-0", SMALL), LabHome("node-1", nat="masquerade")))
+    ) as laboratory:
         stubborn = laboratory.start("node-1", ["sh", "-c", "trap '' TERM; sleep 1000"])
         assert len(namespaces.laboratories()[laboratory.id]) == 4
     assert stubborn.wait(PATIENCE_S) == -signal.SIGKILL
@@ -212,7 +214,7 @@ def test_a_laboratory_whose_building_fails_leaves_nothing(monkeypatch: pytest.Mo
         raise UnavailableError("no NAT today")
 
     monkeypatch.setattr(lab_module, "masquerade", refuse)
-    laboratory = Laboratory(Plan((Home("node-0", SMALL), Home("node-1", nat="masquerade"))))
+    laboratory = Laboratory(Plan((LabHome("node-0", SMALL), LabHome("node-1", nat="masquerade"))))
     with pytest.raises(UnavailableError, match="no NAT today"):
         laboratory.__enter__()
     assert laboratory.id not in namespaces.laboratories()

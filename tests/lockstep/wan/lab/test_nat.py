@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.wan.lab.laboratory import Laboratory
 from lockstep.wan.lab.nat import attribute, masquerade_messages, nested
-from lockstep.wan.lab.topology import Home, Plan
+from lockstep.wan.lab.topology import LabHome, Plan
 from tests.lockstep.wan.lab.fixture import (
     PATIENCE_S,
     SILENCE_S,
@@ -33,10 +33,10 @@ def test_the_rules_name_both_sides_of_the_router() -> None:
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Laboratory]:
     homes = (
-        Home("house-a", nat="masquerade"),
-        Home("house-b", nat="masquerade"),
-        Home("public"),
-        Home("stranger"),
+        LabHome("house-a", nat="masquerade"),
+        LabHome("house-b", nat="masquerade"),
+        LabHome("public"),
+        LabHome("stranger"),
     )
     with Laboratory(Plan(homes)) as laboratory:
         yield laboratory

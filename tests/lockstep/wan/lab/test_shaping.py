@@ -16,7 +16,7 @@ from lockstep.wan.lab.iproute import run_command, run_commands
 from lockstep.wan.lab.laboratory import Laboratory, namespaces
 from lockstep.wan.lab.shaping import TAP_ADDRESS, Lines, Shaping, in_words
 from lockstep.wan.lab.tc_commands import words
-from lockstep.wan.lab.topology import Home, Plan
+from lockstep.wan.lab.topology import LabHome, Plan
 from protocol.errors import SettingsError
 from tests.lockstep.wan.lab.fixture import PATIENCE_S, needs_ground
 
@@ -135,7 +135,7 @@ def devices(lab: Laboratory, name: str) -> list[str]:
 
 @needs_ground
 def test_a_container_s_interface_is_shaped_until_the_command_is_told_to_leave() -> None:
-    with Laboratory(Plan((Home("node-0"),))) as lab:
+    with Laboratory(Plan((LabHome("node-0"),))) as lab:
         before = devices(lab, "node-0")
         command = [sys.executable, "-m", "lockstep", "wan", "shape", "eth0", "--profile", "dsl"]
         with lab.start(

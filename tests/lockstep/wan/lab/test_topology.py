@@ -3,13 +3,15 @@
 import pytest
 
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
-from lockstep.wan.lab.topology import Home, Plan, RegionDistance, address_commands
+from lockstep.wan.lab.topology import LabHome, Plan, RegionDistance, address_commands
 from protocol.errors import SettingsError
 
 LINK = HomeLink(LinkDirection(1_000_000, 0.01), LinkDirection(2_000_000, 0.01))
-STREET = Plan((Home("node-0", LINK), Home("node-1", LINK, nat="masquerade"), Home("coordinator")))
+STREET = Plan(
+    (LabHome("node-0", LINK), LabHome("node-1", LINK, nat="masquerade"), LabHome("coordinator"))
+)
 OCEAN = Plan(
-    (Home("node-0", LINK, region="london"), Home("node-1", region="virginia")),
+    (LabHome("node-0", LINK, region="london"), LabHome("node-1", region="virginia")),
     (RegionDistance("virginia", "london", 0.038),),
 )
 
@@ -34,7 +36,7 @@ def test_only_the_internet_and_routers_forward() -> None:
 
 
 def test_no_two_public_addresses_are_equal_and_none_is_private() -> None:
-    plan = Plan(tuple(Home(f"node-{number}") for number in range(256)))
+    plan = Plan(tuple(LabHome(f"node-{number}") for number in range(256)))
     placed = plan.placed("x").values()
     addresses = [place.public_address(moved=moved) for place in placed for moved in (False, True)]
     assert len(set(addresses) | {place.gateway for place in placed}) == 3 * 256
@@ -107,12 +109,12 @@ def test_a_home_moves_within_its_subnet_and_back() -> None:
 )
 def test_a_name_that_no_interface_can_carry_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match="name of a computer"):
-        Plan((Home(name),))
+        Plan((LabHome(name),))
 
 
 def test_two_homes_of_one_name_are_refused() -> None:
     with pytest.raises(SettingsError, match="called node-0"):
-        Plan((Home("node-0"), Home("node-0")))
+        Plan((LabHome("node-0"), LabHome("node-0")))
 
 
 def test_an_empty_laboratory_is_refused() -> None:
@@ -122,4 +124,4 @@ def test_an_empty_laboratory_is_refused() -> None:
 
 def test_regions_without_a_distance_are_refused() -> None:
     with pytest.raises(SettingsError, match="between london and tokyo"):
-        Plan((Home("a", region="london"), Home("b", region="tokyo")))
+        Plan((LabHome("a", region="london"), LabHome("b", region="tokyo")))

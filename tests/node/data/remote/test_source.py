@@ -17,7 +17,14 @@ import fsspec
 import pytest
 
 from node.data.remote import source as reading
-from node.data.remote.source import AwayError, FileSource, HttpSource, Patience, Source, source_of
+from node.data.remote.source import (
+    AwayError,
+    FileSource,
+    HttpSource,
+    Source,
+    SourcePatience,
+    source_of,
+)
 from node.system.clock import own_clock_ms
 from node.system.downlink import Downlink
 from node.system.rate_limit import BURST_S
@@ -150,7 +157,7 @@ async def test_patience_that_is_over_stays_over_until_bytes_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reading, "ANSWER_S", 0.01)
-    patience = Patience()
+    patience = SourcePatience()
     for wait_s in (3600, 0):
         with pytest.raises(TimeoutError):
             await patience.wait(asyncio.sleep(wait_s))

@@ -25,7 +25,7 @@ from node.replica.position import Position
 from node.replica.replica import STATE_VERSION, Replica
 from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
 from node.round.catching_up.catch_up import CatchUp, NotFound
-from node.round.catching_up.landmarks import SNAPSHOTS_TRIED, Jump
+from node.round.catching_up.landmarks import SNAPSHOTS_TRIED, SnapshotJump
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import Restart, entry_digest, sign_entry
@@ -212,17 +212,19 @@ class Newcomer:
         snapshots = Snapshots(directory)
         self.catch_up = CatchUp(info, self.replica, snapshots, members, log.fetch, status=status)
 
-    async def find(self, decided_round: int = 11, rounds: Collection[int] = ()) -> Jump | NotFound:
+    async def find(
+        self, decided_round: int = 11, rounds: Collection[int] = ()
+    ) -> SnapshotJump | NotFound:
         """Look for a snapshot, and adopt it as the trainer does."""
         found = await self.catch_up.find(GENESIS, decided_round, rounds)
-        if isinstance(found, Jump):
+        if isinstance(found, SnapshotJump):
             self.replica.adopt(found.path)
         return found
 
-    async def jump(self, decided_round: int = 11, rounds: Collection[int] = ()) -> Jump:
+    async def jump(self, decided_round: int = 11, rounds: Collection[int] = ()) -> SnapshotJump:
         """Find a snapshot, which must be there."""
         found = await self.find(decided_round, rounds)
-        assert isinstance(found, Jump), found
+        assert isinstance(found, SnapshotJump), found
         return found
 
 

@@ -19,7 +19,7 @@ from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.position import Position
 from node.replica.snapshot import Snapshots
 from node.round.catching_up.catch_up import NotFound
-from node.round.catching_up.landmarks import Jump
+from node.round.catching_up.landmarks import SnapshotJump
 from node.round.catching_up.neighbour_start import AWAY_ROUNDS, NeighbourStart
 from node.status import NodeStatus
 from protocol import wire_pb2 as wire
@@ -161,7 +161,7 @@ async def test_a_newcomer_takes_a_members_newest_parameters_and_the_place_behind
     start = start_of(members, own, tmp_path)
     assert start.too_far_behind(0, 69)
     found = await start.find(GENESIS, 69, {5})
-    assert isinstance(found, Jump)
+    assert isinstance(found, SnapshotJump)
     assert own.adopt(found.path) == found.landmark.state_digest == made_digest(made)
     assert (found.landmark.position.next_round, found.landmark.position.head_round) == (70, 69)
     assert len(found.kept[5]) == 2
@@ -182,7 +182,7 @@ async def test_a_payload_that_nobody_keeps_or_that_is_none_is_passed_over(tmp_pa
     members.held[digests[-3]] = b"no payload"
     members.held[digests[-4]] = b"no payload"
     found = await start_of(members, own, tmp_path).find(GENESIS, 3, set())
-    assert isinstance(found, Jump)
+    assert isinstance(found, SnapshotJump)
     assert found.landmark.position.head_round == 1
 
 
@@ -246,7 +246,7 @@ async def test_a_newcomer_fetches_the_newest_mean_and_reads_differences_to_it(
     members, made = members_with_a_mean(tmp_path, "mean", "edges", "mean", "edges", "edges")
     own = replica(OWN, DIFFERS)
     found = await start_of(members, own, tmp_path / "own").find(GENESIS, 4, set())
-    assert isinstance(found, Jump)
+    assert isinstance(found, SnapshotJump)
     assert own.adopt(found.path, found.base) == found.landmark.state_digest
     assert found.landmark.position.next_round == 5
     assert own.extract(5).values.base == made.extract(5).values.base
@@ -258,7 +258,7 @@ async def test_the_mean_itself_is_taken_where_it_is_the_newest_state(tmp_path: P
     members, made = members_with_a_mean(tmp_path, "edges", "mean")
     own = replica(OWN, DIFFERS)
     found = await start_of(members, own, tmp_path / "own").find(GENESIS, 1, set())
-    assert isinstance(found, Jump)
+    assert isinstance(found, SnapshotJump)
     assert own.adopt(found.path, found.base) == made.digest
 
 
@@ -266,7 +266,7 @@ async def test_a_mean_that_is_not_agreed_on_yet_is_replayed(tmp_path: Path) -> N
     members, _ = members_with_a_mean(tmp_path, "edges", "silent")
     own = replica(OWN, DIFFERS)
     found = await start_of(members, own, tmp_path / "own").find(GENESIS, 1, set())
-    assert isinstance(found, Jump)
+    assert isinstance(found, SnapshotJump)
     assert found.landmark.position.next_round == 1, "the mean is a commit like any other"
     assert found.base is None
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from node.round.state_requests.measurement import IDLE_PASS_MS, Measurement, borrowed_ms
+from node.round.state_requests.measurement import IDLE_PASS_MS, LossMeasurement, borrowed_ms
 
 
-def begun(samples: int = 64) -> Measurement:
-    return Measurement(round=9, samples=samples, targets_per_sample=10)
+def begun(samples: int = 64) -> LossMeasurement:
+    return LossMeasurement(round=9, samples=samples, targets_per_sample=10)
 
 
 def test_the_first_pass_is_one_sample_and_the_next_fit_the_time() -> None:

@@ -4,8 +4,12 @@ A record brings copies of the voids with the commit that they are about, which l
 the chain. The audit passes over these payloads at once, and holds the record to it: each copy must
 turn up in the chain later, and no void may turn up that was not obeyed. A restart from a checkpoint
 is met at its place in the chain.
+
+A commit carries its own rate, so a replay needs no schedule. But the run file promises one, and
+only an entry of the chain may change it: a rate that neither explains is a difference.
 """
 
+import math
 from collections.abc import Iterable
 
 from protocol import wire_pb2 as wire
@@ -22,6 +26,11 @@ from protocol.codec.commits import Commit
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest
 from protocol.run_info import RunInfo
+from protocol.runfile import ScheduleSpec
+from protocol.schedule import float32_value, in_force, scalars
+
+TOLERANCE = 1e-4
+"""Relative difference of two rates that another release, or another machine's cosine, may make."""
 
 
 class UnannouncedVoidError(RemoteProtocolError):
@@ -37,19 +46,22 @@ class UnannouncedVoidError(RemoteProtocolError):
         self.void = (void.round, void.digest)
 
 
-class VoidBook:
-    """The voids of one walk through a chain. All methods raise `RemoteProtocolError` for entries
-    that the coordinator did not sign or that are out of place.
+class ChainLedger:
+    """The entries of one walk through a chain. `obey` and `walk` raise `RemoteProtocolError` for
+    entries that the coordinator did not sign or that are out of place.
     """
 
     def __init__(self, info: RunInfo) -> None:
         self._info = info
         self._ahead: dict[tuple[int, Digest], Void | None] = {}
-        """None: the void was obeyed before `resume`, and its copy is not here any more."""
+        """Voids that were obeyed and not met in the chain yet; None: restored by `resume`, where
+        only the payload was saved."""
+        self._schedule: ScheduleSpec | None = info.spec.schedule
+        """The schedule in force; None: not known."""
         self.restarts: list[Restart] = []
         """Restarts that were met and not obeyed yet, oldest first."""
-        self.schedules: list[Reschedule] = []
-        """Changes of the schedule that were met and not noted yet, oldest first."""
+        self.schedules = 0
+        """Changes of the schedule that were met."""
         self.found = 0
         """Voids that the chain holds, so far."""
 
@@ -68,10 +80,15 @@ class VoidBook:
         """Payloads that were passed over in all."""
         return self.found + len(self._ahead)
 
-    def resume(self, unmet: Iterable[tuple[int, Digest]], passed_over: int) -> None:
-        """Go on where `unmet` and `found_or_unmet` were these."""
+    def resume(
+        self, unmet: Iterable[tuple[int, Digest]], passed_over: int, head_round: int
+    ) -> None:
+        """Go on behind the commit of a round where `unmet` and `found_or_unmet` were these. What
+        was changed of the schedule before it is not known.
+        """
         self._ahead = dict.fromkeys(unmet)
         self.found = passed_over - len(self._ahead)
+        self._schedule = self._info.spec.schedule if head_round < 0 else None
 
     def obey(self, commit: Commit, copies: Iterable[wire.ChainEntry]) -> frozenset[Digest]:
         """The payloads of a commit that are void."""
@@ -91,20 +108,43 @@ class VoidBook:
         the commit `before` must name.
         """
         chain, head = linked(head, map(self._opened, entries), before)
-        for void in chain:
-            if isinstance(void, Restart):
-                self.restarts.append(void)
-                continue
-            if isinstance(void, Reschedule):
-                self.schedules.append(void)
-                continue
-            payload = void.round, void.digest
-            if payload not in self._ahead or self._ahead.pop(payload) not in (void, None):
-                raise UnannouncedVoidError(void)
-            self.found += 1
+        for entry in chain:
+            match entry:
+                case Restart():
+                    self.restarts.append(entry)
+                case Reschedule():
+                    self.schedules += 1
+                    self._schedule = in_force(self._info.spec.schedule, [entry])
+                case Void():
+                    self._meet(entry)
         return head
+
+    def _meet(self, void: Void) -> None:
+        payload = void.round, void.digest
+        if payload not in self._ahead or self._ahead.pop(payload) not in (void, None):
+            raise UnannouncedVoidError(void)
+        self.found += 1
 
     def _opened(self, entry: wire.ChainEntry) -> ChainEntry:
         return open_entry(
             SignedEntry(entry.body, entry.signature), self._info.coordinator_key, self._info.run_id
         )
+
+    def flaw(self, commit: Commit) -> str:
+        """Why the commit's step or rate is not the schedule's; empty when it is, or when the
+        schedule is not known.
+        """
+        if self._schedule is None:
+            return ""
+        if commit.step >= self._schedule.steps:
+            return f"step {commit.step} is beyond the {self._schedule.steps} steps of the run"
+        wanted = map(float32_value, scalars(self._schedule, commit.step))
+        found = map(float32_value, (commit.learning_rate_bits, commit.decay_bits))
+        names = ("learning rate", "decay")
+        for name, expected, got in zip(names, wanted, found, strict=True):
+            if not math.isclose(expected, got, rel_tol=TOLERANCE):
+                return (
+                    f"its {name} is {got:.6g}; the run file and the operator's signed changes make "
+                    f"{expected:.6g}"
+                )
+        return ""
