@@ -5,7 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from node.model.build import build_model
 from node.model.head import backward_by_pieces
+from node.model.training import TrainingModel
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from protocol.planner.activations import pass_bytes
@@ -50,19 +52,26 @@ def row(model: ModelSpec, samples: int, length: int) -> dict[str, Any]:
     def round() -> None:
         kept.append(replica_for(spec, RUN, device, samples))
         work(kept[0], spec, 0, tokens)
+        kept[0].trainee.zero_gradients()  # which it holds during each pass
 
     _, held = allocated(round)
-    trainee = kept[0].trainee
-    found: dict[str, Any] = {
-        "parameters": sum(each.numel() for each in trainee.parameters.values())
-    }
-    needs = needs_of(spec, size_of(model))
+    replica = kept.pop()
+    needs = needs_of(spec, size_of(model), light=replica.trainee.dtype == torch.bfloat16)
+    found: dict[str, Any] = {"parameters": replica.layout.parameters}
     found["held"] = _beside(needs.held_bytes, held)
+    del replica
+    trainee = _float32(model, samples)
+    trainee.zero_gradients()
     for name, recomputes in (("pass", False), ("pass, computed again", True)):
         trainee.recompute(recomputes)
         peak = peak_allocated_bytes(lambda: trainee.gradient(tokens))
         found[name] = _beside(pass_bytes(model, samples, length, recomputes=recomputes), peak)
     return found | {"samples": samples, "length": length}
+
+
+def _float32(model: ModelSpec, samples: int) -> TrainingModel:
+    """A network in the type for which passes are predicted."""
+    return TrainingModel(build_model(model.type, model.config), "cpu", samples)
 
 
 def _beside(predicted: int, seen: int) -> dict[str, float]:
@@ -73,7 +82,7 @@ def timed(model: ModelSpec, samples: int, length: int) -> dict[str, Any]:
     """Passes in their ways by one thread, and the loss alone."""
     torch.set_num_threads(1)
     spec = spec_of(model)
-    trainee = replica_for(spec, RUN, torch.device("cpu"), samples).trainee
+    trainee = _float32(model, samples)
     ways = list(measured(trainee, tokens_of(spec, 0, samples, length), REPEATS))[-1]
     del trainee
     hidden, head = torch.randn(8 * 1024, 768), nn.Linear(768, 50257, bias=False)
