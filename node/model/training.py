@@ -88,7 +88,7 @@ class TrainingModel:
         self.dtype, self._gradient_dtype = dtype, gradient_dtype
         for parameter in model.parameters():  # not buffers, as rotations need all bits
             parameter.data = parameter.data.to(dtype)
-            if dtype != gradient_dtype and hasattr(parameter, "grad_dtype"):  # torch 2.10
+            if dtype != gradient_dtype and hasattr(parameter, "grad_dtype"):
                 parameter.grad_dtype = gradient_dtype
         self.model = model.to(self.device)
         add_rows_in_place(self.model)
