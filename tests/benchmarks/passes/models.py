@@ -8,15 +8,11 @@ from torch import nn
 from node.model.build import build_model
 from node.model.head import backward_by_pieces
 from node.model.training import TrainingModel
-from node.replica.factory import replica_for
-from node.replica.replica import Replica
 from protocol.planner.activations import pass_bytes
-from protocol.planner.needs import needs_of
-from protocol.planner.parameters import size_of
 from protocol.runfile import ModelSpec
-from tests.benchmarks.accelerator.authors import RUN, spec_of, tokens_of, work
+from tests.benchmarks.accelerator.authors import spec_of, tokens_of
 from tests.benchmarks.passes.variants import measured
-from tests.support.allocations import allocated, peak_allocated_bytes
+from tests.support.allocations import peak_allocated_bytes
 
 LENGTH = 512
 """Tokens of a sample."""
@@ -45,23 +41,11 @@ REPEATS = 3
 
 def row(model: ModelSpec, samples: int, length: int) -> dict[str, Any]:
     """Predicted and measured bytes, in this process."""
-    spec, device = spec_of(model), torch.device("cpu")
-    tokens = tokens_of(spec, 0, samples, length)
-    kept: list[Replica] = []
-
-    def round() -> None:
-        kept.append(replica_for(spec, RUN, device, samples))
-        work(kept[0], spec, 0, tokens)
-        kept[0].trainee.zero_gradients()  # which it holds during each pass
-
-    _, held = allocated(round)
-    replica = kept.pop()
-    needs = needs_of(spec, size_of(model), light=replica.trainee.dtype == torch.bfloat16)
-    found: dict[str, Any] = {"parameters": replica.layout.parameters}
-    found["held"] = _beside(needs.held_bytes, held)
-    del replica
-    trainee = _float32(model, samples)
+    tokens, trainee = tokens_of(spec_of(model), 0, samples, length), _float32(model, samples)
     trainee.zero_gradients()
+    found: dict[str, Any] = {
+        "parameters": sum(each.numel() for each in trainee.parameters.values())
+    }
     for name, recomputes in (("pass", False), ("pass, computed again", True)):
         trainee.recompute(recomputes)
         peak = peak_allocated_bytes(lambda: trainee.gradient(tokens))

@@ -131,7 +131,12 @@ def test_between_rounds_a_replica_holds_no_gradient_and_nothing_of_its_own_in_fl
     assert {tensor.dtype for tensor in node.committed.values()} == {torch.float32}
     node.begin([], None, RATE_BITS)
     node.trainee.zero_gradients()
-    assert {p.grad.dtype for p in parameters.values() if p.grad is not None} == {torch.bfloat16}
+    gradients = [parameter.grad for parameter in parameters.values()]
+    moments = [each for state in node._optimizer._state.values() for each in state.values()]
+    on_device = [parameter.data for parameter in parameters.values()] + gradients + moments
+    by_adamw = sum(parameter.numel() for parameter in node._optimizer._rest)
+    expected = (weights.itemsize + 2 + 2) * node.layout.parameters + 2 * by_adamw
+    assert sum(tensor.nbytes for tensor in on_device if tensor is not None) == expected
 
 
 def test_two_nodes_round_by_other_random_bits(corpus: Corpus) -> None:
