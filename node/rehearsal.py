@@ -65,6 +65,10 @@ class Rehearsal:
     """Type of the devices."""
     recomputes: bool = False
     """Whether blocks are computed again on the way back."""
+    is_light: bool = False
+    """Whether weights are bfloat16."""
+    is_apart: bool = False
+    """Whether the host keeps what is touched once a round, as a GPU has no room for it."""
 
 
 def rehearse(
@@ -124,6 +128,8 @@ def _rehearsed(
         pass_bytes,
         device.type,
         trainee.recomputes,
+        is_light=trainee.dtype == torch.bfloat16,
+        is_apart=any(each.device.type != device.type for each in replica.committed.values()),
     )
 
 

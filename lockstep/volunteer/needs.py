@@ -61,9 +61,10 @@ def peak_text(spec: RunSpec, size: Size, found: "Rehearsal") -> str:
     """The memory of a node with the passes that were measured, in words."""
     if found.device == "cpu":
         return f"up to {bytes_text(_peak_bytes(spec, size, found))} with such passes"
-    needs = needs_of(spec, size)
-    device = bytes_text(_device_bytes(needs, found))
-    host = bytes_text(needs.fixed_bytes)
+    needs = needs_of(spec, size, light=found.is_light)
+    apart_bytes = needs.kept_bytes * found.is_apart
+    device = bytes_text(_device_bytes(needs, found) - apart_bytes)
+    host = bytes_text(needs.fixed_bytes + apart_bytes)
     return f"up to {device} of the GPU with such passes; of the host {host}, and CUDA's own"
 
 
@@ -78,7 +79,7 @@ def require_within(spec: RunSpec, found: "Rehearsal", memory_bytes: int) -> None
 
 def _peak_bytes(spec: RunSpec, size: Size, found: "Rehearsal") -> int:
     """Most memory of a node on a CPU."""
-    needs = needs_of(spec, size)
+    needs = needs_of(spec, size, light=found.is_light)
     fixed = needs.fixed_bytes + COMPILER_BYTES * found.recomputes
     return fixed + _device_bytes(needs, found)
 

@@ -51,20 +51,26 @@ class Accelerator:
         return self._order.magnitude(views, self.strip_chunks)
 
     def accumulate(
-        self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None
+        self,
+        gradients: Views,
+        momentum: Tensor,
+        decay: float,
+        active: Tensor | None = None,
+        *,
+        start: int = 0,
     ) -> None:
         dtype = forward_dtype(self._device)
         gathered = torch.empty_like(momentum[: self.strip_chunks], dtype=dtype)
         with exact_products(self._device):
-            for first, stop in strips(self._layout.chunks, len(gathered)):
+            for first, stop in strips(len(momentum), len(gathered)):
                 strip, kept = gathered[: stop - first], momentum[first:stop]
-                self._order.gather(gradients, first, strip)
+                self._order.gather(gradients, start + first, strip)
                 accumulate_strip(strip, kept, decay, None if active is None else active[first:stop])
 
     def extract(
         self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        chunks, device = self._layout.chunks, self._device
+        chunks, device = len(momentum), self._device
         indices = torch.empty(chunks, top_k, dtype=torch.int16, device=device)
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
         for first, stop in strips(chunks, self.strip_chunks):

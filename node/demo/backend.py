@@ -27,21 +27,31 @@ class Backend(Protocol):
     """The three verbs of DeMo on the chunks of one layout, and what else depends on the device.
 
     `views` are what `ChunkLayout.views` returned; names that are missing count as zeros and are not
-    changed. The momentum is float32 [chunks, 64, 64], in coefficient space, each chunk transposed.
+    changed. The momentum is float32 [n, 64, 64], in coefficient space, each chunk transposed: that
+    of all chunks, or of a strip of them.
     """
 
     def accumulate(
-        self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None, /
+        self,
+        gradients: Views,
+        momentum: Tensor,
+        decay: float,
+        active: Tensor | None = None,
+        /,
+        *,
+        start: int = 0,
     ) -> None:
-        """M <- decay * M + DCT2(G); only of chunks that are active, bool [chunks], if given."""
+        """M <- decay * M + DCT2(G) of the chunks from `start` on; only of those that are active,
+        bool [n], if given.
+        """
 
     def extract(
         self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None, /
     ) -> tuple[Tensor, Tensor]:
         """(indices, previous) of the k largest |M| of each chunk, any of equals.
 
-        Int16 [chunks, k], their places in ascending order, and float32 [chunks, k], the momentum
-        there before. Alpha of it, 1 or 0, leaves the momentum of chunks that are active.
+        Int16 [n, k], their places in ascending order, and float32 [n, k], the momentum there
+        before. Alpha of it, 1 or 0, leaves the momentum of chunks that are active.
         """
 
     def update(self, parameters: Views, votes: Votes, rates: tuple[float, float], /) -> None:

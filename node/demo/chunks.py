@@ -214,6 +214,12 @@ class ChunkLayout:
                 break
             yield matrix, max(first - matrix.first, 0), min(stop, matrix.stop) - matrix.first
 
+    def names_in(self, first: int, stop: int) -> set[str]:
+        """The parameters with entries in the chunks from `first` up to `stop`."""
+        low, high = first * CHUNK_ENTRIES, stop * CHUNK_ENTRIES
+        small = {line.name for line in self.lines if line.first < high and line.stop > low}
+        return small | {matrix.name for matrix, _, _ in self.matrices_in(first, stop)}
+
     def _line_pairs(self, views: Mapping[str, Tensor], first: int, strip: Tensor) -> Iterator[Pair]:
         """The pairs of small parameters, for a flat strip that begins at entry `first`."""
         stop = first + len(strip)

@@ -49,16 +49,22 @@ class CpuKernels:
         self._plain = Plain(layout)
 
     def accumulate(
-        self, gradients: Views, momentum: Tensor, decay: float, active: Tensor | None = None
+        self,
+        gradients: Views,
+        momentum: Tensor,
+        decay: float,
+        active: Tensor | None = None,
+        *,
+        start: int = 0,
     ) -> None:
-        moved, flags = momentum.numpy(), self._flags(active)
+        moved, flags = momentum.numpy(), self._flags(active, len(momentum))
         transform, rate = _forward_matrix(), np.float32(decay)
 
         def work(part: Part) -> None:
             for matrix, first, stop in self._layout.matrices_in(*part):
                 width = matrix.columns_of_chunks
                 top = first // width
-                here = slice(matrix.first + top * width, matrix.stop)
+                here = slice(matrix.first + first - start, matrix.first + stop - start)
                 kept, flagged = moved[here], flags[here]
                 low, high = first - top * width, stop - top * width
                 if matrix.name in gradients:
@@ -69,20 +75,22 @@ class CpuKernels:
                     place, tools = (width, low, high), self._tools(transform)
                     self._kernels.accumulate(gradient, place, kept, (rate, flagged), tools)
                 else:
-                    shares = np.where(flagged[low:high], rate, np.float32(1))
-                    kept[low:high] *= shares[:, None, None]
+                    kept *= np.where(flagged, rate, np.float32(1))[:, None, None]
 
-        matrix_chunks = self._layout.matrix_chunks
-        _spread(work, matrix_chunks)
-        self._plain.accumulate(gradients, momentum, decay, active, start=matrix_chunks)
+        small = max(start, min(self._layout.matrix_chunks, start + len(momentum)))
+        _spread(work, small, start)
+        if small < start + len(momentum):
+            rest = slice(small - start, None)
+            flagged = None if active is None else active[rest]
+            self._plain.accumulate(gradients, momentum[rest], decay, flagged, start=small)
 
     def extract(
         self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        chunks = self._layout.chunks
+        chunks = len(momentum)
         indices = torch.empty(chunks, top_k, dtype=torch.int16, device="cpu")
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device="cpu")
-        moved, leaving = momentum.numpy(), (np.float32(alpha), self._flags(active))
+        moved, leaving = momentum.numpy(), (np.float32(alpha), self._flags(active, chunks))
         out = indices.numpy(), previous.numpy()
         _spread(lambda part: self._kernels.extract(moved, part, leaving, out), chunks)
         return indices, previous
@@ -121,9 +129,9 @@ class CpuKernels:
     def _tools(self, transform: Any) -> Any:
         return transform, _scratch(self._kernels.SCRATCH)
 
-    def _flags(self, active: Tensor | None) -> Any:
+    def _flags(self, active: Tensor | None, chunks: int) -> Any:
         """Bool [chunks]."""
-        return np.ones(self._layout.chunks, np.bool_) if active is None else active.numpy()
+        return np.ones(chunks, np.bool_) if active is None else active.numpy()
 
 
 @cache
@@ -187,6 +195,6 @@ def _scratch(chunks: int) -> Any:
     return _own.scratch
 
 
-def _spread(work: Callable[[Part], object], chunks: int) -> None:
-    """Have all parts of `chunks` chunks worked on, each once, by this thread and others."""
-    spread(work, list(strips(chunks, PART_CHUNKS)), torch.get_num_threads())
+def _spread(work: Callable[[Part], object], stop: int, start: int = 0) -> None:
+    """Have all parts of these chunks worked on, each once, by this thread and others."""
+    spread(work, list(strips(stop, PART_CHUNKS, start=start)), torch.get_num_threads())

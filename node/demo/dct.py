@@ -68,7 +68,7 @@ def forward_dtype(device: torch.device) -> torch.dtype:
     """Float32, or bfloat16 on a processor that multiplies bfloat16 faster: it keeps eight bits, and
     a gradient is known far less well than that.
     """
-    return torch.bfloat16 if device.type == "cpu" and _bfloat16_is_faster() else torch.float32
+    return torch.bfloat16 if device.type == "cpu" and bfloat16_is_faster() else torch.float32
 
 
 def inverse_signs_(sums: Tensor, sum_max: int, *, may_look: bool = True) -> Tensor:
@@ -134,7 +134,7 @@ def _linear_of_onednn() -> Callable[..., Tensor] | None:
 
 
 @cache
-def _bfloat16_is_faster() -> bool:
+def bfloat16_is_faster() -> bool:
     """Whether this processor has instructions for bfloat16, and oneDNN's product, which uses them,
     is available.
     """

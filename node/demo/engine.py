@@ -86,7 +86,8 @@ class Extraction:
     """int16 [chunks, k]: their values q, 0 in unused slots."""
 
     previous: Tensor
-    """float32 [chunks, k]: the momentum there before. It left, where a value was sent."""
+    """[chunks, k], as the engine keeps it: the momentum there before. It left, where a value was
+    sent."""
 
     backend: Backend
     """Packs it."""
@@ -124,6 +125,7 @@ class Engine:
         device: torch.device | str,
         *,
         backend: Backend | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         """backend: how chunks are worked on; by default the fastest way on the device."""
         self.layout = layout
@@ -132,10 +134,10 @@ class Engine:
             layout.chunks,
             CHUNK_SIDE,
             CHUNK_SIDE,
-            dtype=torch.float32,
+            dtype=dtype,
             device=torch.device(device),
         )
-        """float32 [chunks, 64, 64], in coefficient space, transposed: [chunks, column, row]."""
+        """`dtype` [chunks, 64, 64], in coefficient space, transposed: [chunks, column, row]."""
         self.backend = backend or backend_for(layout, self.momentum.device)
         self._accumulations = torch.zeros(1, dtype=torch.int64, device="cpu")  # a part of the state
 

@@ -62,20 +62,19 @@ class Plain:
         *,
         start: int = 0,
     ) -> None:
-        """`Backend.accumulate` from chunk `start` on."""
         gathered = torch.empty_like(
             momentum[: self.strip_chunks], dtype=forward_dtype(momentum.device)
         )
         with exact_products(momentum.device):
-            for first, stop in strips(self._layout.chunks, len(gathered), start=start):
+            for first, stop in strips(len(momentum), len(gathered)):
                 strip, kept = gathered[: stop - first], momentum[first:stop]
-                self._layout.gather_strip(gradients, first, strip)
+                self._layout.gather_strip(gradients, start + first, strip)
                 accumulate_strip(strip, kept, decay, None if active is None else active[first:stop])
 
     def extract(
         self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        chunks = self._layout.chunks
+        chunks = len(momentum)
         indices = torch.empty(chunks, top_k, dtype=torch.int16, device="cpu")
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device="cpu")
         for first, stop in strips(chunks, self.strip_chunks):

@@ -107,11 +107,11 @@ def count_parameters(spec: RunSpec) -> int:
 
 
 def require_memory(spec: RunSpec, parameters: int, memory_bytes: int, device: str = "cpu") -> None:
-    """Raises `SettingsError` when not even what a replica always holds fits; on a CPU beside Python
-    and torch. `device`: its type.
+    """Raises `SettingsError` when not even what a replica always holds, in the fewest bits, fits;
+    on a CPU beside Python and torch, on a GPU without what the host can keep. `device`: its type.
     """
-    needs = needs_of(spec, size_of(spec.model, parameters))
-    needed = needs.held_bytes + (needs.fixed_bytes if device == "cpu" else 0)
+    needs = needs_of(spec, size_of(spec.model, parameters), light=True)
+    needed = needs.held_bytes + (needs.fixed_bytes if device == "cpu" else -needs.kept_bytes)
     if needed > memory_bytes:
         raise SettingsError(
             f"model.config: the model has {parameters:,} parameters and needs at least "

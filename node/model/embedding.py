@@ -48,6 +48,12 @@ class _Rows(torch.autograd.Function):
             change = change * (rows != ctx.module.padding_idx)[:, None]
         if weight.grad is None:
             weight.grad = torch.zeros_like(weight)
+        if (
+            weight.grad.dtype == torch.bfloat16
+        ):  # many changes of one row are summed before they round
+            rows, places = rows.unique(return_inverse=True)
+            sums = torch.zeros(len(rows), weight.shape[1], device=weight.device)
+            change = sums.index_add_(0, places, change.float())
         weight.grad.index_add_(0, rows, change.to(weight.grad.dtype))
         return None, None, None
 

@@ -42,7 +42,9 @@ def nats_at(trainee: TrainingModel, parameters: Mapping[str, Tensor], samples: T
     own = {name: parameter.data for name, parameter in trainee.parameters.items()}
     try:
         for name, parameter in trainee.parameters.items():
-            parameter.data = parameters[name]
+            there, exact = own[name], parameters[name]
+            is_there = exact.device == there.device  # else there was no room for all its bits
+            parameter.data = exact if is_there else exact.to(there.device, there.dtype)
         return trainee.evaluate(samples) * len(samples) * (samples.shape[1] - 1)
     finally:
         for name, parameter in trainee.parameters.items():

@@ -103,8 +103,11 @@ def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: flo
         kept = _gradient(head.weight)
         if kept.dtype == piece.dtype:
             kept.addmm_(logits_change.t(), piece, alpha=scale)
-        else:
-            kept.add_(logits_change.t() @ piece, alpha=scale)
+        else:  # in parts of the head, whose product in another type would stand beside it
+            rows = max(1, PIECE_ENTRIES // weight.shape[1])
+            parts = torch.split(kept, rows), torch.split(logits_change.t(), rows)
+            for part, change in zip(*parts, strict=True):
+                part.add_(change @ piece, alpha=scale)
     if head.bias is not None and head.bias.requires_grad:
         total = logits_change.sum(0, dtype=head.bias.dtype)
         _gradient(head.bias).add_(total, alpha=scale)

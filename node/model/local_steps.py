@@ -6,10 +6,9 @@ A batch that the bell cuts short makes a step of the samples that were trained, 
 nothing, and a node too slow for a whole batch makes one step all the same.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from node.demo.engine import GRADIENT_MAX, GradientError, require_finite
@@ -21,20 +20,27 @@ class StepMaker(Protocol):
     """An optimizer of the model's parameters."""
 
     def step(self, learning_rate: float) -> None:
-        """One step of every parameter by its `.grad`."""
+        """One step of every parameter by its `.grad`, which it may take."""
 
 
-def moved_from(
-    start: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]
-) -> dict[str, Tensor | None]:
+class MovedFrom(Mapping[str, Tensor]):
     """What steps have moved each parameter by, `start` less where it is now, as the residual takes
-    it. The gradients' memory takes it.
+    it: computed each time that it is asked for, so that it takes no memory.
     """
-    with torch.no_grad():
-        return {
-            name: torch.sub(start[name], parameter, out=parameter.grad)
-            for name, parameter in parameters.items()
-        }
+
+    def __init__(self, start: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> None:
+        """Steps in bfloat16 began at `start`, rounded to the nearest."""
+        self._start, self._parameters = start, parameters
+
+    def __getitem__(self, name: str) -> Tensor:
+        start, now = self._start[name], self._parameters[name].detach()
+        return start.to(now.dtype) - now.to(start.device)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
 
 
 class LocalSteps:

@@ -31,6 +31,7 @@ from node.model.blocks import recompute_blocks
 from node.model.build import asks_for_balance, balance_weight, named_parameters_once
 from node.model.embedding import add_rows_in_place
 from node.model.head import backward_by_pieces, left_out, nats_by_pieces, plain_head
+from node.model.precision import multiplies_bfloat16
 from node.system.device import crowded
 from protocol.errors import DeviceError, LocalProtocolError, SettingsError
 from protocol.planner.activations import PIECE_ENTRIES
@@ -75,10 +76,20 @@ class TrainingModel:
         model: nn.Module,
         device: torch.device | str = "cpu",
         micro_batch_max: int = MICRO_BATCH_SAMPLES,
+        dtype: torch.dtype = torch.float32,
+        gradient_dtype: torch.dtype = torch.float32,
     ) -> None:
+        """`dtype` is that of its weights, `gradient_dtype` that of its gradients, where this torch
+        can have another one for them.
+        """
         if micro_batch_max < 1:
             raise SettingsError(f"micro_batch: expected at least 1 sample, got {micro_batch_max}")
         self.device = torch.device(device)
+        self.dtype, self._gradient_dtype = dtype, gradient_dtype
+        for parameter in model.parameters():  # not buffers, as rotations need all bits
+            parameter.data = parameter.data.to(dtype)
+            if dtype != gradient_dtype and hasattr(parameter, "grad_dtype"):
+                parameter.grad_dtype = gradient_dtype
         self.model = model.to(self.device)
         add_rows_in_place(self.model)
         self._head = plain_head(self.model)
@@ -95,7 +106,13 @@ class TrainingModel:
     def spread(self, others: Sequence[torch.device]) -> None:
         """Train on these devices too; one may be named twice."""
         self.twins = tuple(
-            TrainingModel(copy.deepcopy(self.model), device, self.micro_batch_max)
+            TrainingModel(
+                copy.deepcopy(self.model),
+                device,
+                self.micro_batch_max,
+                self.dtype,
+                self._gradient_dtype,
+            )
             for device in others
         )
         if self.twins:
@@ -179,11 +196,18 @@ class TrainingModel:
         """Zeros, not None: a parameter that no sample touched has a gradient too."""
         for parameter in self.parameters.values():
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                kind = getattr(parameter, "grad_dtype", parameter.dtype)
+                parameter.grad = torch.zeros_like(parameter, dtype=kind)
             else:
                 parameter.grad.zero_()
         for twin in self.twins:
             twin.zero_gradients()
+
+    def give_back_gradients(self) -> None:
+        """Let go of the memory of all gradients."""
+        for each in (self, *self.twins):
+            for parameter in each.parameters.values():
+                parameter.grad = None
 
     def sum_gradients(self) -> None:
         """Add the twins' gradients to this device's, in the order of the devices."""
@@ -260,8 +284,11 @@ class TrainingModel:
                 yield torch.as_tensor(batch[first : first + size]).to(self.device)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """bfloat16 where the GPU computes in it; float32 elsewhere."""
-        if self.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        """bfloat16 where the GPU computes in it; elsewhere, and of weights in bfloat16, what the
+        weights are.
+        """
+        exact = any(each.dtype == torch.float32 for each in self.parameters.values())
+        if exact and self.device.type == "cuda" and multiplies_bfloat16(self.device):
             return torch.autocast("cuda", dtype=torch.bfloat16)
         return contextlib.nullcontext()
 

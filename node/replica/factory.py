@@ -33,5 +33,7 @@ def replica_for(
         replica = GossipAdamReplica(spec, run_id, device, micro_batch_max, genesis)
         replica.own = own
         return replica
-    kind = LocalStepsReplica if spec.algorithm.moves else Replica
-    return kind(spec, run_id, device, micro_batch_max, genesis)
+    if spec.algorithm.moves:
+        seed = int(own, 16) % 2**62 if own else 0
+        return LocalStepsReplica(spec, run_id, device, micro_batch_max, genesis, seed=seed)
+    return Replica(spec, run_id, device, micro_batch_max, genesis)

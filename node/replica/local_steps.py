@@ -13,22 +13,41 @@ parameters and what it was moved since the round began. What was moved is counte
 commit that comes after the last pass of a round is taken in when the next one begins.
 
 Residual and the optimizer's state are soft: a node that is started again begins without both.
+
+    committed parameters   float32, exact            with the residual where there is room: on the
+    residual               bfloat16                  device, or in the host's memory
+    working weights        bfloat16 where products   on the device
+                           of it are quick, else
+                           float32
+    gradients              bfloat16                  on the device, given back as steps take them
+    optimizer's state      bfloat16                  on the device
+    start of the round     rounded from the committed parameters each time, and not kept; with
+                           overlap a copy like the working weights, where the residual is
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from node.demo.backend import is_accelerator
 from node.demo.engine import Extraction
 from node.demo.local_steps.aggregate import Movement, apply, code_max_of
-from node.demo.local_steps.optimizer import LocalOptimizer
+from node.demo.local_steps.light_optimizer import LightOptimizer
 from node.demo.local_steps.residual import Residual
+from node.demo.rounding import Rounding, strips_of
 from node.demo.vote_sum import Contribution
-from node.model.local_steps import LocalSteps, moved_from
-from node.model.training import Tokens
+from node.model.local_steps import LocalSteps, MovedFrom
+from node.model.precision import weights_dtype
+from node.model.training import Tokens, TrainingModel
 from node.replica.replica import Replica
+from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire
+from protocol.ids import RunId
+from protocol.planner.needs import has_room, needs_of
+from protocol.planner.parameters import Size
+from protocol.runfile import RunSpec
 from protocol.schedule import float32_value
 
 
@@ -36,15 +55,30 @@ class LocalStepsReplica(Replica):
     """State of one node for one run with local steps, on one device."""
 
     engine: Residual
-    _optimizer: LocalOptimizer
+    _optimizer: LightOptimizer
     _passes: LocalSteps | None
     """The steps of the newest round."""
     _rate: float
     """Learning rate of the newest round."""
     _start: Mapping[str, Tensor]
-    """Where the newest round began: the committed parameters or, with overlap, a copy."""
+    """Where the newest round began: the committed parameters or, with overlap, a copy that is
+    rounded as the working weights are."""
     _is_ahead: bool
     """Whether the model stands where this node's own steps of an undecided round left it."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        run_id: RunId,
+        device: torch.device,
+        micro_batch_max: int,
+        genesis: Path | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
+        """`seed`: of the random bits by which this node rounds; best another one on each."""
+        self._seed = seed
+        super().__init__(spec, run_id, device, micro_batch_max, genesis)
 
     # ---- upstream of the payload: local
 
@@ -70,19 +104,27 @@ class LocalStepsReplica(Replica):
         self.trainee.moved()
         if self._start is self.committed:
             return  # nothing is settled within a round
-        with torch.no_grad():
-            for name, working in self._working_tensors().items():
-                start, committed = self._start[name], self.committed[name]
-                if not torch.equal(start, committed):  # else rounding alone would move it
-                    working.sub_(start).add_(committed)
-                    start.copy_(committed)
+        for name, working in self._working_tensors().items():
+            tensors = working, self._start[name], self.committed[name]
+            for now, begun, exact in strips_of(*tensors):
+                self._carry_over(now, begun, exact.to(begun.dtype))
+
+    def _carry_over(self, working: Tensor, start: Tensor, new_start: Tensor) -> None:
+        """Move a strip of the model by how far the start is moved, which becomes the new one."""
+        if torch.equal(start, new_start):
+            return  # rounding alone would move it
+        device = working.device
+        exact = working.float().sub(start.to(device)).add_(new_start.to(device))
+        self._rounding.into(working, exact)
+        start.copy_(new_start)
 
     def accumulate(self) -> None:
-        """Add what the steps just made have moved to the residual. The gradients' memory takes it.
+        """Add what the steps just made have moved to the residual.
 
         `GradientError` leaves the residual as it was.
         """
-        self.engine.accumulate(moved_from(self._start, self.trainee.parameters))
+        self.trainee.give_back_gradients()
+        self.engine.accumulate(MovedFrom(self._start, self.trainee.parameters))
         self._is_ahead = self._spec.rounds.overlap > 0
 
     def extract(self, round: int, *, mean: bool = False) -> Extraction:
@@ -90,11 +132,17 @@ class LocalStepsReplica(Replica):
         return self.engine.extract(code_max=self._code_max(samples, self._rate))
 
     def _begin_anew(self) -> None:
-        algorithm = self._spec.algorithm
+        algorithm, store = self._spec.algorithm, next(iter(self.committed.values())).device
         self.engine = Residual(
-            self.layout, algorithm.top_k, self.trainee.device, fade=algorithm.fade
+            self.layout,
+            algorithm.top_k,
+            store,
+            fade=algorithm.fade,
+            rounding=Rounding(store, self._seed),
         )
-        self._optimizer = LocalOptimizer(self.trainee.model, self.trainee.parameters)
+        self._rounding = Rounding(self.trainee.device, self._seed + 1)
+        trainee = self.trainee
+        self._optimizer = LightOptimizer(trainee.model, trainee.parameters, self._rounding)
         self._passes = None
         self._rate = 0.0
         self._start = self.committed
@@ -124,22 +172,30 @@ class LocalStepsReplica(Replica):
 
     # ---- the model
 
-    def _works_apart(self) -> bool:
-        return True
+    def _trainee(self, model: nn.Module, device: torch.device, samples: int) -> TrainingModel:
+        weights = weights_dtype(device, self.layout.chunks)
+        return TrainingModel(model, device, samples, weights, torch.bfloat16)
+
+    def _at_genesis(self, genesis: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+        device, size = self.trainee.device, Size(self.layout.parameters, self.layout.chunks)
+        needs = needs_of(self._spec, size, light=self.trainee.dtype == torch.bfloat16)
+        if is_accelerator(device) and not has_room(needs, free_memory_bytes(device)):
+            device = torch.device("cpu")
+        return {name: parameter.data.to(device) for name, parameter in genesis.items()}
 
     def _stand_at(self, parameters: Mapping[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, working in self._working_tensors().items():
-                working.copy_(parameters[name])
+        for name, working in self._working_tensors().items():
+            working.copy_(parameters[name])
 
     def _start_at(self, parameters: Mapping[str, Tensor]) -> None:
         """Keep a copy of where the round begins, in the memory of the last one if there is one."""
         if self._start is self.committed:
-            self._start = {name: tensor.clone() for name, tensor in parameters.items()}
-            return
-        with torch.no_grad():
-            for name, tensor in self._start.items():
-                tensor.copy_(parameters[name])
+            self._start = {
+                name: torch.empty_like(tensor, dtype=self.trainee.dtype)
+                for name, tensor in self.committed.items()
+            }
+        for name, tensor in self._start.items():
+            tensor.copy_(parameters[name])
 
     def _working_tensors(self) -> dict[str, Tensor]:
-        return {name: self._working(name) for name in self.committed}
+        return {name: parameter.data for name, parameter in self.trainee.parameters.items()}

@@ -59,10 +59,11 @@ class Replica:
     ) -> None:
         """`genesis` is the snapshot at which the run begins; None: its seed makes the weights."""
         self._spec, self._run_id, self._genesis = spec, run_id, genesis
-        self.trainee = TrainingModel(self._fresh_model(), device, micro_batch_max)
+        model = self._fresh_model()
         self.layout = ChunkLayout.from_shapes(
-            {name: tuple(p.shape) for name, p in self.trainee.parameters.items()}
+            {name: tuple(p.shape) for name, p in named_parameters_once(model).items()}
         )
+        self.trainee = self._trainee(model, device, micro_batch_max)
         algorithm = spec.algorithm
         self.payload_bytes_max, cure = self._largest_payload()
         """Bytes of the largest payload."""
@@ -85,22 +86,25 @@ class Replica:
         """Go back to genesis, without momentum."""
         model = self._fresh_model()
         fill(model, self._spec.seed, self._spec.model.init_std)
-        genesis = named_parameters_once(model)  # not on the device, which may have no room for it
-        working = {name: parameter.data for name, parameter in self.trainee.parameters.items()}
-        for name, tensor in working.items():
-            tensor.copy_(genesis[name].data)
+        self.committed = self._at_genesis(named_parameters_once(model))
         if self._genesis:
-            read_snapshot(self._genesis, working)
-        self.committed = (
-            {name: t.clone() for name, t in working.items()} if self._works_apart() else working
-        )
-        del model, genesis
+            read_snapshot(self._genesis, self.committed)
+        del model
         self._begin_anew()
         self.digest = state_digest(self.committed)
 
-    def _works_apart(self) -> bool:
-        """Whether the model's tensors are others than the committed parameters."""
-        return False
+    def _at_genesis(self, genesis: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+        """The committed parameters, set to those of a network in the host's memory: the model's own
+        tensors, as the device may have no room for others.
+        """
+        working = {name: parameter.data for name, parameter in self.trainee.parameters.items()}
+        for name, tensor in working.items():
+            tensor.copy_(genesis[name].data)
+        return working
+
+    def _trainee(self, model: nn.Module, device: torch.device, samples: int) -> TrainingModel:
+        """The network at work, in the types that its weights and gradients have here."""
+        return TrainingModel(model, device, samples)
 
     def _fresh_model(self) -> nn.Module:
         return build_model(self._spec.model.type, self._spec.model.config)
@@ -249,7 +253,8 @@ class Replica:
         if not path.exists():
             return None
         try:
-            tensors, about = load_tensors(path, self.trainee.device)
+            device = next(iter(self.committed.values())).device
+            tensors, about = load_tensors(path, device)
             if about["run_id"] != self._run_id:
                 return None
             position = self._restored(tensors, about)
@@ -292,9 +297,6 @@ class Replica:
 
     def _load_local(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what `_local_tensors` returned."""
-
-    def _working(self, name: str) -> Tensor:
-        return self.trainee.parameters[name].data
 
 
 def _digest_of_floats(tensors: dict[str, Tensor]) -> int:

@@ -5,11 +5,14 @@
 fixed    Python, torch and the other libraries, before there is a network
 held     local steps: parameters, the model's copy that the steps move, gradients, the residual
          with the padding of its chunks, and a momentum of Muon; with overlap a copy of where a
-         round began: 20 or 24 bytes a parameter. DeMo: parameters, gradients and momentum: 12.
-         Where nodes mix parameters: two moments and the gradients of a window in place of
-         momentum, no second copy, and with int8 the newest mean
+         round began. Residual, gradients and momentum are bfloat16, and so are the model's copy
+         and start where a device multiplies bfloat16 quickly: 12 or 14 bytes a parameter there, 14
+         or 18 elsewhere. DeMo: parameters, gradients and momentum: 12. Where nodes mix parameters:
+         two moments and the gradients of a window in place of momentum, no second copy, and with
+         int8 the newest mean
 worked   for an instant of each round: the head's part of an embedding's gradient; with local
-         steps AdamW's second moment of the tables and the temporaries of a step too
+         steps AdamW's second moment of the tables and strips in float32 too, and freed memory of
+         other sizes that does not fit
 a pass   activations and logits of a micro-batch: by `protocol.planner.activations` of one sample.
          The size of a micro-batch is found by trying, and what it takes is measured then
          (`node.rehearsal`)
@@ -42,6 +45,9 @@ KERNEL_CHUNKS_MIN = 1024
 """Chunks from which on a CPU uses the kernels: four million parameters. To load them takes most of
 a second, and some ten the first time on a machine."""
 
+WORKED_BYTES = 80_000_000
+"""Memory of the strips in float32 in which local steps and the residual are worked on, at most."""
+
 SNAPSHOTS = 5
 """Snapshots on a node's disk: two that stay, two older ones that somebody fetches, and one that is
 on its way here."""
@@ -62,6 +68,8 @@ class Needs:
     """At most, beside the corpus."""
     pass_bytes: int = 0
     """Memory of a pass of one sample in float32, beside the others; 0: not known."""
+    kept_bytes: int = 0
+    """Memory of the replica that is touched once a round, and may lie in the host's memory."""
 
     @property
     def memory_bytes(self) -> int:
@@ -75,18 +83,31 @@ def state_bytes(algorithm: AlgorithmSpec, size: Size) -> int:
     return FLOAT_BYTES * size.parameters * (1 + own)
 
 
-def needs_of(spec: RunSpec, size: Size) -> Needs:
-    """The needs of a run whose network has this size."""
-    parameters = FLOAT_BYTES * size.parameters
-    algorithm, copies = spec.algorithm, 2
-    if algorithm.mixes:
-        momentum = state_bytes(algorithm, size) - parameters
+def needs_of(spec: RunSpec, size: Size, *, light: bool = False) -> Needs:
+    """The needs of a run whose network has this size. `light`: on a device that trains it with
+    local steps in bfloat16.
+    """
+    algorithm, parameters = spec.algorithm, FLOAT_BYTES * size.parameters
+    weights = parameters // 2 if light else parameters
+    kept = 0
+    if algorithm.moves:
+        kept = parameters + FLOAT_BYTES // 2 * size.chunks * CHUNK_ENTRIES
+        kept += spec.rounds.overlap * weights
+        held = kept + weights + parameters
+    elif algorithm.mixes:
+        held = parameters + state_bytes(algorithm, size)
     else:
-        copies += spec.rounds.overlap + algorithm.moves
-        momentum = FLOAT_BYTES * size.chunks * CHUNK_ENTRIES + algorithm.moves * parameters
+        held = 2 * parameters + FLOAT_BYTES * size.chunks * CHUNK_ENTRIES
     disk = spec.retention.log_bytes_max + SNAPSHOTS * parameters
     disk += 2 * state_bytes(algorithm, size) + 2 * parameters
     fixed = FIXED_BYTES + KERNELS_BYTES * (size.chunks >= KERNEL_CHUNKS_MIN)
-    worked = (1 + algorithm.moves) * parameters
-    held, one = copies * parameters + momentum, pass_bytes(spec.model, 1, spec.data.sequence_length)
-    return Needs(size.parameters, fixed, held, worked, disk, one)
+    one = pass_bytes(spec.model, 1, spec.data.sequence_length)
+    worked = parameters + algorithm.moves * min(WORKED_BYTES, 2 * parameters)
+    return Needs(size.parameters, fixed, held, worked, disk, one, kept)
+
+
+def has_room(needs: Needs, free_bytes: int | None) -> bool:
+    """Whether a device with this memory free holds all of a replica, and as much is left for its
+    passes; else what is touched once a round goes to the host's memory.
+    """
+    return free_bytes is None or 2 * needs.held_bytes <= free_bytes

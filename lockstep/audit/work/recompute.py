@@ -30,7 +30,7 @@ from node.demo.sign_audit import (
     signs_followed,
 )
 from node.model.build import build_model
-from node.model.local_steps import LocalSteps, moved_from
+from node.model.local_steps import LocalSteps, MovedFrom
 from node.model.training import GradientAccumulation, Tokens, TrainingModel
 from protocol.audit.thresholds import Thresholds, thresholds_of
 from protocol.codec.payload import PayloadShape, decode
@@ -145,8 +145,9 @@ class Recomputer:
             raise self._work.failure
         if self._found is None:
             parameters = self._trainee.parameters
+            found: Mapping[str, Tensor | None]
             if self._spec.algorithm.moves:
-                found = moved_from(self._start, parameters)
+                found = MovedFrom(self._start, parameters)
             else:
                 found = {name: p.grad for name, p in parameters.items()}
             self._found = gradient_coefficients(self._layout, found)

@@ -132,13 +132,13 @@ def _change(matrix, place, chunk, rates):
 
 @kernel(MATRIX, (WORD, WORD, WORD), CHUNKS, (NUMBER, FLAGS), TOOLS)
 def accumulate(gradient, place, momentum, decaying, tools):
-    """`Backend.accumulate` for one matrix, whose chunks `momentum` and `active` hold."""
+    """`Backend.accumulate` for chunks of one matrix, those that `momentum` and `active` hold."""
     width, first, stop = place
     decay, active = decaying
     matrix, scratch = tools
     chunk = scratch[0]
     for number in range(first, stop):
-        if active[number]:
+        if active[number - first]:
             region = _region(gradient, number, width)
             if region.size == ENTRIES:
                 _forward(region, chunk, scratch[1:], matrix)
@@ -148,7 +148,7 @@ def accumulate(gradient, place, momentum, decaying, tools):
                     for j in range(region.shape[1]):
                         chunk[i, j] = region[i, j]
                 _forward(chunk, chunk, scratch[1:], matrix)
-            _mix(momentum[number], decay, chunk, _F4(1))
+            _mix(momentum[number - first], decay, chunk, _F4(1))
 
 
 @kernel(MATRIX, (WORD, WORD, WORD, WORD), VOTES, (NUMBER, NUMBER), TOOLS)

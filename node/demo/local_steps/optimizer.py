@@ -1,12 +1,15 @@
 """The optimizers of local steps: Muon for matrices, AdamW for embeddings, gains and the rest.
 
-Both are torch's own. Their state is one node's: it need not be equal on two nodes, and it is saved
-with the node's state. A Muon step is scaled to the root mean square of an AdamW step
-(`match_rms_adamw`), so that one learning rate serves both, and so that no entry moves much further
-than the rate in a step, which is what replicas allow an author (`aggregate.code_max`).
+Both are torch's own. Their state is one node's: it need not be equal on two nodes. A Muon step is
+scaled to the root mean square of an AdamW step (`match_rms_adamw`), so that one learning rate
+serves both, and so that no entry moves much further than the rate in a step, which is what replicas
+allow an author (`aggregate.code_max`).
+
+A node keeps that state in bfloat16 (`light_optimizer`). Here it is float32 and exact, as the
+optimizer of a torch loop saves it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -32,43 +35,20 @@ class LocalOptimizer:
         """`parameters`: those of the model that are trained, by name; without a model, none of them
         is a table. Without `muon` AdamW moves all. `SettingsError` when this torch has no Muon.
         """
-        muon_class: Any = getattr(torch.optim, "Muon", None)
-        if muon_class is None:
-            raise SettingsError(
-                f"algorithm.name: local_steps need torch 2.9 or later, got {torch.__version__}; "
-                "update it, or join another run"
-            )
         self._parameters = dict(parameters)
-        tables = tables_of(model) if model else set()
-        matrices: list[nn.Parameter] = []
-        rest: list[nn.Parameter] = []
-        for parameter in self._parameters.values():
-            is_matrix = muon and parameter.ndim == 2 and id(parameter) not in tables
-            (matrices if is_matrix else rest).append(parameter)
+        matrices, rest = sorted_out(model, parameters, muon=muon)
         self._optimizers: list[torch.optim.Optimizer] = []
         if matrices:
-            self._optimizers.append(
-                muon_class(
-                    matrices,
-                    weight_decay=0.0,
-                    momentum=MUON_MOMENTUM,
-                    adjust_lr_fn="match_rms_adamw",
-                )
-            )
+            self._optimizers.append(muon_of(matrices))
         if rest:
-            self._optimizers.append(torch.optim.AdamW(rest, betas=ADAM_DECAYS, weight_decay=0.0))
+            self._optimizers.append(adamw_of(rest))
 
     def step(self, learning_rate: float, momentum: float = MUON_MOMENTUM) -> None:
         """One step of every parameter by its `.grad`. AdamW's first decay is the momentum, where
         that is below its own.
         """
+        set_rates(self._optimizers, learning_rate, momentum)
         for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate
-                if "betas" in group:
-                    group["betas"] = (min(momentum, ADAM_DECAYS[0]), ADAM_DECAYS[1])
-                else:
-                    group["momentum"] = momentum
             optimizer.step()
 
     def state(self) -> dict[str, Tensor]:
@@ -102,6 +82,55 @@ class LocalOptimizer:
                 if any(parameter is each for each in group["params"]):
                     return optimizer
         raise AssertionError("every parameter has an optimizer")
+
+
+def sorted_out(
+    model: nn.Module | None, parameters: Mapping[str, nn.Parameter], *, muon: bool = True
+) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Those that Muon moves, and those that AdamW moves. `SettingsError` when this torch has no
+    Muon.
+    """
+    if not hasattr(torch.optim, "Muon"):
+        raise SettingsError(
+            f"algorithm.name: local_steps need torch 2.9 or later, got {torch.__version__}; "
+            "update it, or join another run"
+        )
+    tables = tables_of(model) if model else set()
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for parameter in parameters.values():
+        is_matrix = muon and parameter.ndim == 2 and id(parameter) not in tables
+        (matrices if is_matrix else rest).append(parameter)
+    return matrices, rest
+
+
+def muon_of(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Torch's Muon, with steps as large as AdamW's."""
+    muon: Any = torch.optim.Muon
+    made: torch.optim.Optimizer = muon(
+        parameters, weight_decay=0.0, momentum=MUON_MOMENTUM, adjust_lr_fn="match_rms_adamw"
+    )
+    return made
+
+
+def adamw_of(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """Torch's AdamW."""
+    return torch.optim.AdamW(parameters, betas=ADAM_DECAYS, weight_decay=0.0)
+
+
+def set_rates(
+    optimizers: Iterable[torch.optim.Optimizer], learning_rate: float, momentum: float
+) -> None:
+    """Set what the next step goes by. AdamW's first decay is the momentum, where that is below its
+    own.
+    """
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+            if "betas" in group:
+                group["betas"] = (min(momentum, ADAM_DECAYS[0]), ADAM_DECAYS[1])
+            else:
+                group["momentum"] = momentum
 
 
 def tables_of(model: nn.Module) -> set[int]:

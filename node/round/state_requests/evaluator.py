@@ -239,7 +239,7 @@ def evaluator_of(
 
     def copied() -> Mapping[str, Tensor]:
         needed = sum(tensor.nbytes for tensor in replica.committed.values())
-        free = free_memory_bytes(replica.trainee.device)
+        free = free_memory_bytes(next(iter(replica.committed.values())).device)
         if free is not None and needed > free // FREE_PART:
             raise UnavailableError(
                 f"a copy of the parameters needs {needed:,} bytes, and {free:,} are free: "

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from lockstep.volunteer.needs import judged, sized
+from node.model.precision import weights_dtype
 from node.system.device import free_memory_bytes
 from node.system.malloc import give_back_freed_memory, keep_freed_memory
 from protocol.planner.needs import needs_of
@@ -52,7 +53,9 @@ def _row(device: torch.device, spec: RunSpec, sizes: Sizes, directory: Path) -> 
     free = free_memory_bytes(device)
     peak = peak_extra_bytes(lambda: _rounds(device, spec, sizes.sequence_length), device)
     reserved = torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
-    needs = needs_of(spec, sized(spec))
+    size = sized(spec)
+    is_light = weights_dtype(device, size.chunks) == torch.bfloat16
+    needs = needs_of(spec, size, light=is_light)
     return {
         "overlap": spec.rounds.overlap,
         "parameters": needs.parameters,

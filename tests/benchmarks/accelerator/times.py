@@ -109,7 +109,7 @@ def _steps(
     """The step of torch's own optimizers for copies of the parameters, with gradients of noise."""
     groups: dict[bool, list[Parameter]] = {True: [], False: []}
     for parameter in replica.trainee.parameters.values():
-        copied = Parameter(parameter.detach().clone())
+        copied = Parameter(parameter.detach().float().clone())
         copied.grad = torch.randn_like(copied)
         groups[by_muon(parameter)].append(copied)
     optimizers: list[torch.optim.Optimizer] = [

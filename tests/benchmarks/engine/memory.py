@@ -159,7 +159,8 @@ def row(model: ModelSpec, overlap: int, payloads: int) -> dict[str, Any]:
         spec, meter = spec_of(model, overlap), Meter()
         replica = peaks(spec, payloads, Path(directory), meter)
     count = replica.layout.parameters
-    told = needs_of(spec, size_of(spec.model)).held_bytes
+    light = replica.trainee.dtype == torch.bfloat16
+    told = needs_of(spec, size_of(spec.model), light=light).held_bytes
     return {
         "parameters": count,
         "overlap": overlap,

@@ -5,7 +5,7 @@ from typing import Any
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.pages.tables import document
 
-KINDS = ("held", "pass", "pass, computed again")
+KINDS = ("pass", "pass, computed again")
 
 
 def memory() -> str:
@@ -14,7 +14,7 @@ def memory() -> str:
     for name, found in document("passes.json")["models"].items():
         tokens = f"{found['samples']} x {found['length']}"
         rows.append((name, tokens, *(_beside(found[kind]) for kind in KINDS)))
-    head = ("network", "samples x tokens", "held", "a pass adds", "computed again")
+    head = ("network", "samples x tokens", "a pass adds", "computed again")
     return table(head, rows, left=1)
 
 

@@ -71,7 +71,7 @@ class LocalStepsAuthors:
         """The payload of one author's steps of a round."""
         fixture, cell = self._fixture, self._fixture.cell
         rate = fixture.rates(steps[0])[0]
-        moved = movement(fixture, self.committed, batches, self._optimizers[author], rate)
+        moved = self._movement(author, batches, rate)
         residual = self._residuals[author]
         if self._chance.random() < cell.lost:
             residual.momentum.zero_()
@@ -80,6 +80,12 @@ class LocalStepsAuthors:
         cap = code_max(rate, len(steps), cell.top_k)
         header = Header(_RUN, steps[0], PeerId(f"{author:032x}"))
         return encode(header, residual.extract(code_max=cap).coefficients, self._shape)
+
+    def _movement(
+        self, author: int, batches: Sequence[npt.NDArray[np.int64]], rate: float
+    ) -> Mapping[str, Tensor | None]:
+        """What the steps of one author move the network by."""
+        return movement(self._fixture, self.committed, batches, self._optimizers[author], rate)
 
     def _apply(self, first: int, containers: list[bytes]) -> None:
         rate, decay = self._fixture.rates(first)

@@ -44,13 +44,17 @@ def train(task: Task, cell: Cell, corpus: Corpus) -> Result:
     return train_in(Fixture(task, cell, corpus))
 
 
-def train_in(fixture: Fixture, watch: Callable[[Trainer], None] = lambda trainer: None) -> Result:
+def train_in(
+    fixture: Fixture,
+    watch: Callable[[Trainer], None] = lambda trainer: None,
+    make: Callable[[Fixture], Trainer] | None = None,
+) -> Result:
     """Train the cell of a fixture, whose network ends at the committed parameters. `watch` is
-    called after every step.
+    called after every step; `make` is another trainer than that of the cell's method.
     """
     started_s = time.monotonic()
     task, cell = fixture.task, fixture.cell
-    trainer = TRAINERS[cell.method](fixture)
+    trainer = (make or TRAINERS[cell.method])(fixture)
     up = down = 0.0
     points = [Point(0, 0, fixture.validation_bits_per_byte(), 0, 0)]
     failure = ""

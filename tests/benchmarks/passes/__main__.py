@@ -1,13 +1,10 @@
 """Memory and time of a pass: `python -m tests.benchmarks.passes --json FILE`.
 
-For each size of model, in a fresh process on the CPU, with the classes of a node:
-
-    held     all tensors of a replica of local steps after its first round, by torch's profile
-    a pass   most that a pass takes beside them, activations kept and computed again
-
-and what is predicted of both by arithmetic. With `--time` passes of half the length of the smallest
-model are timed too, in their ways in turns by one thread, and the loss alone is measured at a
-vocabulary of 50,257.
+For each size of model, in a fresh process on the CPU, with the classes of a node: what a pass in
+float32 takes at most beside weights and gradients, by torch's profile, with activations kept and
+computed again, and what is predicted of it by arithmetic. With `--time` passes of half the length
+of the smallest model are timed too, in their ways in turns by one thread, and the loss alone is
+measured at a vocabulary of 50,257.
 """
 
 import argparse

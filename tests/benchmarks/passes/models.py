@@ -5,16 +5,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from node.model.build import build_model
 from node.model.head import backward_by_pieces
-from node.replica.factory import replica_for
-from node.replica.replica import Replica
+from node.model.training import TrainingModel
 from protocol.planner.activations import pass_bytes
-from protocol.planner.needs import needs_of
-from protocol.planner.parameters import size_of
 from protocol.runfile import ModelSpec
-from tests.benchmarks.accelerator.authors import RUN, spec_of, tokens_of, work
+from tests.benchmarks.accelerator.authors import spec_of, tokens_of
 from tests.benchmarks.passes.variants import measured
-from tests.support.allocations import allocated, peak_allocated_bytes
+from tests.support.allocations import peak_allocated_bytes
 
 LENGTH = 512
 """Tokens of a sample."""
@@ -43,26 +41,21 @@ REPEATS = 3
 
 def row(model: ModelSpec, samples: int, length: int) -> dict[str, Any]:
     """Predicted and measured bytes, in this process."""
-    spec, device = spec_of(model), torch.device("cpu")
-    tokens = tokens_of(spec, 0, samples, length)
-    kept: list[Replica] = []
-
-    def round() -> None:
-        kept.append(replica_for(spec, RUN, device, samples))
-        work(kept[0], spec, 0, tokens)
-
-    _, held = allocated(round)
-    trainee = kept[0].trainee
+    tokens, trainee = tokens_of(spec_of(model), 0, samples, length), _float32(model, samples)
+    trainee.zero_gradients()
     found: dict[str, Any] = {
         "parameters": sum(each.numel() for each in trainee.parameters.values())
     }
-    needs = needs_of(spec, size_of(model))
-    found["held"] = _beside(needs.held_bytes, held)
     for name, recomputes in (("pass", False), ("pass, computed again", True)):
         trainee.recompute(recomputes)
         peak = peak_allocated_bytes(lambda: trainee.gradient(tokens))
         found[name] = _beside(pass_bytes(model, samples, length, recomputes=recomputes), peak)
     return found | {"samples": samples, "length": length}
+
+
+def _float32(model: ModelSpec, samples: int) -> TrainingModel:
+    """A network in the type for which passes are predicted."""
+    return TrainingModel(build_model(model.type, model.config), "cpu", samples)
 
 
 def _beside(predicted: int, seen: int) -> dict[str, float]:
@@ -73,7 +66,7 @@ def timed(model: ModelSpec, samples: int, length: int) -> dict[str, Any]:
     """Passes in their ways by one thread, and the loss alone."""
     torch.set_num_threads(1)
     spec = spec_of(model)
-    trainee = replica_for(spec, RUN, torch.device("cpu"), samples).trainee
+    trainee = _float32(model, samples)
     ways = list(measured(trainee, tokens_of(spec, 0, samples, length), REPEATS))[-1]
     del trainee
     hidden, head = torch.randn(8 * 1024, 768), nn.Linear(768, 50257, bias=False)

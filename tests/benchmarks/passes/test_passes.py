@@ -65,9 +65,9 @@ def test_the_memory_of_a_pass_by_pieces_is_predicted_too() -> None:
     assert pass_bytes(ModelSpec(type="mamba", config={}), 1, 512) == 0
 
 
-def test_a_row_has_what_is_held_and_what_passes_add() -> None:
+def test_a_row_has_what_passes_add() -> None:
     found = row(ModelSpec(config=CONFIG), 2, 32)
-    for name in ("held", "pass", "pass, computed again"):
+    for name in ("pass", "pass, computed again"):
         assert found[name]["bytes"] > 0
     assert found["pass"]["bytes"] > found["pass, computed again"]["bytes"]
 

@@ -17,6 +17,7 @@ from tests.benchmarks.pages import short_memory as page
 from tests.benchmarks.parity.local_steps import LocalStepsAuthors
 from tests.benchmarks.parity.results import Point, Result, save
 from tests.benchmarks.short_memory.keep import Kept, keep, left, read_cells
+from tests.benchmarks.short_memory.light import LightAuthors
 from tests.benchmarks.short_memory.study import (
     BLOCKS,
     MEAN_KEEPS,
@@ -110,13 +111,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def after_two_rounds(
-    corpus: Corpus, rule: Rule, authors: int, *, lost: float = 0.0
+    corpus: Corpus,
+    rule: Rule,
+    authors: int,
+    *,
+    lost: float = 0.0,
+    make: type[LocalStepsAuthors] = LocalStepsAuthors,
 ) -> tuple[list[Tensor], CommitMean]:
     """The parameters at genesis and after each of two rounds, and the mean of both commits."""
     usual = job("library", rule, authors=authors, lost=lost)
     short = replace(usual, cell=replace(usual.cell, steps=4, local_steps=2, warmup_steps=0))
     fixture = TextFixture(short, corpus)
-    authors_at_work = LocalStepsAuthors(fixture)
+    authors_at_work = make(fixture)
     mean = CommitMean(fixture.parameters, 2)
     found = [_flat(authors_at_work.committed)]
     for step in range(4):
@@ -138,6 +144,19 @@ def test_residuals_that_are_lost_before_every_round_are_those_of_fade_0(corpus: 
     kept, _ = after_two_rounds(corpus, TODAY, 2)
     assert torch.equal(lost[2], faded[2])
     assert not torch.equal(lost[2], kept[2])
+
+
+@pytest.mark.usefixtures("small")
+def test_authors_in_bfloat16_move_as_those_in_float32_do(corpus: Corpus) -> None:
+    exact, light = (
+        after_two_rounds(corpus, TODAY, 2, make=make)[0]
+        for make in (LocalStepsAuthors, LightAuthors)
+    )
+    assert torch.equal(exact[0], light[0])
+    for round in (1, 2):
+        moved, theirs = exact[round] - exact[0], light[round] - light[0]
+        assert not torch.equal(moved, theirs)
+        assert torch.cosine_similarity(moved, theirs, dim=0) > 0.85
 
 
 @pytest.mark.usefixtures("small")

@@ -8,6 +8,7 @@ from node.demo.accelerator import Accelerator
 from node.demo.backend import Backend
 from node.demo.chunks import ChunkLayout
 from node.demo.cpu_kernels import CpuKernels
+from node.demo.local_steps import residual
 from node.demo.plain import Plain
 
 MakeBackend = Callable[[ChunkLayout], Backend]
@@ -38,8 +39,11 @@ but_plain = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads take three chunks at a time, so that small models have many parts."""
+    """Threads take three chunks at a time, and a residual is worked on by five, so that small
+    models have many parts.
+    """
     monkeypatch.setattr(cpu_kernels, "PART_CHUNKS", 3)
+    monkeypatch.setattr(residual, "HOST_STRIP_CHUNKS", 5)
 
 
 @pytest.fixture(params=BACKENDS)

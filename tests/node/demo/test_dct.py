@@ -62,7 +62,7 @@ def test_the_bounds_that_exactness_rests_on_hold() -> None:
 
 
 def test_the_dct_is_orthonormal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
+    monkeypatch.setattr(dct, "bfloat16_is_faster", lambda: False)
     matrix = dct_matrix(CPU).double()
     assert torch.allclose(matrix @ matrix.T, torch.eye(64, dtype=torch.float64), atol=1e-6)
     chunks = torch.randn(5, 64, 64)
@@ -76,9 +76,9 @@ def test_in_bfloat16_the_dct_is_off_by_its_rounding_alone(
     monkeypatch: pytest.MonkeyPatch, scale: float
 ) -> None:
     chunks = torch.randn(50, 64, 64) * scale
-    monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
+    monkeypatch.setattr(dct, "bfloat16_is_faster", lambda: False)
     expected = forward(chunks).double()
-    monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: True)
+    monkeypatch.setattr(dct, "bfloat16_is_faster", lambda: True)
     error = forward(chunks).double() - expected
     size = expected.square().mean().sqrt()
     assert (

@@ -44,7 +44,7 @@ def as_numpy(tensors: dict[str, torch.Tensor | None]) -> dict[str, reference.Flo
 def test_steps_equal_the_reference_in_double_precision(
     monkeypatch: pytest.MonkeyPatch, value_bits: int
 ) -> None:
-    monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
+    monkeypatch.setattr(dct, "bfloat16_is_faster", lambda: False)
     engine = Engine(LAYOUT, DemoSettings(0.6, top_k=24, value_bits=value_bits), "cpu")
     author = reference.Author(LAYOUT.chunks)
     for seed in range(4):

@@ -160,7 +160,7 @@ def test_extractions_from_nan_and_infinities_are_in_range(
 def test_gradients_of_any_size_enter_alike_and_leave_the_momentum_finite(
     monkeypatch: pytest.MonkeyPatch, make_backend: MakeBackend
 ) -> None:
-    monkeypatch.setattr(dct, "_bfloat16_is_faster", lambda: False)
+    monkeypatch.setattr(dct, "bfloat16_is_faster", lambda: False)
     chunks = momentum_of({name: chunk.clamp(-9e29, 9e29) for name, chunk in SANE.items()})
     gradients = {"m": torch.empty(64, 64 * len(ALL)), "small": torch.full((50,), LEAST)}
     LAYOUT.scatter(chunks, gradients)

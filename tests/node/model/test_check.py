@@ -158,19 +158,26 @@ def test_positions_that_do_not_reach_are_refused_and_minus_one_is_no_bound() -> 
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "overlap", "copies"),
-    [("demo", 0, 3), ("local_steps", 0, 5), ("local_steps", 1, 6)],
+    ("algorithm", "overlap", "own", "residual", "on_host"),
+    [("demo", 0, 8, 4, 0), ("local_steps", 0, 10, 2, 4), ("local_steps", 1, 12, 2, 6)],
 )
 def test_memory_is_compared_before_it_is_taken(
-    monkeypatch: pytest.MonkeyPatch, algorithm: Any, overlap: int, copies: int
+    monkeypatch: pytest.MonkeyPatch,
+    algorithm: Any,
+    overlap: int,
+    own: int,
+    residual: int,
+    on_host: int,
 ) -> None:
+    """In bytes a parameter, in bfloat16 where that can be; a GPU leaves some to the host."""
     spec = _spec("llama", LLAMA, overlap=overlap)
     spec = spec.model_copy(update={"algorithm": AlgorithmSpec(name=algorithm)})
     parameters = count_parameters(spec)
     chunks = -(-parameters // CHUNK_ENTRIES)
-    least = FIXED_BYTES + 4 * ((copies - 1) * parameters + chunks * CHUNK_ENTRIES)
+    least = FIXED_BYTES + own * parameters + residual * chunks * CHUNK_ENTRIES
     check_model(spec, memory_bytes=least)
-    require_memory(spec, parameters, least - FIXED_BYTES, "cuda")
+    there = on_host and on_host * parameters + residual * chunks * CHUNK_ENTRIES
+    require_memory(spec, parameters, least - FIXED_BYTES - there, "cuda")
     devices: list[str] = []
 
     def build(model_type: str, config: Any, device: str = "cpu") -> Any:

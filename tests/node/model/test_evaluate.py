@@ -52,3 +52,19 @@ def test_parameters_beside_the_model_are_measured_and_its_own_come_back() -> Non
     with pytest.raises(KeyError):
         nats_at(own, {}, samples)
     assert all(own.parameters[name].data_ptr() == storage[name] for name in storage)
+
+
+def test_committed_parameters_are_measured_in_all_their_bits_in_the_middle_of_a_batch() -> None:
+    torch.manual_seed(0)
+    exact = TrainingModel(build_model("llama", CONFIG))
+    light = TrainingModel(build_model("llama", CONFIG), "cpu", 8, torch.bfloat16, torch.bfloat16)
+    samples = torch.arange(4 * 9).reshape(4, 9) % 200
+    parameters = {name: parameter.data for name, parameter in exact.parameters.items()}
+    passes = light.passes([samples[:1], samples[1:2]])
+    assert passes.next()
+    assert nats_at(light, parameters, samples) == pytest.approx(exact.evaluate(samples) * 4 * 8)
+    assert passes.next()
+    passes.finish()
+    for parameter in light.parameters.values():
+        assert parameter.grad is not None
+        assert parameter.grad.dtype == parameter.dtype == torch.bfloat16

@@ -104,6 +104,24 @@ def test_the_loss_of_a_large_vocabulary_takes_less_than_100_mb() -> None:
     assert 30e6 < peak_allocated_bytes(lambda: nats_by_pieces(hidden, head, targets)) < 100e6
 
 
+@pytest.mark.skipif(
+    not hasattr(Tensor, "grad_dtype"), reason="this torch has no gradients of another type"
+)
+def test_a_gradient_of_fewer_bits_takes_no_second_matrix_of_the_heads_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_entries(monkeypatch, 100_000)
+    hidden, head = torch.randn(2, 5, 64), nn.Linear(64, 20_000, bias=False)
+    head.weight.grad_dtype = torch.bfloat16
+    head.weight.grad = torch.zeros_like(head.weight, dtype=torch.bfloat16)
+    targets = torch.randint(0, 20_000, (2, 5))
+    peak = peak_allocated_bytes(lambda: backward_by_pieces(hidden, head, targets, 1.0))
+    assert peak < head.weight.nbytes / 2
+    found = head.weight.grad.float()
+    expected = whole(hidden.requires_grad_(), head, targets, 1.0)[2]
+    torch.testing.assert_close(found, expected.float(), rtol=0.02, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("model_type", "config", "by_pieces"),
     [

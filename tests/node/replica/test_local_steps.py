@@ -11,6 +11,7 @@ import torch
 
 from node.data.corpus import Corpus
 from node.demo.engine import GradientError
+from node.replica import local_steps
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.position import Position
@@ -30,6 +31,14 @@ RATE_BITS = (float32_bits(0.01), float32_bits(1.0))
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus.open(tiny_corpus(tmp_path_factory.mktemp("corpus")))
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"], autouse=True)
+def weights(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
+    """The type of the model's weights, whatever this machine is quick at."""
+    monkeypatch.setattr(local_steps, "weights_dtype", lambda device, chunks: request.param)
+    dtype: torch.dtype = request.param
+    return dtype
 
 
 def replica(overlap: int = 0, **algorithm: Any) -> LocalStepsReplica:
@@ -64,6 +73,12 @@ def sent(
 
 def commit(round: int, *entries: Entry) -> Commit:
     return Commit(RUN, round, round, entries, *RATE_BITS, genesis_digest(RUN))
+
+
+def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Within a step of bfloat16 and a rounded start, if that is what is found."""
+    rtol, atol = (2**-6, 2**-10) if found.dtype == torch.bfloat16 else (1.3e-6, 1e-5)
+    torch.testing.assert_close(found.float(), expected, rtol=rtol, atol=atol)
 
 
 def test_replicas_that_trained_apart_are_equal_after_each_commit_and_learn(
@@ -102,6 +117,37 @@ def test_a_replica_that_is_started_again_has_the_parameters_and_begins_anew(
     for each in (again, fresh):
         work(each, corpus, 2)
     assert torch.equal(again.engine.momentum, fresh.engine.momentum), "no residual, no optimizer"
+
+
+def test_between_rounds_a_replica_holds_no_gradient_and_nothing_of_its_own_in_float32(
+    corpus: Corpus, weights: torch.dtype
+) -> None:
+    node = replica()
+    work(node, corpus, 0)
+    parameters = node.trainee.parameters
+    assert {parameter.dtype for parameter in parameters.values()} == {weights}
+    assert all(parameter.grad is None for parameter in parameters.values())
+    assert node.engine.momentum.dtype == torch.bfloat16
+    assert {tensor.dtype for tensor in node.committed.values()} == {torch.float32}
+    node.begin([], None, RATE_BITS)
+    node.trainee.zero_gradients()
+    gradients = [parameter.grad for parameter in parameters.values()]
+    moments = [each for state in node._optimizer._state.values() for each in state.values()]
+    on_device = [parameter.data for parameter in parameters.values()] + gradients + moments
+    by_adamw = sum(parameter.numel() for parameter in node._optimizer._rest)
+    expected = (weights.itemsize + 2 + 2) * node.layout.parameters + 2 * by_adamw
+    assert sum(tensor.nbytes for tensor in on_device if tensor is not None) == expected
+
+
+def test_two_nodes_round_by_other_random_bits(corpus: Corpus) -> None:
+    spec = replica()._spec
+    nodes = [replica_for(spec, RUN, torch.device("cpu"), 1, author) for author in AUTHORS[:2]]
+    for each in nodes:
+        assert isinstance(each, LocalStepsReplica)
+        work(each, corpus, 0)
+    one, other = (each.engine.momentum for each in nodes)
+    assert not torch.equal(one, other)
+    torch.testing.assert_close(one.float().norm(), other.float().norm(), rtol=0.1, atol=0)
 
 
 def test_the_gain_of_the_run_is_a_factor_on_the_movement_of_several_authors(
@@ -187,20 +233,21 @@ def test_with_overlap_the_model_goes_on_from_its_own_steps_and_then_from_the_com
     assert all(torch.equal(own[name], parameter) for name, parameter in working.items())
     assert passes.next()
     assert passes.next()
-    since = {name: parameter.detach() - own[name] for name, parameter in working.items()}
+    since = {name: (each.detach() - own[name]).float() for name, each in working.items()}
     node.apply(commit(0, entry), [payload])
     node.stand_at()
     for name, parameter in working.items():
-        torch.testing.assert_close(parameter.detach(), node.committed[name] + since[name])
+        assert_near(parameter.detach(), node.committed[name] + since[name])
     residual = node.engine.momentum.clone()
     passes.finish()
     node.accumulate()
-    grown = node.engine.momentum - residual
+    grown = node.engine.momentum.float() - residual
     expected = node.layout.gather(since)
     torch.testing.assert_close(grown.square().sum(), expected.square().sum(), rtol=0.02, atol=1e-6)
     assert any(not torch.equal(node.committed[name], genesis[name]) for name in genesis)
     node.begin([], None, RATE_BITS)
-    assert all(torch.equal(node.committed[n], parameter) for n, parameter in working.items())
+    for name, parameter in working.items():
+        assert torch.equal(node.committed[name].to(parameter.dtype), parameter)
 
 
 def test_with_overlap_a_commit_that_comes_after_the_passes_is_taken_in_by_the_next_round(
@@ -215,9 +262,9 @@ def test_with_overlap_a_commit_that_comes_after_the_passes_is_taken_in_by_the_ne
     begun = {name: each.detach().clone() for name, each in node.trainee.parameters.items()}
     *_, next_pending = sent(node, 1, AUTHORS[0], work(node, corpus, 2, pending))
     working = {name: each.detach() for name, each in node.trainee.parameters.items()}
-    moved = {name: working[name] - begun[name] for name in working}
+    moved = {name: (working[name] - begun[name]).float() for name in working}
     decided = commit(0, *(entry for entry, *_ in entries))
     node.apply(decided, [payload for _, payload, _ in entries])
     node.begin([], next_pending, RATE_BITS)
     for name, parameter in working.items():
-        torch.testing.assert_close(parameter, node.committed[name] + moved[name])
+        assert_near(parameter, node.committed[name] + moved[name])

@@ -23,10 +23,11 @@ from tests.lockstep.audit.work.panels import DRAW, RUN, round_of
 
 ROUNDS = 3
 
-ALIKE, COMMON = 0.99, 0.9
+ALIKE, COMMON = 0.99, 0.85
 """Least part of equal signs among those that two ways send, and of all signs that these are. Muon
-computes in bfloat16, so what is rounded otherwise moves some entries across the bound of the k
-largest: passes of one sample in place of eight have 0.94 to 0.98 in common with each other."""
+computes in bfloat16, and gradients and residual are kept in it, so what is rounded otherwise moves
+some entries across the bound of the k largest: ways that add in another order have 0.89 to 0.98 in
+common."""
 
 PIECE_ENTRIES = 7 * 257
 """Logits of seven tokens."""
@@ -114,7 +115,7 @@ def test_every_way_of_a_pass_sends_the_same_signs_and_is_honest_work(
             assert both.sum() >= COMMON * np.count_nonzero(first), f"{name}, round {round}"
             assert (found == first)[both].mean() >= ALIKE, f"{name}, round {round}"
         looks = looks_at(recomputer, plain, commit, payloads)
-        assert max(e.agreement for e in looks) - min(e.agreement for e in looks) < 0.005
+        assert max(e.agreement for e in looks) - min(e.agreement for e in looks) < 0.02
         assert Book(algorithm.name).take_early(round, looks, RUN) == []
         assert book.take(round_of(round), looks, RUN, DRAW) == []
         for replica in others.values():

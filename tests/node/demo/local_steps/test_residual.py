@@ -8,6 +8,7 @@ from torch import Tensor
 from node.demo.chunks import ChunkLayout
 from node.demo.local_steps.aggregate import Movement, apply
 from node.demo.local_steps.residual import Residual
+from node.demo.rounding import Rounding
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, sealed
 from protocol.codec.scales import scales_of
 from protocol.ids import PeerId, RunId
@@ -124,6 +125,45 @@ def test_nothing_is_said_of_a_chunk_without_a_movement_or_without_a_cap(code_max
         assert (sent.counts[chunk] == 0) == (chunk in silent)
     assert (sent.scales[list(silent)] == 0).all()
     assert torch.equal(residual.momentum[list(silent)], before[list(silent)])
+
+
+def test_in_bfloat16_small_movements_add_up_as_they_do_in_float32() -> None:
+    """Each is a fortieth of a step of what is there: to the nearest, none would count."""
+    exact, light = residual_after(0), Residual(LAYOUT, 24, "cpu", rounding=Rounding("cpu", 1))
+    small = {name: 0.02 * tensor for name, tensor in moved(0).items() if tensor is not None}
+    for each in (exact, light):
+        each.momentum.fill_(1.0)
+        for _ in range(60):
+            each.accumulate(small)
+    assert light.momentum.dtype == torch.bfloat16
+    expected, found = (each.momentum.float() - 1 for each in (exact, light))
+    assert float(found.mean()) == pytest.approx(float(expected.mean()), abs=3e-4)
+    followed = (found * expected).sum() / expected.square().sum()
+    assert float(followed) == pytest.approx(1, abs=0.05)
+
+
+def test_a_residual_in_bfloat16_says_what_one_in_float32_says_of_the_same() -> None:
+    light, exact = Residual(LAYOUT, 24, "cpu", rounding=Rounding("cpu")), residual_after(0)
+    light.accumulate(moved(0))
+    exact.momentum.copy_(light.momentum)
+    found, expected = (each.extract().coefficients for each in (light, exact))
+    for name in ("counts", "values", "scales"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    torch.testing.assert_close(light.momentum.float(), exact.momentum, rtol=2**-8, atol=1e-6)
+
+
+def test_what_was_moved_is_computed_when_it_is_asked_for() -> None:
+    class Counted(dict[str, Tensor | None]):
+        asked = 0
+
+        def __getitem__(self, name: str) -> Tensor | None:
+            self.asked += 1
+            return super().__getitem__(name)
+
+    counted, residual = Counted(moved(0)), residual_after(0)
+    residual.accumulate(counted)
+    assert counted.asked == len(SHAPES), "once by the strips, however many each has a part in"
+    assert torch.equal(residual.momentum, residual_after(1).momentum)
 
 
 def test_the_payload_of_an_extraction_decodes_to_it() -> None:
