@@ -174,10 +174,7 @@ class Membership:
         if member.work.uncopied >= UNCOPIED_MAX:
             return "nobody could get its last payloads: no round waits for them"
         if self.standing.is_tardy(member.peer) and member.work.copies_tardy:
-            return (
-                "others got its payloads long after it had announced them, as over links that "
-                "break: no round waits for it"
-            )
+            return "others got its payloads late, as over broken links: no round waits for it"
         if self.standing.is_tardy(member.peer):
             return "it came long after the others: no round waits for it"
         if member.work.unconfirmed >= UNCONFIRMED_MAX:

@@ -509,7 +509,7 @@ def test_no_round_waits_for_copies_that_come_long_after_the_announcement() -> No
         lengths.append(driver.now_ms - began_ms)
     assert lengths == [LEAST_MS + LATE_MS] * 2 + [LEAST_MS] * 3
     remarks = [driver.machine.members.remark(driver.member(peer)) for peer in (A, B, C)]
-    assert "links that break" in remarks.pop()
+    assert "late, as over broken links" in remarks.pop()
     assert remarks == ["", ""]
     reason = next(each.reason for each in driver.opened[-1].assignments if each.peer == C)
     assert reason.startswith("share halved: others got its payloads")
