@@ -233,13 +233,14 @@ def judge_pace(state: RunState, undecided: UndecidedRound, members: Membership) 
     Returns the time until which a member came with them, and their number; zeros where nothing is
     judged.
     """
-    gone_ms = undecided.gone_ms
-    asked = sorted(filter(members.decides, undecided.assignments.keys() | gone_ms.keys()))
+    asked = sorted(filter(members.decides, undecided.assignments.keys() | undecided.gone_ms.keys()))
     if not members.public or undecided.disturbed or undecided.edges or len(asked) < JUDGED_MIN:
         return 0, 0
     opened_ms, copied_ms = undecided.instants.opened, undecided.receipts.copied_ms
-    came_ms = gone_ms | undecided.announced_ms
-    said_ms = {peer: came_ms.get(peer, state.last_ms) for peer in asked}
+    came_ms = undecided.gone_ms | undecided.announced_ms
+    said_ms = {
+        peer: came_ms.get(peer, members.awaited_until(peer, state.last_ms)) for peer in asked
+    }
     there_ms = {
         peer: copied_ms.get(peer, state.last_ms) if undecided.has_payload(peer) else at_ms
         for peer, at_ms in said_ms.items()

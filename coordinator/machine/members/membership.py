@@ -138,6 +138,11 @@ class Membership:
         member = self.roster.get(peer)
         return member is not None and member.connected
 
+    def awaited_until(self, peer: PeerId, now_ms: int) -> int:
+        """When a round stopped waiting for a silent member: now, or as its session was lost."""
+        member = self.roster.get(peer)
+        return now_ms if member is None or member.connected else min(now_ms, member.lost_ms)
+
     def kept_for_another(self, event: Joined) -> bool:
         """Whether the key of a hello is that of a member whose process is another one and may open
         its next session soon: no session was lost since the coordinator started, or it was lost by

@@ -515,6 +515,24 @@ def test_no_round_waits_for_copies_that_come_long_after_the_announcement() -> No
     assert reason.startswith("share halved: others got its payloads")
 
 
+def test_nothing_is_counted_against_a_member_whose_session_is_lost_while_another_is_late() -> None:
+    driver = public(A, B, C, vouched=(A, B, C, D), membership={"lease_ms": 600_000})
+    for _ in range(3):
+        driver.join(D)
+        play(driver, A, B, C)  # it was opened before D came
+        driver.part(D)
+        opened = driver.opened[-1].round
+        driver.wait(LEAST_MS)
+        driver.exchange(opened, A, B)
+        driver.wait(LATE_MS)
+        for peer in (A, B):
+            driver.announce(C, opened)
+            driver.hold(peer, opened, [C])
+        assert not driver.machine.undecided(opened)
+    assert driver.machine.members.standing.tardy[C]
+    assert D not in driver.machine.members.standing.tardy
+
+
 def test_a_member_that_lets_others_wait_and_joins_again_is_known_by_its_key() -> None:
     driver = public(A, B, C, membership={"lease_ms": 600_000})
     lengths = []
