@@ -1,6 +1,5 @@
-"""Memory that a crowd leaves behind: glibc keeps what was freed, in pieces, for ever."""
+"""Memory that was freed, given back to the system: glibc keeps it, in pieces, for ever."""
 
-import contextlib
 import ctypes
 
 CROWDED = 128
@@ -10,14 +9,23 @@ LOOKS = 5
 """Looks after a crowd at which memory is given back: gRPC frees what it held bit by bit."""
 
 
+def give_back_freed_memory() -> bool:
+    """Return what this process has freed to the system, in some milliseconds; False, and nothing
+    changes, where the C library is not glibc.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # musl, macOS, Windows
+        return False
+    trim(0)
+    return True
+
+
 class Memory:
-    """Gives memory back to the system when a crowd has gone. It takes some milliseconds."""
+    """Gives memory back when a crowd has gone."""
 
     def __init__(self) -> None:
         self._looks = 0
-        self._trim = None
-        with contextlib.suppress(OSError, AttributeError, TypeError):  # another system's
-            self._trim = ctypes.CDLL(None).malloc_trim
 
     def look(self, unproven: int) -> None:
         """`unproven`: the connections without a key that there are now."""
@@ -25,5 +33,4 @@ class Memory:
             self._looks = LOOKS
         elif self._looks:
             self._looks -= 1
-            if self._trim:
-                self._trim(0)
+            give_back_freed_memory()

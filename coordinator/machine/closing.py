@@ -11,8 +11,9 @@ Rules
 - An announced payload that too few members could fetch in the whole round costs its author a
   strike.
 - A member that was not waited for proves itself punctual by what it announces until `publish_by`.
-- In a run that is open to the public nobody waits for a member that was not there, round after
-  round, when twice the time had passed in which two thirds were: with its payload, and its copies.
+- In a run that is open to the public nobody waits for a member that kept others waiting, round
+  after round, longer than a quarter beyond the time in which two thirds were there: with its
+  payload, and its copies. The time is counted by key, so joining again forgives nothing.
 - In a run that is open to the public the quorum is one of members with standing, and there is at
   most one payload of a fresh key for two of theirs, but at least one.
 """
@@ -22,6 +23,7 @@ from dataclasses import replace
 
 from coordinator.machine.events import Announced, Holding
 from coordinator.machine.members.membership import Membership
+from coordinator.machine.members.standing import PARTS
 from coordinator.machine.mixing import edges
 from coordinator.machine.pacing import Needs
 from coordinator.machine.run_state import ClosedEarly, RunState
@@ -34,9 +36,12 @@ LEAST_PART = 4
 """A round of a public run lasts at least this part of its compute time: two keys that agree with
 each other would else make hundreds of steps in a second."""
 
-SOON = 2
-"""Factor of the time in which two thirds are there, and of a round's least length, within which all
-the others are expected."""
+SOON_PART = 4
+"""Part of the time in which two thirds are there, or of a round's least length, within which all
+the others are expected after it."""
+
+JUDGED_MIN = 3
+"""Members that decide, at least, of whom one can be late beside the others."""
 
 FRESH_PART = 2
 """Payloads of keys with standing for each payload of a fresh one."""
@@ -129,13 +134,13 @@ def witnesses(
     undecided: UndecidedRound, said: Announced, members: Membership
 ) -> frozenset[PeerId] | None:
     """The witnesses of a payload, where they are drawn: among the round's other workers with
-    standing, and of these among those that rounds wait for, if there are any: one that is never on
-    time would give its receipts late too.
+    standing, and of these among those that rounds wait for and that give receipts, if there are
+    any: one that is never on time would give its receipts late too.
     """
     if not members.public:
         return None
     others = [peer for peer in undecided.assignments if peer != said.peer and members.decides(peer)]
-    punctual = [peer for peer in others if members.keeps_time(peer)]
+    punctual = [peer for peer in others if members.confirms(peer)]
     return members.standing.witnesses(undecided.round, Digest(said.digest), punctual or others)
 
 
@@ -211,35 +216,45 @@ def close(state: RunState, undecided: UndecidedRound, members: Membership) -> No
             members.note_copies(payload.peer, decided_ms, copied=True)
         elif undecided.reached == "commit_by" and not undecided.disturbed:
             members.note_copies(payload.peer, decided_ms, copied=False)
-    soon_ms = judge_pace(state, undecided, members)
+    for peer in filter(members.decides, undecided.assignments):
+        if members.public and not undecided.disturbed and available - {peer}:
+            members.note_receipts(peer, given=undecided.receipts.confirmed_by(peer))
+    soon_ms, judged = judge_pace(state, undecided, members)
     state.closed_early = [each for each in state.closed_early if each.publish_by_ms > state.last_ms]
     if undecided.reached in ("opened", "bell") and undecided.silent:
         publish_by_ms = undecided.instants.publish_by
         state.closed_early.append(
-            ClosedEarly(undecided.round, publish_by_ms, set(undecided.silent), soon_ms)
+            ClosedEarly(undecided.round, publish_by_ms, set(undecided.silent), soon_ms, judged)
         )
 
 
-def judge_pace(state: RunState, undecided: UndecidedRound, members: Membership) -> int:
-    """Note who kept a public round waiting long after two thirds of those that decide were there.
-    Returns the time until which a member came with them; 0 where nothing is judged.
+def judge_pace(state: RunState, undecided: UndecidedRound, members: Membership) -> tuple[int, int]:
+    """Note who kept a public round waiting long after most of those that decide, and how long.
+    Returns the time until which a member came with them, and their number; zeros where nothing is
+    judged.
     """
-    asked = sorted(filter(members.decides, undecided.assignments))
-    if not members.public or undecided.disturbed or undecided.edges or len(asked) < SOON + 1:
-        return 0
+    asked = sorted(filter(members.decides, undecided.assignments.keys() | undecided.gone_ms.keys()))
+    if not members.public or undecided.disturbed or undecided.edges or len(asked) < JUDGED_MIN:
+        return 0, 0
     opened_ms, copied_ms = undecided.instants.opened, undecided.receipts.copied_ms
-    there_ms = {
-        peer: copied_ms.get(peer, state.last_ms) if undecided.announced[peer].digest else at_ms
-        for peer, at_ms in undecided.announced_ms.items()
-        if peer in asked
+    came_ms = undecided.gone_ms | undecided.announced_ms
+    said_ms = {
+        peer: came_ms.get(peer, members.awaited_until(peer, state.last_ms)) for peer in asked
     }
-    times_ms = sorted(there_ms.get(peer, state.last_ms) - opened_ms for peer in asked)
-    most_ms = times_ms[-(-2 * len(asked) // 3) - 1]
-    soon_ms = opened_ms + SOON * max(most_ms, undecided.shortest_ms)
+    there_ms = {
+        peer: copied_ms.get(peer, state.last_ms) if undecided.has_payload(peer) else at_ms
+        for peer, at_ms in said_ms.items()
+    }
+    most_ms = sorted(there_ms.values())[-(-2 * len(asked) // 3) - 1] - opened_ms
+    most_ms = max(most_ms, undecided.shortest_ms, 1)
+    soon_ms = opened_ms + most_ms + most_ms // SOON_PART
     for peer in asked:
-        if peer in there_ms or state.last_ms > soon_ms:
-            members.note_pace(peer, tardy=there_ms.get(peer, state.last_ms) > soon_ms)
-    return soon_ms
+        late = max(0, there_ms[peer] - soon_ms) * PARTS // most_ms
+        if late or peer not in undecided.silent:
+            members.standing.note_pace(peer, late, len(asked))
+        if late and (member := members.get(peer)):
+            member.work.copies_tardy = said_ms[peer] <= soon_ms
+    return soon_ms, len(asked)
 
 
 def hold(state: RunState, said: Holding, members: Membership, now_ms: int) -> None:
@@ -255,7 +270,7 @@ def announced_after(state: RunState, said: Announced, members: Membership, now_m
     for closed in state.closed_early:
         if closed.round == said.round and said.peer in closed.silent:
             closed.silent.discard(said.peer)
-            if closed.soon_ms:
-                members.note_pace(said.peer, tardy=now_ms > closed.soon_ms)
+            if now_ms <= closed.soon_ms:
+                members.standing.note_pace(said.peer, 0, closed.judged)
             if now_ms <= closed.publish_by_ms:
                 members.note_punctual(said.peer)

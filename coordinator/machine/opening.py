@@ -189,6 +189,8 @@ def _assign(
     for member in ready:
         strikes = member.strikes
         halved = f"share halved: late in {quantity(strikes, 'round')}" if strikes else ""
+        if members.standing.is_tardy(member.peer):
+            halved = f"share halved: {members.remark(member)}"
         shares = state.order.lease(wanted[member.peer]) if trains else ()
         reasons = (muted.get(member.peer, halved), state.pace.reason)
         assignments[member.peer] = Assignment(
@@ -206,7 +208,7 @@ def _speeds(members: Membership, ready: list[Member]) -> dict[PeerId, tuple[int,
     for member in deciding:
         bounded = members.public and members.standing.word(member.peer) != "vouched"
         speed = min(member.work.speed, most) if bounded else member.work.speed
-        found[member.peer] = speed, member.strikes
+        found[member.peer] = speed, member.strikes + members.standing.is_tardy(member.peer)
     return found
 
 

@@ -310,7 +310,7 @@ class Rounds:
     def _forget(self, peer: PeerId, now_ms: int) -> list[Effect]:
         """Drop a member that went: it holds nothing, and its unannounced samples go back."""
         for undecided in self.state.undecided:
-            self._leave_out(undecided.forget(peer))
+            self._leave_out(undecided.forget(peer, now_ms))
         self.state.voids.forget(peer)
         return self._enforce(self.state.verdicts.forget(peer, self.members, now_ms), now_ms)
 

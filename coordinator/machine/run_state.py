@@ -72,6 +72,8 @@ class ClosedEarly:
     silent: set[PeerId]
     soon_ms: int = 0
     """Time until which a member came with the others, where that is judged."""
+    judged: int = 0
+    """Members whose pace was judged."""
 
 
 @dataclass(slots=True)

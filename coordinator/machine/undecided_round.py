@@ -46,6 +46,8 @@ class UndecidedRound:
     announced: dict[PeerId, Announced] = field(default_factory=dict)
     announced_ms: dict[PeerId, int] = field(default_factory=dict)
     silent: set[PeerId] = field(default_factory=set)
+    gone_ms: dict[PeerId, int] = field(default_factory=dict)
+    """When members went that had not announced."""
     disturbed: bool = False
     """The coordinator was away meanwhile: the duration says nothing about the members."""
     reached: Literal["opened", "bell", "publish_by", "commit_by"] = "opened"
@@ -156,6 +158,10 @@ class UndecidedRound:
         if event.digest:
             self.receipts.announce(event.peer, Digest(event.digest), now_ms, witnesses)
 
+    def has_payload(self, peer: PeerId) -> bool:
+        """Whether the member has announced a payload."""
+        return peer in self.announced and bool(self.announced[peer].digest)
+
     def payloads(self) -> list[Announced]:
         """Announcements that carry a payload, sorted by author."""
         return [
@@ -211,11 +217,13 @@ class UndecidedRound:
         silent = (share.count for peer in self.silent for share in self.assignments[peer].shares)
         return sum(silent) + sum(said.samples for said in self.announced.values())
 
-    def forget(self, peer: PeerId) -> tuple[Share, ...]:
+    def forget(self, peer: PeerId, now_ms: int) -> tuple[Share, ...]:
         """A member went: it holds nothing, and the round does not wait for it. Returns the samples
         that it has not announced.
         """
         self.receipts.forget(peer)
+        if peer in self.silent:
+            self.gone_ms[peer] = now_ms
         return self.withdraw(peer)
 
     def withdraw(self, peer: PeerId) -> tuple[Share, ...]:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import torch
 
+from border.memory import give_back_freed_memory
 from node.system.hardware import MPS_REFUSAL, Facts, gpu_name
-from node.system.malloc import give_back_freed_memory
 from protocol.errors import DeviceError, SettingsError
 
 NVIDIA = Path("/proc/driver/nvidia/version")

@@ -1,4 +1,4 @@
-"""Sets glibc's allocator to keep freed memory, for parts and strips, and has it give that back.
+"""Sets glibc's allocator to keep freed memory, for parts and strips; `border.memory` gives it back.
 
 A part of a payload lives for milliseconds in a handful of blocks of half a megabyte, a strip of
 chunks in a few of two megabytes. At first glibc asks the kernel for every block of 128 KB or more
@@ -36,15 +36,3 @@ def keep_freed_memory() -> bool:
         return False
     wanted = (_MMAP_THRESHOLD, MMAP_BYTES), (_TRIM_THRESHOLD, KEPT_BYTES), (_ARENA_MAX, 1)
     return all(mallopt(option, value) for option, value in wanted)
-
-
-def give_back_freed_memory() -> bool:
-    """Return what this process has freed to the system; False, and nothing changes, where the C
-    library is not glibc.
-    """
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError, TypeError):
-        return False
-    trim(0)
-    return True

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from border import farewell
+from border import farewell, memory
 from border import gate as gate_module
 from border import lane as lane_module
 from border.crowd import UNPROVEN_MS, UNUSED_BYTES_MAX, Crowd
@@ -183,11 +183,11 @@ async def test_who_makes_room_before_it_was_answered_is_told_so() -> None:
 
 
 async def test_memory_is_given_back_when_a_crowd_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
-    memory = Memory()
-    monkeypatch.setattr(memory, "_trim", given.append)
+    given = list[int]()
+    monkeypatch.setattr(memory, "give_back_freed_memory", lambda: given.append(1))
+    kept = Memory()
     for unproven in (0, CROWDED - 1, CROWDED, CROWDED, *[0] * 20):
-        memory.look(unproven)
+        kept.look(unproven)
     assert len(given) == LOOKS
 
 

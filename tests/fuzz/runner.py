@@ -5,6 +5,7 @@ cheap stand-in for coverage, which needs no instrumented interpreter. A kept inp
 so the corpus grows into the forms of each reader. Everything follows from the seed.
 """
 
+import contextlib
 import random
 import time
 import traceback
@@ -93,7 +94,7 @@ class Fuzzer:
                 pool.append(blob)
 
     def _way(self, name: str, blob: bytes) -> object:
-        began_s = time.process_time()
+        began_s = time.perf_counter()
         way: object
         self.report.executions[name] += 1
         try:
@@ -107,9 +108,17 @@ class Fuzzer:
         else:
             self.report.taken[name] += 1
             way = len(blob).bit_length()
+        if time.perf_counter() - began_s > SLOW_S:
+            self._look_at_slow(name, blob)
+        return way
+
+    def _look_at_slow(self, name: str, blob: bytes) -> None:
+        """Judge once more by the processor's clock, which costs more than most readers."""
+        began_s = time.process_time()
+        with contextlib.suppress(*EXPECTED):
+            self._targets[name].judge(blob)
         if (took_s := time.process_time() - began_s) > SLOW_S:
             self.report.findings.append((name, blob, f"took {took_s:.1f} s"))
-        return way
 
 
 def read_corpus(path: Path = CORPUS) -> list[tuple[str, bytes]]:

@@ -165,7 +165,7 @@ def judge_entry(blob: bytes) -> None:
 # ---- links
 
 
-def _link_messages() -> tuple[wire.LinkMessage, ...]:
+def link_messages() -> tuple[wire.LinkMessage, ...]:
     said = announce(KEY, RUN, 3, sha256(b"payload"), size=100, samples=7)
     offers = wire.Offers(run_id=RUN, sender=PEER, offers=[offered_payload(said)])
     return (
@@ -176,7 +176,7 @@ def _link_messages() -> tuple[wire.LinkMessage, ...]:
 
 def _streams() -> tuple[bytes, ...]:
     part = frames.encode(frames.Part(1, 0, 10, b"0123456789"))
-    whole = tuple(frames.encode(message) for message in _link_messages())
+    whole = tuple(frames.encode(message) for message in link_messages())
     return (*whole, part, part + whole[0])
 
 
@@ -209,10 +209,13 @@ class RefusedStreamError(RemoteProtocolError):
 
 def judge_frame(blob: bytes) -> None:
     """A frame of any kind and body whose length and digest are right."""
-    kind, body = (blob[0] % 3, blob[1:]) if blob else (1, b"")
+    judge_stream(framed(blob[0] % 3, blob[1:]) if blob else framed(1, b""))
+
+
+def framed(kind: int, body: bytes) -> bytes:
+    """A frame whose length and digest are right."""
     head = struct.pack(">2sBBI", b"LS", kind, 0, len(body))
-    digest = hashlib.sha256(head + body).digest()[:8]
-    judge_stream(head + digest + body)
+    return head + hashlib.sha256(head + body).digest()[:8] + body
 
 
 def _bodies() -> tuple[bytes, ...]:
@@ -335,10 +338,14 @@ def _manifest() -> bytes:
 
 def judge_checkpoint(blob: bytes) -> None:
     """The digests of a file with parameters are computed, or it is refused."""
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "model.safetensors"
-        path.write_bytes(blob)
-        digests_of([path])
+    path = Path(_place().name) / "model.safetensors"
+    path.write_bytes(blob)
+    digests_of([path])
+
+
+@cache
+def _place() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory()
 
 
 def _checkpoint() -> bytes:

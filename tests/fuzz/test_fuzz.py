@@ -8,14 +8,14 @@ import pytest
 
 from node.demo.local_steps import aggregate
 from protocol.errors import RemoteProtocolError
-from tests.fuzz import applying, histories, runner
+from tests.fuzz import applying, histories, ports, runner
 from tests.fuzz.mutation import BYTES_MAX, mutant
 from tests.fuzz.runner import Fuzzer, read_corpus, write_corpus
 from tests.fuzz.targets import Target, targets
 
 EXECUTIONS = 20_000
 
-READERS = targets() | histories.targets()
+READERS = targets() | histories.targets() | ports.targets()
 
 
 @pytest.mark.parametrize("name", sorted(READERS))

@@ -1,4 +1,4 @@
-"""A third of the vouched nodes withholds what it announces, in a public run of real processes."""
+"""A third of the vouched nodes serves its payloads badly, in a public run of real processes."""
 
 import sys
 import time
@@ -18,25 +18,30 @@ KEPT = 0.85
 PHASE_S, TURNS = 20.0, 3
 
 
-def test_a_third_that_withholds_its_payloads_costs_the_others_little_and_is_named(
-    tmp_path: Path,
+CONDUCTS = {"withholds": "nobody could get", "drops": "no round waits for"}
+"""Conducts, and what the status says of a node that has one."""
+
+
+@pytest.mark.parametrize("conduct", CONDUCTS)
+def test_a_third_that_serves_badly_costs_the_others_little_and_is_named(
+    conduct: str, tmp_path: Path
 ) -> None:
-    withholding, run = tmp_path / "withholding", PublicRun(tmp_path)
+    file, run = tmp_path / "conduct", PublicRun(tmp_path)
     unwilling = run.cluster.nodes[-1]
     peer, spawn = run.honest.pop(), unwilling._spawn
 
     def other(command: list[str], log: IO[bytes]) -> object:
-        module = [sys.executable, "-m", "tests.processes.unwilling_node", str(withholding)]
+        module = [sys.executable, "-m", "tests.processes.unwilling_node", str(file)]
         return spawn([*module, *command[3:]], log)
 
     unwilling._spawn = other  # type: ignore[method-assign, assignment]
     with run, Watch(run) as watch:
         quiet, meanwhile = [pace(watch)], list[float]()
         for _ in range(TURNS):
-            withholding.touch()
-            watch_until(run.cluster, lambda: "nobody could get" in remark(run, peer), "a remark")
+            file.write_text(conduct)
+            watch_until(run.cluster, lambda: CONDUCTS[conduct] in remark(run, peer), "a remark")
             meanwhile.append(pace(watch))
-            withholding.unlink()
+            file.unlink()
             watch_until(run.cluster, lambda: not remark(run, peer), "no remark any more")
             quiet.append(pace(watch))
             if kept(meanwhile, quiet) >= KEPT:

@@ -11,7 +11,7 @@ The quiet run is the same one, with the same nodes, none of which has a conduct.
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ MARGIN_MS = 40
 
 ROUNDS_ASKED = 5
 GREEDY_S = 0.05
-HONEST, UNWILLING = 4, 2
+MEMBERS = 6
 FULL_SETTLE_MS, FULL_MEASURED_MS = 60_000, 30_000
 """Rounds grow when the first ones are held up, and come back to their length in some."""
 
@@ -132,7 +132,7 @@ class Unwilling(Strangers):
 
     node = UnwillingNode
 
-    def __init__(self, seed: int, conduct: str, *, full: bool) -> None:
+    def __init__(self, seed: int, conduct: str, *, full: bool, members: int = MEMBERS) -> None:
         """`full`: members compute until the bell; else they have few samples, are there soon, and
         the round ends when all are.
         """
@@ -140,8 +140,9 @@ class Unwilling(Strangers):
         if full:
             self.sample_ms = (60, 90, 120)
             self.settle_ms, self.measured_ms = FULL_SETTLE_MS, FULL_MEASURED_MS
-        super().__init__(Cast(seed, HONEST + UNWILLING))
-        self.willing, self.unwilling = self.nodes[:HONEST], self.nodes[HONEST:]
+        super().__init__(Cast(seed, members))
+        willing = members - members // 3
+        self.willing, self.unwilling = self.nodes[:willing], self.nodes[willing:]
         referee = self.coordinator.referee
         referee.honest = frozenset(node.peer for node in self.willing)
         for node in self.unwilling:
@@ -164,14 +165,14 @@ class Unwilling(Strangers):
         entries = (entry for commit in self.measured for entry in commit.entries)
         return Work(commits, sum(each.samples for each in entries if each.author in honest))
 
-    def remarks(self) -> list[str]:
-        """What the coordinator's status says of each unwilling one."""
+    def remarks(self, nodes: Sequence[SimulatedNode]) -> list[str]:
+        """What the coordinator's status says of each of these."""
         members = self.coordinator.rounds.members
-        found = (members.get(node.peer) for node in self.unwilling)
+        found = (members.get(node.peer) for node in nodes)
         return [members.remark(member) if member else "removed" for member in found]
 
 
 @functools.cache
-def quiet(seed: int, *, full: bool) -> Work:
+def quiet(seed: int, *, full: bool, members: int) -> Work:
     """The work of the run in which all are willing."""
-    return Unwilling(seed, "", full=full).work()
+    return Unwilling(seed, "", full=full, members=members).work()

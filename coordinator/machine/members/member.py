@@ -21,9 +21,10 @@ class WorkRecord:
     """Loss of the newest announcement with samples, in nats per token."""
     uncopied: int = 0
     """Rounds in a row whose time ended before the announced payload had its copies."""
-    tardy: int = 0
-    """Two for each round that it kept waiting long after most of the others, less one for each that
-    it did not."""
+    unconfirmed: int = 0
+    """Rounds in a row in which payloads of others could be had and it gave no receipt."""
+    copies_tardy: bool = False
+    """Whether it was the copies of its payload for which others waited last, not the member."""
     up_bit_s: int = 0
     """Bits a second, at least, at which its payloads have reached others; 0 while unknown."""
     links: tuple[MeasuredLink, ...] = ()

@@ -70,10 +70,9 @@ UNCOPIED_MAX = 2
 """Rounds in a row in which an announced payload was not available, after which no round waits for
 the copies of its author; one may be a lost link."""
 
-
-TARDY, TARDY_MAX = 3, 6
-"""Tardiness of a member for which no round waits, and the largest: two more after a round that had
-to wait for it long after most of the others, one less after another."""
+UNCONFIRMED_MAX = 5
+"""Rounds in a row without a receipt of a member after which it is drawn as a witness no more. Where
+half of the witnesses are enough an honest one may be too slow in some."""
 
 
 class Membership:
@@ -139,6 +138,11 @@ class Membership:
         member = self.roster.get(peer)
         return member is not None and member.connected
 
+    def awaited_until(self, peer: PeerId, now_ms: int) -> int:
+        """When a round stopped waiting for a silent member: now, or as its session was lost."""
+        member = self.roster.get(peer)
+        return now_ms if member is None or member.connected else min(now_ms, member.lost_ms)
+
     def kept_for_another(self, event: Joined) -> bool:
         """Whether the key of a hello is that of a member whose process is another one and may open
         its next session soon: no session was lost since the coordinator started, or it was lost by
@@ -155,21 +159,31 @@ class Membership:
         long after the others, round after round.
         """
         punctual = self.live(peer) and self.roster[peer].strikes < self._most(peer)
-        return punctual and self.decides(peer) and self.roster[peer].work.tardy < TARDY
+        return punctual and self.decides(peer) and not self.standing.is_tardy(peer)
 
     def copies_are_awaited(self, peer: PeerId) -> bool:
         """Whether rounds wait for the copies of this author's payload: it decides, and did not just
         announce payloads that nobody could get, or late, round after round.
         """
         member = self.roster.get(peer)
-        return self.decides(peer) and not (member and self.remark(member))
+        uncopied = member.work.uncopied if member else 0
+        tardy = self.standing.is_tardy(peer)
+        return self.decides(peer) and uncopied < UNCOPIED_MAX and not tardy
+
+    def confirms(self, peer: PeerId) -> bool:
+        """Whether the member may be drawn as a witness: it is on time, and gives receipts."""
+        return self.keeps_time(peer) and self.roster[peer].work.unconfirmed < UNCONFIRMED_MAX
 
     def remark(self, member: Member) -> str:
         """What this member costs the others although it is never late; empty for most."""
         if member.work.uncopied >= UNCOPIED_MAX:
             return "nobody could get its last payloads: no round waits for them"
-        if member.work.tardy >= TARDY:
+        if self.standing.is_tardy(member.peer) and member.work.copies_tardy:
+            return "others got its payloads late, as over broken links: no round waits for it"
+        if self.standing.is_tardy(member.peer):
             return "it came long after the others: no round waits for it"
+        if member.work.unconfirmed >= UNCONFIRMED_MAX:
+            return "it does not say which payloads it holds: none waits for its word"
         return ""
 
     def muted_reason(self, member: Member) -> str:
@@ -282,11 +296,11 @@ class Membership:
             if not copied:
                 self.note_late(peer, now_ms)
 
-    def note_pace(self, peer: PeerId, *, tardy: bool) -> None:
-        """The member kept a round waiting long after most of the others, or did not."""
+    def note_receipts(self, peer: PeerId, *, given: bool) -> None:
+        """A round has ended in which others could be had, and the member has said so or not."""
         if member := self.roster.get(peer):
-            change = 2 if tardy else -1
-            member.work.tardy = max(0, min(TARDY_MAX, member.work.tardy + change))
+            unconfirmed = 0 if given else member.work.unconfirmed + 1
+            member.work.unconfirmed = min(UNCONFIRMED_MAX, unconfirmed)
 
     def note_punctual(self, peer: PeerId) -> None:
         """The member announced in time: forgive one strike."""

@@ -13,9 +13,11 @@ and its payloads are applied, in bounded number (`coordinator.machine.opening`);
 it, and it gives no receipt, no vote on a state, no quorum and no pace. A demoted key, in a run
 among known people too, is given no work at all (`coordinator.machine.operator.demotion`).
 
-A payload is committed only when most of its witnesses hold it, decoded and with the right header.
+A payload is committed only when half of its witnesses hold it, decoded and with the right header.
 They are drawn among the assigned members with standing by a hash that contains a secret of the
-coordinator's: nobody can make payloads until its friends are drawn.
+coordinator's: nobody can make payloads until its friends are drawn. A third of the members, of whom
+the author is one, are less than half of its witnesses; and if they hold their receipts back, the
+honest ones are half of them still, of three members too.
 """
 
 import hashlib
@@ -27,18 +29,29 @@ from protocol.ids import Digest, PeerId
 
 COUNTED_ROUNDS = 50
 """Committed payloads of its own after which a key is counted. Each is a round of real work that
-most of its witnesses have decoded, and at most one fresh payload in three is taken: ten keys with
+half of its witnesses have decoded, and at most one fresh payload in three is taken: ten keys with
 standing cost an attacker at least five hundred payloads in the places of honest newcomers."""
 
 KEYS_MAX = 4096
 """Keys whose payloads are remembered, as many as a run may have members."""
 
 WITNESSES = 9
-"""Witnesses drawn for a payload; most of them must hold it. Of members of which a quarter lie, five
+"""Witnesses drawn for a payload; half of them must hold it. Of members of which a quarter lie, five
 of nine are liars in 5 of 100 draws; more witnesses would wait for slower members."""
 
 SALT_BYTES = 32
 """Length of the secret that draws witnesses."""
+
+PARTS = 1_000_000
+"""Parts of a round in which tardiness is counted: the time in which most members are there."""
+
+TARDY, TARDY_MAX = 2 * PARTS, 4 * PARTS
+"""Tardiness beyond which no round waits for a key, and that which it has then. One mishap, however
+long, is no more than the first."""
+
+FORGIVEN_ROUNDS = 3
+"""Punctual rounds of a member, times the number of all, that make up for a whole round of waiting:
+members that use this up cost the others a ninth of the time, if they are a third."""
 
 Word = Literal["fresh", "counted", "vouched"]
 
@@ -75,6 +88,8 @@ class Standing:
     restored: dict[PeerId, int] = field(default_factory=dict)
     """Keys that the operator has given their standing back, with the newest round then: evidence of
     rounds up to it counts no more."""
+    tardy: dict[PeerId, int] = field(default_factory=dict)
+    """Parts of rounds for which keys kept others waiting, without those that are forgiven."""
 
     def word(self, peer: PeerId) -> Word:
         """The standing of a key."""
@@ -122,6 +137,19 @@ class Standing:
             del self.payloads[oldest]
         self.payloads[author] = min(COUNTED_ROUNDS, self.payloads.get(author, 0) + 1)
 
+    def note_pace(self, peer: PeerId, late: int, members: int) -> None:
+        """The key kept a round of this many members waiting for these parts of one; 0 forgives."""
+        old = self.tardy.pop(peer, 0)
+        new = old + late if late else old - PARTS // (FORGIVEN_ROUNDS * members)
+        if late and old and new > TARDY:
+            new = TARDY_MAX
+        if new > 0:
+            self.tardy[peer] = min(new, TARDY_MAX if old else TARDY)
+
+    def is_tardy(self, peer: PeerId) -> bool:
+        """Whether no round waits for the key any more."""
+        return self.tardy.get(peer, 0) > TARDY
+
     def drawn_first(self, round: int, peers: Iterable[PeerId], about: bytes = b"") -> list[PeerId]:
         """The peers in the order in which they are drawn in a round, for the purpose `about`."""
 
@@ -137,6 +165,6 @@ class Standing:
         return frozenset(self.drawn_first(round, peers, digest)[:WITNESSES])
 
 
-def most(witnesses: int) -> int:
-    """The number of witnesses that must hold a payload: more than half of them."""
-    return witnesses // 2 + 1 if witnesses else 0
+def half(witnesses: int) -> int:
+    """The number of witnesses that must hold a payload."""
+    return -(-witnesses // 2)

@@ -12,7 +12,7 @@ decided?" costs the same with a thousand members as with two.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.machine.members.standing import most
+from coordinator.machine.members.standing import half
 from protocol.ids import Digest, PeerId
 
 HOLDERS_TOLD_MAX = 8
@@ -64,9 +64,9 @@ class Receipts:
 
     def wanted(self, author: PeerId, others: int) -> int:
         """Copies that a payload needs when at most `others` witnesses can have one: `copies_min`,
-        and most of the witnesses where they are drawn.
+        and half of the witnesses where they are drawn.
         """
-        drawn = most(others) if others and author in self.drawn else 0
+        drawn = half(others) if author in self.drawn else 0
         return max(drawn, min(self.copies_min, others))
 
     def told_holders(self, digest: Digest) -> tuple[PeerId, ...]:
@@ -77,6 +77,11 @@ class Receipts:
         holding = sorted(self.holding(digest))
         first = int.from_bytes(digest[:8], "big") % max(1, len(holding))
         return tuple(sorted((holding[first:] + holding[:first])[:told_max]))
+
+    def confirmed_by(self, peer: PeerId) -> bool:
+        """Whether the member holds a payload that another one has announced."""
+        named = self.named.get(peer, set())
+        return any(set(self.authors.get(digest, ())) - {peer} for digest in named)
 
     def needed(self, author: PeerId) -> int:
         """Copies that a payload needs while no witness has gone."""

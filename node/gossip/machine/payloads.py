@@ -4,7 +4,7 @@ Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
 
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from node.system.backoff import Backoff
 from protocol.ids import PeerId
@@ -28,9 +28,11 @@ class Failures:
     count: int = 0
     retry_ms: int = 0
     """Until then the source is not asked again."""
-    _backoff: Backoff = field(
-        default_factory=lambda: Backoff(BACKOFF_FIRST_MS, BACKOFF_MAX_MS), repr=False
-    )
+    first_ms: InitVar[int] = BACKOFF_FIRST_MS
+    _backoff: Backoff = field(init=False, repr=False)
+
+    def __post_init__(self, first_ms: int) -> None:
+        self._backoff = Backoff(first_ms, BACKOFF_MAX_MS)
 
     def add(self, now_ms: int) -> None:
         """Count one more failure and begin its pause."""

@@ -19,6 +19,10 @@ from protocol.ids import Digest, PeerId
 OFFER_RETRY_MS = 1_000
 """Pause before the next offer to a neighbour that was unreachable or refused one."""
 
+BROKEN_FIRST_MS = 50
+"""Pause after a source's first failure: a link that broke is open again soon, and the source may be
+the only one that holds a payload. It doubles too, so a peer that is gone is not asked often."""
+
 RATE_ASSUMED = 64 * 1024
 """Bytes per second expected while no peer's rate is known: a bit more than a poor DSL uplink
 has."""
@@ -27,7 +31,7 @@ has."""
 @dataclass(slots=True)
 class _Source:
     rate: int = 0  # bytes per second; 0: never measured
-    failures: Failures = field(default_factory=Failures)
+    failures: Failures = field(default_factory=lambda: Failures(first_ms=BROKEN_FIRST_MS))
     offer_retry_ms: int = 0
     is_silent: bool = False
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 
+from border.memory import give_back_freed_memory
 from lockstep.volunteer.needs import judged, sized
 from node.model.precision import weights_dtype
 from node.system.device import free_memory_bytes
-from node.system.malloc import give_back_freed_memory, keep_freed_memory
+from node.system.malloc import keep_freed_memory
 from protocol.planner.needs import needs_of
 from protocol.runfile import RunSpec
 from tests.benchmarks.accelerator.authors import (

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from border.memory import give_back_freed_memory
 from node.demo.dct import integer_matrix, product
-from node.system.malloc import give_back_freed_memory, keep_freed_memory
+from node.system.malloc import keep_freed_memory
 from tests.benchmarks.engine.footprint import peak_extra_bytes
 from tests.benchmarks.engine.shapes import Shapes
 from tests.benchmarks.engine.steps import PARTS, Ours, Theirs, Times, seconds

@@ -32,12 +32,13 @@ from typing import Any
 
 import torch
 
+from border.memory import give_back_freed_memory
 from lockstep.presets import run_of
 from node.demo.backend import exact_kernels
 from node.replica.factory import replica_for
 from node.replica.position import Position
 from node.replica.replica import Replica
-from node.system.malloc import give_back_freed_memory, keep_freed_memory
+from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry, genesis_digest
 from protocol.codec.payload import Header

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from border.memory import give_back_freed_memory
 from node.replica.replica import Replica
-from node.system.malloc import give_back_freed_memory
 from tests.benchmarks.engine.decoding import Work, compared
 from tests.benchmarks.engine.footprint import peak_extra_bytes
 from tests.benchmarks.engine.memory import RUN, TINY, Meter, peaks, spec_of

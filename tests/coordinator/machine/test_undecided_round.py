@@ -89,7 +89,7 @@ def test_a_member_that_went_holds_nothing_and_is_not_waited_for() -> None:
     undecided = round_of(A, B, C)
     announced(undecided, A)
     undecided.receipts.hold(B, (payload_digest(A, 0),), 600)
-    assert [undecided.forget(peer) for peer in (B, B, A)] == [(Share(10, 4),), (), ()]
+    assert [undecided.forget(peer, 700) for peer in (B, B, A)] == [(Share(10, 4),), (), ()]
     assert undecided.receipts.holding(payload_digest(A, 0)) == set()
     assert undecided.awaited([A, B, C].__contains__) == [C]
     assert undecided.leased() == 8, "what A has announced, and all of C"

@@ -41,7 +41,8 @@ def test_parts_that_come_and_go_take_no_new_pages_from_the_kernel() -> None:
 
 FREED = f"""
 from pathlib import Path
-from node.system.malloc import give_back_freed_memory, keep_freed_memory
+from border.memory import give_back_freed_memory
+from node.system.malloc import keep_freed_memory
 def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 keep_freed_memory()
 held = [bytes([1]) * {PART_BYTES} for _ in range({PARTS})]
@@ -93,8 +94,9 @@ def test_one_thread_uses_what_another_has_freed() -> None:
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from border import memory
     from node.system import malloc
 
     monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
     assert not malloc.keep_freed_memory()
-    assert not malloc.give_back_freed_memory()
+    assert not memory.give_back_freed_memory()

@@ -15,7 +15,7 @@ from node.gossip.machine.idle_uplink import INVITED, PAUSE_MS
 from node.gossip.machine.payloads import ABSENCES, BACKOFF_FIRST_MS, BACKOFF_MAX_MS
 from node.gossip.machine.pull_policy import SLOWNESS_MAX, WAIT_MS, PullPolicy
 from node.gossip.machine.rounds import AHEAD_ROUNDS_MAX, UNDECIDED_ROUNDS_MAX, Rounds
-from node.gossip.machine.sources import OFFER_RETRY_MS, RATE_ASSUMED
+from node.gossip.machine.sources import BROKEN_FIRST_MS, OFFER_RETRY_MS, RATE_ASSUMED
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId
 from protocol.limits import OFFERS_MAX
@@ -300,8 +300,8 @@ def test_a_failed_source_is_asked_again_after_its_backoff_and_others_before() ->
         of(events.Pull, exchange.handle(events.PullFailed(X, A, events.Failure.UNAVAILABLE, ""), 0))
         == []
     )
-    assert of(events.Pull, exchange.handle(events.Tick(), BACKOFF_FIRST_MS - 1)) == []
-    assert of(events.Pull, exchange.handle(events.Tick(), BACKOFF_FIRST_MS)) == [
+    assert of(events.Pull, exchange.handle(events.Tick(), BROKEN_FIRST_MS - 1)) == []
+    assert of(events.Pull, exchange.handle(events.Tick(), BROKEN_FIRST_MS)) == [
         events.Pull(A, X, SIZE, 7, exact=True)
     ]
     exchange.handle(events.Offered(B, 7, X, SIZE), 600)

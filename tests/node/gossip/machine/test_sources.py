@@ -2,8 +2,14 @@
 
 import pytest
 
-from node.gossip.machine.payloads import BACKOFF_FIRST_MS, Payload
-from node.gossip.machine.sources import OFFER_RETRY_MS, RATE_ASSUMED, Sources, rate_of
+from node.gossip.machine.payloads import Payload
+from node.gossip.machine.sources import (
+    BROKEN_FIRST_MS,
+    OFFER_RETRY_MS,
+    RATE_ASSUMED,
+    Sources,
+    rate_of,
+)
 from protocol.ids import Digest, PeerId
 from tests.node.gossip.machine.names import OWN, PEERS, SIZE, A, B, C, X, blob_digest, peer
 
@@ -83,8 +89,8 @@ def test_a_rate_is_at_least_one_byte_per_second(size: int, elapsed_ms: int, rate
 def test_a_failed_source_is_reachable_again_after_its_pause_and_at_once_after_a_success() -> None:
     sources = known()
     sources.failed(A, 0)
-    assert A not in sources.reachable(BACKOFF_FIRST_MS - 1)
-    assert A in sources.reachable(BACKOFF_FIRST_MS)
+    assert A not in sources.reachable(BROKEN_FIRST_MS - 1)
+    assert A in sources.reachable(BROKEN_FIRST_MS)
     sources.succeeded(A, 1)
     assert A in sources.reachable(0)
 
@@ -148,7 +154,7 @@ def test_a_busy_holder_is_waited_for() -> None:
 def test_a_source_that_failed_is_asked_last() -> None:
     sources = known((A, 10**6))
     sources.failed(A, 0)
-    assert best(sources, Payload(SIZE, holders={A, B}), now_ms=BACKOFF_FIRST_MS) == B
+    assert best(sources, Payload(SIZE, holders={A, B}), now_ms=BROKEN_FIRST_MS) == B
 
 
 @pytest.mark.parametrize(("rate", "equal"), [(100_000, True), (25_001, True), (25_000, False)])
