@@ -92,6 +92,7 @@ class CoordinatorProcess:
             Door(settings.directory),
             checkpoints=CheckpointDesk(self._sequencer, store, self.history.contributions),
             heads=HeadDesk(self.journal, self.run_id, self._public_key, settings.directory),
+            history=self.history,
             visitors=self._gate,
         )
         self.desk = OperatorDesk(self._sequencer, self.service, lambda: self.link)

@@ -73,7 +73,7 @@ def consent() -> str:
 def own_table() -> str:
     """The table of a node at work."""
     status = {
-        "run": {"run_id": RUN_ID, "name": "first-run", "steps": 2000},
+        "run": {"run_id": RUN_ID, "name": "first-run", "steps": 2000, "seconds_left": 20_900},
         "name": "attic",
         "peer_id": OWN,
         "hardware": "x86_64 CPU, 2 of 2 threads",
@@ -87,6 +87,9 @@ def own_table() -> str:
         "tokens": 210_688,
         "totals": {"run": work(157, 157), "all": work(215, 212), "runs": 2},
         "share": 16,
+        "part": 0.42,
+        "key": {"rounds": 21, "needed": 50, "counts_after": 130},
+        "page": f"http://run.example:8080/?me={OWN}",
         "traffic": {"payload_up_bytes": 4_060_000, "payload_down_bytes": 4_120_000},
         "members": 2,
         "links": {"open": [{}]},

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
-from coordinator.history import Contributions
+from coordinator.history import Contributions, History
 from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.events import (
     CommitRound,
@@ -354,6 +354,7 @@ class SimulatedCoordinator:
                     self.journal.public_key,
                     Path(),
                 ),
+                history=History(),
             )
             self._service.heads.recover()
             self.switchboard.servicer, self.sequencer = self._service, sequencer
