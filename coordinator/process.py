@@ -20,7 +20,7 @@ from coordinator import metrics, status_document
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
-from coordinator.history import History
+from coordinator.history import ROUNDS_MAX, History
 from coordinator.journal import JOURNAL_NAME, Journal, RecordedCommit
 from coordinator.machine.events import CommitRound
 from coordinator.machine.members.standing import SALT_BYTES
@@ -265,13 +265,17 @@ class CoordinatorProcess:
         after = -1
         while page := self.journal.commits(after, COMMITS_PAGE):
             commits, losses = [_read(row) for row in page], [row.loss for row in page]
-            self.history.restore(zip(commits, losses, strict=True))
-            after = page[-1].round
-        self.history.name(self.rounds.state.checkpoints.names.items())  # also of those that went
-        self.history.name((member.peer, member.name) for member in self.rounds.members)
+            last = page[-1].round
+            decided = self.journal.decided(max(after + 1, last - ROUNDS_MAX), last)
+            self.history.restore(zip(commits, losses, strict=True), decided, last)
+            after = last
+        last = self.rounds.state.decided_round
+        decided = self.journal.decided(max(after + 1, last - ROUNDS_MAX), last)
+        self.history.restore((), decided, last)
+        self.history.name(self.journal.names().items())  # also of those that went
 
     def _emit(self, outcome: Outcome) -> None:
-        self.history.take(outcome.effects, self._sequencer.now_ms())
+        self.history.take(outcome.effects, outcome.decided)
         if any(isinstance(effect, CommitRound) for effect in outcome.effects):
             self.history.name((member.peer, member.name) for member in self.rounds.members)
         self.service.delivery.emit(outcome)

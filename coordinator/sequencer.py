@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.decided_rounds import DecidedRound, OpenRounds
 from coordinator.journal import Journal, RecordedEntry
 from coordinator.machine.events import (
     Chained,
@@ -63,6 +64,8 @@ class Outcome:
     """The entries of the chain between each commit and the one before it, by round."""
     entries: dict[ChainEntry, SignedEntry] = field(default_factory=dict)
     """The signed entries of this batch."""
+    decided: tuple[DecidedRound, ...] = ()
+    """The rounds that it decides, in their order."""
 
 
 @dataclass(slots=True)
@@ -88,6 +91,7 @@ class Sequencer:
         self._queue: asyncio.Queue[tuple[Event, asyncio.Future[None]]] = asyncio.Queue(
             QUEUE_EVENTS_MAX
         )
+        self._open_rounds = OpenRounds()
         self._clock_origin_ms = 0
         self._events_since_snapshot = 0
         self.decided_round, self.head_round = -1, -1
@@ -109,12 +113,14 @@ class Sequencer:
         self.tail = tuple(row.signed for row in behind if row.after_round == head_round)
         self._next_tail = self.tail
         self._compare_head()
+        self._open_rounds.resume(self.rounds.state.undecided)
         origin_ms = self.rounds.state.last_ms if count else int(time.time() * 1000)
         self._clock_origin_ms = origin_ms - int(time.monotonic() * 1000)
         if count:
             batch = _Batch()
-            self._handle(Restarted(), self.now_ms(), batch)
-            self._record(batch)  # no session is open yet that could receive the effects
+            now_ms = self.now_ms()
+            self._handle(Restarted(), now_ms, batch)
+            self._record(batch, now_ms)  # no session is open yet that could receive the effects
         self._publish_rounds()
         return count
 
@@ -179,7 +185,7 @@ class Sequencer:
                 for event in due:
                     self._handle(event, now_ms, batch)
             if batch.events or batch.effects:
-                outcome = await asyncio.to_thread(self._record, batch)
+                outcome = await asyncio.to_thread(self._record, batch, now_ms)
                 self._publish_rounds()
                 self._emit(outcome)
             _resolve(handled)
@@ -208,7 +214,8 @@ class Sequencer:
         if not is_transient(event, effects):
             batch.events.append((now_ms, event))
 
-    def _record(self, batch: _Batch) -> Outcome:
+    def _record(self, batch: _Batch, now_ms: int) -> Outcome:
+        decided = self._open_rounds.follow(batch.effects, now_ms)
         commits = [effect for effect in batch.effects if isinstance(effect, CommitRound)]
         signed = {effect.commit.round: sign_commit(effect.commit, self._key) for effect in commits}
         before, entries, rows_of_entries = self._chained(batch.effects)
@@ -221,10 +228,12 @@ class Sequencer:
         state = encode_state(self.rounds.state) if wanted else None
         trained = {effect.commit.round: effect.trained for effect in commits if effect.trained}
         parts = batch.events, rows, digests, state, rows_of_entries
-        self.patience.outlast(lambda: self._journal.append(*parts, trained=trained))
+        self.patience.outlast(
+            lambda: self._journal.append(*parts, trained=trained, decided=decided)
+        )
         if state is not None:
             self._events_since_snapshot = 0
-        return Outcome(tuple(batch.effects), signed, before, entries)
+        return Outcome(tuple(batch.effects), signed, before, entries, tuple(decided))
 
     def _chained(
         self, effects: Iterable[Effect]

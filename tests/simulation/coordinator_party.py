@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
+from coordinator.decided_rounds import DecidedRound
 from coordinator.desk import OperatorDesk
 from coordinator.history import Contributions, History
 from coordinator.journal import RecordedCommit, RecordedEntry
@@ -136,6 +137,7 @@ class MemoryJournal:
         entries: Sequence[RecordedEntry] = (),
         *,
         trained: Mapping[int, tuple[tuple[Share, ...], ...]],
+        decided: Sequence[DecidedRound],
     ) -> None:
         """One transaction; the process may die before it or after it."""
         self._step()

@@ -9,11 +9,12 @@ from coordinator.service.course import Course
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import A, B, C, Driver
+from tests.coordinator.test_history import take
 
 
 def told(driver: Driver, peer: PeerId = A) -> wire.HeartbeatReply:
     history = History()
-    history.take(driver.effects, driver.now_ms)
+    take(history, driver.effects, driver.now_ms)
     reply = wire.HeartbeatReply()
     Course(driver.machine, history).tell(reply, peer)
     return reply
@@ -73,7 +74,7 @@ def test_what_concerns_all_alike_follows_the_rounds() -> None:
     course.tell(reply, A)
     assert reply.left_ms == 0, "it is computed once in each round"
     driver.exchange(0, A, B)
-    history.take(driver.effects, driver.now_ms)
+    take(history, driver.effects, driver.now_ms)
     course.tell(reply, A)
     assert reply.left_ms > 0
     assert reply.part == 0.5
