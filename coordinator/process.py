@@ -230,6 +230,7 @@ class CoordinatorProcess:
         return {
             "address": self.address,
             "page": self.page,
+            "software": self._settings.software,
             **document,
             "refusals": {"nodes": len(refusals)},
             "heads": self.service.heads.document(),

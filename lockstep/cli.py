@@ -248,6 +248,7 @@ def coordinator(
         public_page=public_page,
         page_url=page_url,
         notify=notify,
+        software=f"lockstep {__version__}",
         vouched=tuple(vouch or ()),
         admit=admit,
         checkpoint_room=parse_size(checkpoint_room, "--checkpoint-room"),
