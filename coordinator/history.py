@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from coordinator.decided_rounds import DecidedRound
 from coordinator.loss_curve import LossCurve
+from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.events import CommitRound, Effect
 from protocol.codec.commits import Commit
 from protocol.ids import PeerId

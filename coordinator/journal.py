@@ -28,8 +28,8 @@ from typing import Any, TypeAlias, get_args
 import msgspec
 
 from coordinator.bound_run import FORMAT, difference, require_format, spec_in
-from coordinator.decided_rounds import DecidedRound
 from coordinator.journal_file import close_to_others, connected, locked, translated
+from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.events import Event, Heartbeat, Joined, RecordDigest
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit

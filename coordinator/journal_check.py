@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coordinator.decided_rounds import DecidedRound, OpenRounds
 from coordinator.journal import Journal, RecordedCommit, RecordedEntry
+from coordinator.machine.decided_rounds import DecidedRound, OpenRounds
 from coordinator.machine.events import Chained, CommitRound, Effect, RecordDigest
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState

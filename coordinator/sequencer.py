@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.decided_rounds import DecidedRound, OpenRounds
 from coordinator.journal import Journal, RecordedEntry
+from coordinator.machine.decided_rounds import DecidedRound, OpenRounds
 from coordinator.machine.events import (
     Chained,
     CommitRound,

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from coordinator import decided_rounds, history
-from coordinator.decided_rounds import DecidedRound, OpenRounds
+from coordinator import history
 from coordinator.history import History
+from coordinator.machine import decided_rounds
+from coordinator.machine.decided_rounds import DecidedRound, OpenRounds
 from coordinator.machine.events import Assignment, CommitRound, Effect, OpenRound, SkipRound
 from protocol.clock import Instants
 from protocol.codec.commits import Commit, Entry

@@ -14,7 +14,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.bound_run import FORMAT
-from coordinator.decided_rounds import DecidedRound
 from coordinator.journal import SNAPSHOTS_KEPT, Journal, RecordedEntry
 from coordinator.machine.checkpoints.events import (
     CheckpointFailed,
@@ -22,6 +21,7 @@ from coordinator.machine.checkpoints.events import (
     CheckpointStored,
     RoomGiven,
 )
+from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (
     Announced,

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
-from coordinator.decided_rounds import DecidedRound
 from coordinator.desk import OperatorDesk
 from coordinator.history import Contributions, History
 from coordinator.journal import RecordedCommit, RecordedEntry
+from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.events import (
     CommitRound,
     Effect,
