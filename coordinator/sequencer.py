@@ -70,6 +70,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Batch:
+    now_ms: int
     events: list[tuple[int, Event]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
 
@@ -117,10 +118,9 @@ class Sequencer:
         origin_ms = self.rounds.state.last_ms if count else int(time.time() * 1000)
         self._clock_origin_ms = origin_ms - int(time.monotonic() * 1000)
         if count:
-            batch = _Batch()
-            now_ms = self.now_ms()
-            self._handle(Restarted(), now_ms, batch)
-            self._record(batch, now_ms)  # no session is open yet that could receive the effects
+            batch = _Batch(self.now_ms())
+            self._handle(Restarted(), batch)
+            self._record(batch)  # no session is open yet that could receive the effects
         self._publish_rounds()
         return count
 
@@ -177,15 +177,15 @@ class Sequencer:
         """
         while True:
             waiting = await self._gather()
-            batch, now_ms = _Batch(), self.now_ms()
-            if self._was_held_up(now_ms):
-                self._handle(Restarted(), now_ms, batch)
-            handled = [done for event, done in waiting if self._try(event, done, now_ms, batch)]
-            while due := self.rounds.due(now_ms):
+            batch = _Batch(self.now_ms())
+            if self._was_held_up(batch.now_ms):
+                self._handle(Restarted(), batch)
+            handled = [done for event, done in waiting if self._try(event, done, batch)]
+            while due := self.rounds.due(batch.now_ms):
                 for event in due:
-                    self._handle(event, now_ms, batch)
+                    self._handle(event, batch)
             if batch.events or batch.effects:
-                outcome = await asyncio.to_thread(self._record, batch, now_ms)
+                outcome = await asyncio.to_thread(self._record, batch)
                 self._publish_rounds()
                 self._emit(outcome)
             _resolve(handled)
@@ -198,24 +198,24 @@ class Sequencer:
         due_ms = self.rounds.next_due_ms()
         return due_ms is not None and now_ms - due_ms > HELD_UP_MS
 
-    def _try(self, event: Event, done: asyncio.Future[None], now_ms: int, batch: _Batch) -> bool:
+    def _try(self, event: Event, done: asyncio.Future[None], batch: _Batch) -> bool:
         try:
-            self._handle(event, now_ms, batch)
+            self._handle(event, batch)
         except RemoteProtocolError as error:
             if not done.done():
                 done.set_exception(error)
             return False
         return True
 
-    def _handle(self, event: Event, now_ms: int, batch: _Batch) -> None:
+    def _handle(self, event: Event, batch: _Batch) -> None:
         event = screened(event, self.rounds.state, self.rounds.members)
-        effects = self.rounds.handle(event, now_ms)
+        effects = self.rounds.handle(event, batch.now_ms)
         batch.effects += effects
         if not is_transient(event, effects):
-            batch.events.append((now_ms, event))
+            batch.events.append((batch.now_ms, event))
 
-    def _record(self, batch: _Batch, now_ms: int) -> Outcome:
-        decided = self._open_rounds.follow(batch.effects, now_ms)
+    def _record(self, batch: _Batch) -> Outcome:
+        decided = self._open_rounds.follow(batch.effects, batch.now_ms)
         commits = [effect for effect in batch.effects if isinstance(effect, CommitRound)]
         signed = {effect.commit.round: sign_commit(effect.commit, self._key) for effect in commits}
         before, entries, rows_of_entries = self._chained(batch.effects)
