@@ -5,13 +5,12 @@ A row that was changed does not have its digest; one that was taken out or put i
 the next. Acts that were cut off the end are found by anybody who kept a later digest.
 """
 
-import sqlite3
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from coordinator.journal_file import reading
 from coordinator.machine.operator import acts
 from coordinator.machine.operator.acts import Act, Ordered
 from protocol.codec.decoding import UNREADABLE
@@ -63,20 +62,12 @@ def read_acts(journal: Path) -> ActLog:
 
 
 def _rows(journal: Path) -> tuple[RunId, list[tuple[int, bytes]]]:
-    if not journal.is_file():
-        raise StorageError(f"expected the journal of a coordinator at {journal}, found none")
-    try:
-        with closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as file:
-            run = file.execute("SELECT value FROM meta WHERE key = 'run_id'").fetchone()
-            rows = file.execute(
-                "SELECT sequence, body FROM events WHERE kind = ? ORDER BY sequence",
-                (Ordered.__name__,),
-            ).fetchall()
-    except sqlite3.Error as error:
-        raise StorageError(
-            f"cannot read the journal {journal}: {error}; if it is damaged, put the directory "
-            "back from its newest copy"
-        ) from None
+    with reading(journal) as file:
+        run = file.execute("SELECT value FROM meta WHERE key = 'run_id'").fetchone()
+        rows = file.execute(
+            "SELECT sequence, body FROM events WHERE kind = ? ORDER BY sequence",
+            (Ordered.__name__,),
+        ).fetchall()
     if run is None:
         raise StorageError(f"{journal}: expected the journal of a run, found an empty one")
     return RunId(run[0]), rows

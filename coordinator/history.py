@@ -1,27 +1,24 @@
 """The newest rounds of a run for its page: when each opened and ended, how, and who counted.
 
-The history is fed with the effects of the machine and, after a restart, with the commits of the
-journal, which know no times. It is bounded; the journal keeps everything. Pure.
+The history is fed with the effects of the machine and the rounds that they decide and, after a
+restart, with those of the journal. It is bounded; the journal keeps everything. Pure.
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 from coordinator.loss_curve import LossCurve
-from coordinator.machine.events import CommitRound, Effect, OpenRound, SkipRound
-from protocol.clock import Instants
+from coordinator.machine.decided_rounds import DecidedRound
+from coordinator.machine.events import CommitRound, Effect
 from protocol.codec.commits import Commit
 from protocol.ids import PeerId
 
 ROUNDS_MAX = 5_000
 """Newest decided rounds that are kept: some megabytes, and more than a chart can show."""
-
-UNDECIDED_MAX = 64
-"""Open rounds that are remembered; a run has one or two."""
 
 SECONDS_BOUNDS = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 """Upper bounds of the classes in which round times are counted, in seconds."""
@@ -38,41 +35,37 @@ TREND_PARTS = 12
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """One decided round. Times are the coordinator's, in milliseconds; None: not known."""
+    """One decided round."""
 
-    round: int
+    decided: DecidedRound
     committed: bool
-    reason: str
-    """Why it was skipped; empty for a commit."""
     step: int | None = None
     loss: float | None = None
     """Mean training loss of its contributors, nats per token."""
     contributors: int = 0
-    assigned: int | None = None
     payload_bytes: int = 0
-    opened_ms: int | None = None
-    decided_ms: int | None = None
-    slot_ms: int | None = None
-    """The time that the pacing gave it: its predicted length."""
-    compute_ms: int | None = None
-    """The part of the slot before the bell."""
+
+    @property
+    def round(self) -> int:
+        """Its number."""
+        return self.decided.round
 
     def document(self) -> dict[str, Any]:
         """The record for JSON; times in seconds."""
-        known = self.opened_ms is not None and self.decided_ms is not None
+        decided = self.decided
         return {
-            "round": self.round,
+            "round": decided.round,
             "outcome": "committed" if self.committed else "skipped",
-            "reason": self.reason,
+            "reason": decided.reason,
             "step": self.step,
             "loss": self.loss,
             "contributors": self.contributors,
-            "assigned": self.assigned,
+            "assigned": decided.assigned,
             "payload_bytes": self.payload_bytes,
-            "seconds": ((self.decided_ms or 0) - (self.opened_ms or 0)) / 1000 if known else None,
-            "slot_seconds": None if self.slot_ms is None else self.slot_ms / 1000,
-            "compute_seconds": None if self.compute_ms is None else self.compute_ms / 1000,
-            "decided_at": None if self.decided_ms is None else self.decided_ms / 1000,
+            "seconds": decided.seconds,
+            "slot_seconds": _seconds(decided.slot_ms),
+            "compute_seconds": _seconds(decided.compute_ms),
+            "decided_at": _seconds(decided.decided_ms),
         }
 
 
@@ -135,37 +128,40 @@ class History:
     """The loss of the whole run."""
     names: dict[PeerId, str] = field(default_factory=dict)
     """Names that authors have chosen, also of those that are gone."""
-    _opened: dict[int, tuple[Instants, int]] = field(default_factory=dict)
 
-    def restore(self, commits: Iterable[tuple[Commit, float | None]]) -> None:
-        """Take commits of earlier processes with their losses, oldest first. May be called for
-        one part of them after another.
+    def restore(
+        self,
+        commits: Iterable[tuple[Commit, float | None]],
+        decided: Mapping[int, DecidedRound],
+        last_round: int,
+    ) -> None:
+        """Take what is on record up to `last_round`: commits with their losses, oldest first, and
+        the decisions of the newest rounds. May be called for one part after another.
         """
-        before = self.records[-1].round if self.records else -1
         for commit, loss in commits:
-            for round in range(max(before + 1, commit.round - ROUNDS_MAX), commit.round):
-                self.records.append(RoundRecord(round, False, "before the last restart"))
-            self._add(commit, loss, None, 0)
-            before = commit.round
+            self._skips(commit.round, decided)
+            self._add(commit, loss, decided.get(commit.round) or DecidedRound(commit.round, ""))
+        self._skips(last_round + 1, decided)
 
-    def take(self, effects: Iterable[Effect], now_ms: int) -> None:
-        """Follow the effects of one batch, which left at `now_ms`."""
-        for effect in effects:
-            match effect:
-                case OpenRound():
-                    first = len(effect.assignments)  # a repeat names only those that came back
-                    self._opened.setdefault(effect.round, (effect.instants, first))
-                    while len(self._opened) > UNDECIDED_MAX:
-                        self._opened.pop(min(self._opened))
-                case CommitRound():
-                    opened = self._opened.pop(effect.commit.round, None)
-                    self._add(effect.commit, effect.loss, opened, now_ms)
-                case SkipRound():
-                    opened = self._opened.pop(effect.round, None)
-                    times = self._timed(opened, now_ms)
-                    self.records.append(RoundRecord(effect.round, False, effect.reason, **times))
-                case _:
-                    pass
+    def _skips(self, before: int, decided: Mapping[int, DecidedRound]) -> None:
+        """The rounds from the newest known one up to another were skipped."""
+        newest = self.records[-1].round if self.records else -1
+        for round in range(max(newest + 1, before - ROUNDS_MAX), before):
+            unknown = DecidedRound(round, "before the last restart")
+            self.records.append(RoundRecord(decided.get(round) or unknown, committed=False))
+
+    def take(self, effects: Iterable[Effect], decided: Iterable[DecidedRound]) -> None:
+        """Follow the effects of one batch, and the rounds that they decide, in their order."""
+        committed = {
+            effect.commit.round: effect for effect in effects if isinstance(effect, CommitRound)
+        }
+        for each in decided:
+            if each.seconds is not None:
+                self.times.add(each.seconds)
+            if effect := committed.get(each.round):
+                self._add(effect.commit, effect.loss, each)
+            else:
+                self.records.append(RoundRecord(each, committed=False))
 
     def name(self, members: Iterable[tuple[PeerId, str]]) -> None:
         """Remember the names of these members, where they have given something."""
@@ -185,44 +181,15 @@ class History:
         found = [record for record in self.records if record.round > round]
         return [record.document() for record in found[:REPLY_ROUNDS_MAX]]
 
-    def _add(
-        self,
-        commit: Commit,
-        loss: float | None,
-        opened: tuple[Instants, int] | None,
-        now_ms: int,
-    ) -> None:
+    def _add(self, commit: Commit, loss: float | None, decided: DecidedRound) -> None:
         for entry in commit.entries:
             credit = self.credit.setdefault(entry.author, Credit())
             credit.add(commit.round, entry.samples, entry.payload_bytes)
         self.curve.add(commit.round, loss)
-        record = RoundRecord(
-            commit.round,
-            True,
-            "",
-            commit.step,
-            loss,
-            len(commit.entries),
-            payload_bytes=sum(entry.payload_bytes for entry in commit.entries),
-            **self._timed(opened, now_ms),
-        )
-        self.records.append(record)
-
-    def _timed(self, opened: tuple[Instants, int] | None, now_ms: int) -> dict[str, int]:
-        """The times of a round that is decided now, which are counted."""
-        if opened:
-            self.times.add(max(0, now_ms - opened[0].opened) / 1000)
-        return _times(opened, now_ms)
+        payload_bytes = sum(entry.payload_bytes for entry in commit.entries)
+        facts = commit.step, loss, len(commit.entries), payload_bytes
+        self.records.append(RoundRecord(decided, True, *facts))
 
 
-def _times(opened: tuple[Instants, int] | None, now_ms: int) -> dict[str, int]:
-    if opened is None:
-        return {}
-    instants, assigned = opened
-    return {
-        "assigned": assigned,
-        "opened_ms": instants.opened,
-        "decided_ms": max(now_ms, instants.opened),
-        "slot_ms": instants.commit_by - instants.opened,
-        "compute_ms": instants.bell - instants.opened,
-    }
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000

@@ -6,6 +6,7 @@
     commits    (round, body, signature, loss)
     digests    (round, state digest that the majority reported after the commit, counts)
     leases     (round, msgpack): the positions of the data order behind each entry of a commit
+    rounds     (round, why it was skipped, its times): what of a decision is in no commit
     entries    (round of the commit before it, round that it is about, body, signature): what is in
                the chain beside commits
 
@@ -19,7 +20,7 @@ tokens and the salt of witnesses: other accounts of the machine cannot read it.
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, get_args
@@ -28,12 +29,13 @@ import msgspec
 
 from coordinator.bound_run import FORMAT, difference, require_format, spec_in
 from coordinator.journal_file import close_to_others, connected, locked, translated
-from coordinator.machine.events import Event, Heartbeat, RecordDigest
+from coordinator.machine.decided_rounds import DecidedRound
+from coordinator.machine.events import Event, Heartbeat, Joined, RecordDigest
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
 from protocol.codec.decoding import UNREADABLE
 from protocol.errors import SettingsError, StorageError
-from protocol.ids import RunId
+from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec
 from protocol.shuffle import Share
 
@@ -55,11 +57,16 @@ CREATE TABLE IF NOT EXISTS commits (round INTEGER PRIMARY KEY, body BLOB NOT NUL
 CREATE TABLE IF NOT EXISTS digests (round INTEGER PRIMARY KEY, state_digest BLOB NOT NULL,
     reports INTEGER NOT NULL, dissent INTEGER NOT NULL, snapshot_sha256 BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS leases (round INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, reason TEXT NOT NULL,
+    decided_ms INTEGER, opened_ms INTEGER, assigned INTEGER, slot_ms INTEGER, compute_ms INTEGER);
 CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, after_round INTEGER NOT NULL,
     round INTEGER NOT NULL, body BLOB NOT NULL, signature BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS joined ON events (sequence) WHERE kind = 'Joined';
 """
 
 _Leases: TypeAlias = tuple[tuple[Share, ...], ...]
+
+_RoundRow: TypeAlias = tuple[int, str, int | None, int | None, int | None, int | None, int | None]
 
 _CommitRow: TypeAlias = tuple[
     int,
@@ -160,10 +167,11 @@ class Journal:
         entries: Sequence[RecordedEntry] = (),
         *,
         trained: Mapping[int, tuple[tuple[Share, ...], ...]] = MappingProxyType({}),
+        decided: Sequence[DecidedRound] = (),
     ) -> None:
         """Write a batch, all or nothing: (time, event) pairs, (round, commit, mean loss) triples,
-        digests, entries of the chain, and by round what the authors of a commit trained. `state` is
-        the encoded state after these events; a restart begins from it.
+        digests, entries of the chain, by round what the authors of a commit trained, and the rounds
+        that it decides. `state` is the encoded state after these events; a restart begins from it.
         """
         rows = [
             (at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events
@@ -183,13 +191,7 @@ class Journal:
             self._database.executemany(
                 "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?)",
                 [
-                    (
-                        row.round,
-                        row.state_digest.to_bytes(8, "big"),
-                        row.reports,
-                        row.dissent,
-                        row.snapshot_sha256,
-                    )
+                    (row.round, row.state_digest.to_bytes(8, "big"), *_words_on(row))
                     for row in digests
                 ],
             )
@@ -199,6 +201,9 @@ class Journal:
                     (row.after_round, row.round, row.signed.body, row.signed.signature)
                     for row in entries
                 ],
+            )
+            self._database.executemany(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", map(astuple, decided)
             )
             if state is not None:
                 self._database.execute(
@@ -269,6 +274,23 @@ class Journal:
             for after, round, body, signature in rows
         ]
 
+    def decided(self, first: int, last: int) -> dict[int, DecidedRound]:
+        """What is on record of the decisions of these rounds; those of earlier releases are not."""
+        query = "SELECT * FROM rounds WHERE round BETWEEN ? AND ? ORDER BY round"
+        with self._translated(), self._reading:
+            found = self._reader.execute(query, (first, last)).fetchall()
+            rows = msgspec.convert(found, list[_RoundRow])
+        return {row[0]: DecidedRound(*row) for row in rows}
+
+    def names(self) -> dict[PeerId, str]:
+        """The newest name of everybody that was ever a member."""
+        query = "SELECT body FROM events WHERE kind = 'Joined' ORDER BY sequence"
+        with self._translated(), self._reading:
+            joined = (
+                msgspec.msgpack.decode(body, type=Joined) for (body,) in self._reader.execute(query)
+            )
+            return {each.peer: each.name for each in joined}
+
     def spec(self) -> RunSpec:
         """The run file that this journal is bound to. Raises `StorageError` when it is bound to
         none or damaged, `VersionError` when it is of another format.
@@ -320,6 +342,10 @@ class Journal:
 
     def _translated(self) -> AbstractContextManager[None]:
         return translated(self._path)
+
+
+def _words_on(row: RecordDigest) -> tuple[int, int, bytes]:
+    return row.reports, row.dissent, row.snapshot_sha256
 
 
 def _recorded(

@@ -2,14 +2,16 @@
 
 A sound journal has an undamaged file, no missing or damaged event, only commits that its events
 decide (signed by the run's key, each linked to the one before) with the loss, the samples and the
-majority's digest that its events lead to, only voids and restarts that its events make, and only
-snapshots that equal the state after their events. So every table of the journal is covered.
+majority's digest that its events lead to, only decisions, voids and restarts that its events make,
+and only snapshots that equal the state after their events. So each of its tables is covered.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from coordinator.journal import Journal, RecordedCommit, RecordedEntry
+from coordinator.machine.decided_rounds import DecidedRound, OpenRounds
 from coordinator.machine.events import Chained, CommitRound, Effect, RecordDigest
 from coordinator.machine.rounds import Rounds
 from coordinator.machine.run_state import RunState
@@ -40,6 +42,7 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
     recorded, entries = _recorded(journal), journal.entries(0, _LAST_ROUND)
     snapshots = dict(journal.snapshots())
     rows, digests, count = dict(recorded), dict[int, RecordDigest](), 0
+    open_rounds, decided = OpenRounds(), journal.decided(0, _LAST_ROUND)
     for sequence, at_ms, event in journal.numbered_events():
         if sequence != count + 1:
             raise StorageError(f"expected event {count + 1} in the journal, got event {sequence}")
@@ -51,6 +54,7 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
             ) from None
         _compare_commits(effects, recorded, coordinator_key, sequence)
         _compare_entries(effects, entries, coordinator_key, sequence)
+        _compare_decisions(open_rounds.follow(effects, at_ms), decided, sequence)
         digests |= {each.round: each for each in effects if isinstance(each, RecordDigest)}
         if sequence in snapshots:
             _compare_state(decode_state(snapshots[sequence]), rounds.state, sequence)
@@ -64,6 +68,8 @@ def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> C
             f"an entry of the chain after round {entries[0].after_round} is on record, and no "
             "event makes it"
         )
+    if decided:
+        raise StorageError(f"round {min(decided)} is on record as decided, and no event decides it")
     _compare_digests(rows, digests)
     state = rounds.state
     return Checked(count, state.totals.committed, len(snapshots), state.head_round)
@@ -113,6 +119,22 @@ def _compare_commits(
                     f"event {sequence} decides round {effect.commit.round} with the loss {loss}, "
                     f"and {row.loss} is on record"
                 )
+
+
+def _compare_decisions(
+    decided: Iterable[DecidedRound], recorded: dict[int, DecidedRound], sequence: int
+) -> None:
+    """Compare the decisions that an event makes with those on record, and take these off
+    `recorded`. Journals of earlier releases have none. How a round began is not compared: a restart
+    tells it anew.
+    """
+    for each in decided:
+        row = recorded.pop(each.round, each)
+        if (row.reason, row.decided_ms) != (each.reason, each.decided_ms):
+            raise StorageError(
+                f"event {sequence} decides round {each.round} at {each.decided_ms} ms"
+                f"{each.reason and f' ({each.reason})'}, and another decision is on record"
+            )
 
 
 def _compare_digests(rows: dict[int, RecordedCommit], digests: dict[int, RecordDigest]) -> None:

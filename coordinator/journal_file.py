@@ -4,7 +4,7 @@ import errno
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from protocol.codec.decoding import UNREADABLE
@@ -80,3 +80,20 @@ def connected(path: Path, wait_s: float = 5.0) -> sqlite3.Connection:
     another connection's transaction, in seconds.
     """
     return sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
+
+
+@contextmanager
+def reading(journal: Path) -> Iterator[sqlite3.Connection]:
+    """A journal for those that only read it, beside a coordinator at work too. Raises
+    `StorageError` where there is none, or none that can be read.
+    """
+    if not journal.is_file():
+        raise StorageError(f"expected the journal of a coordinator at {journal}, found none")
+    try:
+        with closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            yield file
+    except (sqlite3.Error, *UNREADABLE) as error:
+        raise StorageError(
+            f"cannot read the journal {journal}: {error}; if it is damaged, put the directory "
+            "back from its newest copy"
+        ) from None

@@ -20,7 +20,7 @@ from coordinator import metrics, status_document
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
-from coordinator.history import History
+from coordinator.history import ROUNDS_MAX, History
 from coordinator.journal import JOURNAL_NAME, Journal, RecordedCommit
 from coordinator.machine.events import CommitRound
 from coordinator.machine.members.standing import SALT_BYTES
@@ -92,6 +92,7 @@ class CoordinatorProcess:
             Door(settings.directory),
             checkpoints=CheckpointDesk(self._sequencer, store, self.history.contributions),
             heads=HeadDesk(self.journal, self.run_id, self._public_key, settings.directory),
+            history=self.history,
             visitors=self._gate,
         )
         self.desk = OperatorDesk(self._sequencer, self.service, lambda: self.link)
@@ -229,6 +230,7 @@ class CoordinatorProcess:
         return {
             "address": self.address,
             "page": self.page,
+            "software": self._settings.software,
             **document,
             "refusals": {"nodes": len(refusals)},
             "heads": self.service.heads.document(),
@@ -264,13 +266,17 @@ class CoordinatorProcess:
         after = -1
         while page := self.journal.commits(after, COMMITS_PAGE):
             commits, losses = [_read(row) for row in page], [row.loss for row in page]
-            self.history.restore(zip(commits, losses, strict=True))
-            after = page[-1].round
-        self.history.name(self.rounds.state.checkpoints.names.items())  # also of those that went
-        self.history.name((member.peer, member.name) for member in self.rounds.members)
+            last = page[-1].round
+            decided = self.journal.decided(max(after + 1, last - ROUNDS_MAX), last)
+            self.history.restore(zip(commits, losses, strict=True), decided, last)
+            after = last
+        last = self.rounds.state.decided_round
+        decided = self.journal.decided(max(after + 1, last - ROUNDS_MAX), last)
+        self.history.restore((), decided, last)
+        self.history.name(self.journal.names().items())  # also of those that went
 
     def _emit(self, outcome: Outcome) -> None:
-        self.history.take(outcome.effects, self._sequencer.now_ms())
+        self.history.take(outcome.effects, outcome.decided)
         if any(isinstance(effect, CommitRound) for effect in outcome.effects):
             self.history.name((member.peer, member.name) for member in self.rounds.members)
         self.service.delivery.emit(outcome)

@@ -75,7 +75,7 @@ def _run(view: View) -> dict[str, Any]:
         "round": state.undecided[-1].round if state.undecided else state.decided_round,
         "steps": {"committed": totals.committed, "skipped": totals.skipped, "total": steps},
         "round_seconds": _period_s(rounds),
-        "seconds_left": _seconds_left(rounds, steps),
+        "seconds_left": seconds_left(rounds),
         "loss": _finite(state.loss),
         "validation": _validation(rounds),
         "members": len(rounds.members),
@@ -166,11 +166,12 @@ def _period_s(rounds: Rounds) -> float | None:
     return rounds.state.period.milliseconds / 1000 or None
 
 
-def _seconds_left(rounds: Rounds, steps: int) -> float | None:
+def seconds_left(rounds: Rounds) -> float | None:
+    """Seconds until the run has all its steps, as rounds go now; None while that is not known."""
     period_s = _period_s(rounds)
     if period_s is None or phase(rounds) != "training":
         return None
-    totals = rounds.state.totals
+    totals, steps = rounds.state.totals, rounds.state.schedule(rounds.spec).steps
     decided = totals.committed + totals.skipped
     rounds_a_step = decided / totals.committed if totals.committed else 1
     return (steps - totals.committed) * period_s * rounds_a_step
@@ -192,13 +193,18 @@ def _newcomer(rounds: Rounds) -> dict[str, Any]:
         return {"work_seconds": None, "counts_seconds": None}
     if not rounds.members.public:
         return {"work_seconds": period_s, "counts_seconds": None}
-    ready = [member.peer for member in rounds.members.ready()]
-    standing = sum(map(rounds.members.decides, ready))
-    turns = max(1.0, (len(ready) - standing + 1) / max(1, closing.fresh_max(standing)))
+    turns = rounds_a_turn(rounds, more=1)
     return {
         "work_seconds": period_s * turns,
         "counts_seconds": period_s * turns * COUNTED_ROUNDS,
     }
+
+
+def rounds_a_turn(rounds: Rounds, more: int = 0) -> float:
+    """Rounds in which a key without standing has one turn, among those that are here and `more`."""
+    ready = [member.peer for member in rounds.members.ready()]
+    standing = sum(map(rounds.members.decides, ready))
+    return max(1.0, (len(ready) - standing + more) / max(1, closing.fresh_max(standing)))
 
 
 def _model(view: View) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import Journal, RecordedEntry
+from coordinator.machine.decided_rounds import DecidedRound, OpenRounds
 from coordinator.machine.events import (
     Chained,
     CommitRound,
@@ -63,10 +64,13 @@ class Outcome:
     """The entries of the chain between each commit and the one before it, by round."""
     entries: dict[ChainEntry, SignedEntry] = field(default_factory=dict)
     """The signed entries of this batch."""
+    decided: tuple[DecidedRound, ...] = ()
+    """The rounds that it decides, in their order."""
 
 
 @dataclass(slots=True)
 class _Batch:
+    now_ms: int
     events: list[tuple[int, Event]] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
 
@@ -88,6 +92,7 @@ class Sequencer:
         self._queue: asyncio.Queue[tuple[Event, asyncio.Future[None]]] = asyncio.Queue(
             QUEUE_EVENTS_MAX
         )
+        self._open_rounds = OpenRounds()
         self._clock_origin_ms = 0
         self._events_since_snapshot = 0
         self.decided_round, self.head_round = -1, -1
@@ -109,11 +114,12 @@ class Sequencer:
         self.tail = tuple(row.signed for row in behind if row.after_round == head_round)
         self._next_tail = self.tail
         self._compare_head()
+        self._open_rounds.resume(self.rounds.state.undecided)
         origin_ms = self.rounds.state.last_ms if count else int(time.time() * 1000)
         self._clock_origin_ms = origin_ms - int(time.monotonic() * 1000)
         if count:
-            batch = _Batch()
-            self._handle(Restarted(), self.now_ms(), batch)
+            batch = _Batch(self.now_ms())
+            self._handle(Restarted(), batch)
             self._record(batch)  # no session is open yet that could receive the effects
         self._publish_rounds()
         return count
@@ -171,13 +177,13 @@ class Sequencer:
         """
         while True:
             waiting = await self._gather()
-            batch, now_ms = _Batch(), self.now_ms()
-            if self._was_held_up(now_ms):
-                self._handle(Restarted(), now_ms, batch)
-            handled = [done for event, done in waiting if self._try(event, done, now_ms, batch)]
-            while due := self.rounds.due(now_ms):
+            batch = _Batch(self.now_ms())
+            if self._was_held_up(batch.now_ms):
+                self._handle(Restarted(), batch)
+            handled = [done for event, done in waiting if self._try(event, done, batch)]
+            while due := self.rounds.due(batch.now_ms):
                 for event in due:
-                    self._handle(event, now_ms, batch)
+                    self._handle(event, batch)
             if batch.events or batch.effects:
                 outcome = await asyncio.to_thread(self._record, batch)
                 self._publish_rounds()
@@ -192,23 +198,24 @@ class Sequencer:
         due_ms = self.rounds.next_due_ms()
         return due_ms is not None and now_ms - due_ms > HELD_UP_MS
 
-    def _try(self, event: Event, done: asyncio.Future[None], now_ms: int, batch: _Batch) -> bool:
+    def _try(self, event: Event, done: asyncio.Future[None], batch: _Batch) -> bool:
         try:
-            self._handle(event, now_ms, batch)
+            self._handle(event, batch)
         except RemoteProtocolError as error:
             if not done.done():
                 done.set_exception(error)
             return False
         return True
 
-    def _handle(self, event: Event, now_ms: int, batch: _Batch) -> None:
+    def _handle(self, event: Event, batch: _Batch) -> None:
         event = screened(event, self.rounds.state, self.rounds.members)
-        effects = self.rounds.handle(event, now_ms)
+        effects = self.rounds.handle(event, batch.now_ms)
         batch.effects += effects
         if not is_transient(event, effects):
-            batch.events.append((now_ms, event))
+            batch.events.append((batch.now_ms, event))
 
     def _record(self, batch: _Batch) -> Outcome:
+        decided = self._open_rounds.follow(batch.effects, batch.now_ms)
         commits = [effect for effect in batch.effects if isinstance(effect, CommitRound)]
         signed = {effect.commit.round: sign_commit(effect.commit, self._key) for effect in commits}
         before, entries, rows_of_entries = self._chained(batch.effects)
@@ -221,10 +228,12 @@ class Sequencer:
         state = encode_state(self.rounds.state) if wanted else None
         trained = {effect.commit.round: effect.trained for effect in commits if effect.trained}
         parts = batch.events, rows, digests, state, rows_of_entries
-        self.patience.outlast(lambda: self._journal.append(*parts, trained=trained))
+        self.patience.outlast(
+            lambda: self._journal.append(*parts, trained=trained, decided=decided)
+        )
         if state is not None:
             self._events_since_snapshot = 0
-        return Outcome(tuple(batch.effects), signed, before, entries)
+        return Outcome(tuple(batch.effects), signed, before, entries, tuple(decided))
 
     def _chained(
         self, effects: Iterable[Effect]

@@ -38,6 +38,9 @@ class CoordinatorSettings:
     """URL or command, maybe with a secret, that gets what the operator should hear of; empty:
     none."""
 
+    software: str = ""
+    """Program and release, which everybody may know."""
+
     goodbye_ms: int = 15_000
     """Time in milliseconds that a finished run waits for its nodes to report their last digest and
     leave."""

@@ -248,6 +248,7 @@ def coordinator(
         public_page=public_page,
         page_url=page_url,
         notify=notify,
+        software=f"lockstep {__version__}",
         vouched=tuple(vouch or ()),
         admit=admit,
         checkpoint_room=parse_size(checkpoint_room, "--checkpoint-room"),
@@ -327,11 +328,25 @@ def relay(
 
 
 @app.command(rich_help_panel=OPERATOR)
-def status(url: options.Url, *, json: options.JsonFile = None) -> None:
+def status(
+    url: options.Url,
+    *,
+    json: options.JsonFile = None,
+    watching: Annotated[
+        bool,
+        typer.Option("--watch", help="Show it again and again, until the run ends or Ctrl-C."),
+    ] = False,
+) -> None:
     """Show a run as its coordinator sees it."""
     from lockstep.commands.status import status as show
+    from lockstep.commands.status_watch import watch
 
-    show(url, json)
+    if not watching:
+        show(url, json)
+    elif json is not None:
+        raise UsageError("expected --watch or --json, got both")
+    else:
+        watch(url)
 
 
 @data_app.command()

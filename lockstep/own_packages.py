@@ -5,12 +5,16 @@ found in place of Lockstep's where it comes first on the path, or where pip wrot
 module imports nothing but the standard library: it runs before anything that needs them.
 """
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[1]
 """The directory that this package lies in: that of a checkout, or where pip puts packages."""
+
+PREFIX = Path(sys.prefix)
+"""The directory of the environment that runs this."""
 
 PACKAGES = ("protocol", "border", "coordinator", "node")
 """Packages that come with Lockstep, besides `lockstep`; each has the attribute MARK."""
@@ -33,13 +37,45 @@ EXTRAS = {"node": NODE_EXTRA, "datasets": {"datasets", "pyarrow"}, "libp2p": {"h
 """Packages of others by the extra that brings them."""
 
 
-def how_to_add(extra: str) -> str:
-    """How to install the packages of an extra, by what this installation came from. The package is
-    on no index.
-    """
+def installer() -> str:
+    """The program that has installed this: "checkout" (its `make setup`), "pipx", "uv" or "pip"."""
     if (CHECKOUT / "Makefile").is_file():
-        return f"`make setup` in {CHECKOUT}"
-    return f"pip install 'WHEEL[{extra}]', with the wheel that Lockstep was installed from"
+        return "checkout"
+    marks = {"pipx": "pipx_metadata.json", "uv": "uv-receipt.toml"}
+    return next((name for name, mark in marks.items() if (PREFIX / mark).is_file()), "pip")
+
+
+def how_to_add(extra: str) -> str:
+    """How to install the packages of an extra, by what this installation came from."""
+    how = {
+        "checkout": f"`make setup` in {CHECKOUT}",
+        "pipx": f"pipx install --force 'WHEEL[{extra}]'",
+        "uv": f"uv tool install --force 'WHEEL[{extra}]'",
+        "pip": f"pip install 'WHEEL[{extra}]'",
+    }[installer()]
+    return how if "WHEEL" not in how else f"{how}, with the wheel that Lockstep was installed from"
+
+
+def how_to_upgrade() -> str:
+    """How to put another release in the place of this one."""
+    if installer() == "checkout":
+        return f"bring the newer sources into {CHECKOUT} as you took these, then `make setup` there"
+    how = {
+        "pipx": "pipx install --force 'WHEEL[node]'",
+        "uv": "uv tool install --force 'WHEEL[node]'",
+        "pip": "pip install --upgrade 'WHEEL[node]'",
+    }[installer()]
+    return f"{how}, with the wheel of the newer release; without [node]: no torch, for operators"
+
+
+def how_to_remove() -> str:
+    """How to remove the program itself."""
+    return {
+        "checkout": f"remove the directory {CHECKOUT}",
+        "pipx": "pipx uninstall lockstep-train",
+        "uv": "uv tool uninstall lockstep-train",
+        "pip": "pip uninstall lockstep-train",
+    }[installer()]
 
 
 def foreign_package() -> str:

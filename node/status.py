@@ -57,6 +57,8 @@ class NodeStatus:
     """The round after which it was measured."""
     steps: int = 0
     """Length of the run now, as the coordinator told it; 0: it has not."""
+    told: wire.HeartbeatReply = field(default_factory=wire.HeartbeatReply)
+    """The coordinator's newest word."""
     state_digest: int | None = None
     rounds_trained: int = 0
     rounds_counted: int = 0
@@ -75,7 +77,10 @@ class NodeStatus:
     """Says where the training data come from, and what they wait for."""
 
     def heard(self, reply: wire.HeartbeatReply) -> None:
-        """The coordinator has told how far the run goes and how well it learns."""
+        """The coordinator has told how far the run goes, how well it learns, and this node's part
+        in it.
+        """
+        self.told = reply
         self.steps = reply.steps or self.steps
         if reply.HasField("validation_loss"):
             self.heard_validation(reply.validation_loss, reply.validation_round)

@@ -390,7 +390,7 @@ class Refused(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., wrong_results: _Optional[bool] = ..., retry: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
-    __slots__ = ("sent_ms", "received_ms", "replied_ms", "state", "reason", "steps", "validation_loss", "validation_round")
+    __slots__ = ("sent_ms", "received_ms", "replied_ms", "state", "reason", "steps", "validation_loss", "validation_round", "left_ms", "part", "fresh_rounds", "standing_rounds", "standing_round")
     SENT_MS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_MS_FIELD_NUMBER: _ClassVar[int]
     REPLIED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -399,6 +399,11 @@ class HeartbeatReply(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_LOSS_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_ROUND_FIELD_NUMBER: _ClassVar[int]
+    LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    FRESH_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    STANDING_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    STANDING_ROUND_FIELD_NUMBER: _ClassVar[int]
     sent_ms: int
     received_ms: int
     replied_ms: int
@@ -407,7 +412,12 @@ class HeartbeatReply(_message.Message):
     steps: int
     validation_loss: float
     validation_round: int
-    def __init__(self, sent_ms: _Optional[int] = ..., received_ms: _Optional[int] = ..., replied_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ..., validation_loss: _Optional[float] = ..., validation_round: _Optional[int] = ...) -> None: ...
+    left_ms: int
+    part: float
+    fresh_rounds: int
+    standing_rounds: int
+    standing_round: int
+    def __init__(self, sent_ms: _Optional[int] = ..., received_ms: _Optional[int] = ..., replied_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., steps: _Optional[int] = ..., validation_loss: _Optional[float] = ..., validation_round: _Optional[int] = ..., left_ms: _Optional[int] = ..., part: _Optional[float] = ..., fresh_rounds: _Optional[int] = ..., standing_rounds: _Optional[int] = ..., standing_round: _Optional[int] = ...) -> None: ...
 
 class Members(_message.Message):
     __slots__ = ("members", "gone", "changes")

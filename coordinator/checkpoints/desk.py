@@ -3,7 +3,7 @@ the writer's files, and watches that they come.
 
     AskCheckpoint --> messages; the writer's has a ticket
     parts with the ticket --> CheckpointStore --all came--> checked --> CheckpointStored
-                                   '--a wrong part, or none for PATIENCE_S--> CheckpointFailed
+                                   '--a wrong part, or none for PATIENCE_MS--> CheckpointFailed
     CheckpointMade --> the older ones are removed
 """
 
@@ -11,12 +11,12 @@ import asyncio
 import hmac
 import logging
 import secrets
-import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from coordinator.checkpoints.store import CheckpointStore
+from coordinator.checkpoints.store import CheckpointStore, Progress
 from coordinator.history import Contributions
 from coordinator.machine.checkpoints import publishing
 from coordinator.machine.checkpoints.events import (
@@ -34,13 +34,16 @@ from protocol.ids import PeerId
 
 log = logging.getLogger("lockstep.coordinator")
 
-PATIENCE_S = 180.0
+PATIENCE_MS = 180_000
 """Time without any progress after which a member that was drawn is not waited for."""
 
 LOOK_S = 2.0
 """Pause between two looks at the progress."""
 
-SAID_S = 10.0
+NOTE_MS = 10_000
+"""Progress that a restart may forget."""
+
+SAID_MS = 10_000
 """Time for which the first part waits for the member's word on the session, which it follows."""
 
 CONTRIBUTORS_MAX = 64
@@ -68,12 +71,11 @@ class CheckpointDesk:
         sequencer: Sequencer,
         store: CheckpointStore,
         contributions: Callable[[], Contributions],
-        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sequencer, self._store, self._contributions = sequencer, store, contributions
-        self._clock_s, self._lock = clock_s, asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._upload: _Upload | None = None
-        self._moved_s = clock_s()
+        self._moved_ms, self._noted_ms = 0, 0
         self._seen: object = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -82,6 +84,7 @@ class CheckpointDesk:
         given = self._sequencer.rounds.state.checkpoints
         if (given.room_bytes, given.kept) != (room_bytes, kept):
             await self._sequencer.submit(RoomGiven(room_bytes, kept))
+        self._go_on()
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -171,7 +174,7 @@ class CheckpointDesk:
                 return _refused(
                     "another member was drawn in the meantime, or the room is too small"
                 )
-            self._moved_s = self._clock_s()
+            self._moved_ms = self._sequencer.now_ms()
             try:
                 await self._take(upload, part)
             except LockstepError as error:
@@ -191,11 +194,11 @@ class CheckpointDesk:
 
     async def _awaits(self, upload: _Upload) -> bool:
         """Whether the run waits for these files; the member's word may come a moment later."""
-        until_s = self._clock_s() + SAID_S
+        until_ms = self._sequencer.now_ms() + SAID_MS
         while (work := self._work) and (work.round, work.writer) == (upload.round, upload.writer):
             if work.writer not in work.awaited:
                 return work.stored is None
-            if self._clock_s() >= until_s:
+            if self._sequencer.now_ms() >= until_ms:
                 return False
             await asyncio.sleep(0.05)
         return False
@@ -225,17 +228,38 @@ class CheckpointDesk:
 
     # ---- watching
 
+    def _go_on(self) -> None:
+        """A restart gives the members no time anew: what they have had counts."""
+        self._moved_ms, self._seen = self._sequencer.now_ms(), _progress(self._work)
+        work, noted = self._work, self._store.remembered()
+        if work and noted and (noted.round, noted.writer) == (work.round, work.writer):
+            self._moved_ms = min(self._moved_ms, noted.moved_ms)
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            work = self._work
-            seen = work and (work.round, work.writer, work.second, len(work.said), work.stored)
-            if seen != self._seen:
-                self._seen, self._moved_s = seen, self._clock_s()
-            if work and self._clock_s() - self._moved_s > PATIENCE_S:
-                peer, reason = publishing.stuck(work)
-                log.warning("no checkpoint", extra={"peer": peer, "reason": reason})
-                await self._sequencer.submit(CheckpointFailed(peer, work.round, reason))
+            await self._look()
+
+    async def _look(self) -> None:
+        work, now_ms = self._work, self._sequencer.now_ms()
+        if (seen := _progress(work)) != self._seen:
+            self._seen, self._moved_ms, self._noted_ms = seen, now_ms, 0
+        if work is None:
+            return
+        if self._moved_ms >= self._noted_ms + NOTE_MS:
+            self._noted_ms = self._moved_ms
+            progress = Progress(work.round, work.writer, self._moved_ms)
+            with suppress(LockstepError):  # a disk that takes no note says so elsewhere
+                await self._patiently(self._store.remember, progress)
+        if now_ms - self._moved_ms > PATIENCE_MS:
+            peer, reason = publishing.stuck(work)
+            log.warning("no checkpoint", extra={"peer": peer, "reason": reason})
+            await self._sequencer.submit(CheckpointFailed(peer, work.round, reason))
+
+
+def _progress(work: Work | None) -> object:
+    """What changes when a work comes on, but for the parts of its files."""
+    return work and (work.round, work.writer, work.second, len(work.said), work.stored)
 
 
 def _told(asked: wire.CheckpointAsked) -> wire.CoordinatorMessage:

@@ -2,6 +2,7 @@
 
     checkpoints/incoming/     the files of the member that was asked, as they come
     checkpoints/ROUND-SHA256/ one that is complete and checked
+    checkpoints/progress      when the one that is awaited came on last
 
 Blocks; every method raises `StorageError` for a disk that fails, `ShortageError` where descriptors
 or memory are short, and `RemoteProtocolError` for parts and files that a member must not send.
@@ -11,8 +12,10 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import msgspec
 
 from coordinator.checkpoints.parameters import digests_of, directory_bytes
 from coordinator.machine.checkpoints.state import directory_name
@@ -24,14 +27,26 @@ from protocol.border.checkpoint_files import (
     require_name,
     require_size,
 )
+from protocol.codec.decoding import UNREADABLE
 from protocol.errors import RemoteProtocolError, StorageError
-from protocol.ids import Digest
+from protocol.ids import Digest, PeerId
 from protocol.shortage import shortages
 
 INCOMING = "incoming"
 
+PROGRESS = "progress"
+
 RUNS_CODE = "auto_map"
 """Field of a configuration that names a program to load."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How a checkpoint comes on that a member was asked for."""
+
+    round: int
+    writer: PeerId
+    moved_ms: int
+    """The newest sign of it, by the run's clock, which goes on after a restart."""
 
 
 class CheckpointStore:
@@ -89,6 +104,21 @@ class CheckpointStore:
             shutil.rmtree(target, ignore_errors=True)
             self._incoming.rename(target)
         return state_digest, sha256, file_bytes
+
+    def remember(self, progress: Progress) -> None:
+        """Keep this over a restart. It is not forced to disk: without it more time is given."""
+        path = self.directory / PROGRESS
+        with _storage_errors(path):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(".part")
+            part.write_bytes(msgspec.json.encode(progress))
+            part.replace(path)
+
+    def remembered(self) -> Progress | None:
+        """What was kept last; None for nothing that can be read."""
+        with suppress(OSError, *UNREADABLE):
+            return msgspec.json.decode((self.directory / PROGRESS).read_bytes(), type=Progress)
+        return None
 
     def keep(self, names: Collection[str]) -> None:
         """Remove all complete checkpoints but these."""

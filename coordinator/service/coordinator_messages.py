@@ -6,13 +6,11 @@ from itertools import accumulate
 from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.evaluation.events import AskEvaluation
 from coordinator.machine.events import Assignment, FinishRun, OpenRound, Refuse
-from coordinator.machine.run_state import RunState
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
 from protocol.ids import PeerId
 from protocol.limits import COMMITS_PER_REPLY, MESSAGE_BYTES_MAX
-from protocol.runfile import RunSpec
 from protocol.shuffle import Share
 
 SHARE_BYTES = 24
@@ -47,14 +45,6 @@ def finished_message(finish: FinishRun, head_round: int) -> wire.CoordinatorMess
     """The word to nodes of a run that has ended."""
     finished = wire.RunFinished(head_round=head_round, reason=finish.reason)
     return wire.CoordinatorMessage(finished=finished)
-
-
-def add_course(reply: wire.CoordinatorMessage, state: RunState, spec: RunSpec) -> None:
-    """Say in the reply to a heartbeat how long the run is now, and how well it learns."""
-    reply.heartbeat.steps = state.schedule(spec).steps
-    if newest := state.evaluation.newest:
-        reply.heartbeat.validation_loss = newest.loss
-        reply.heartbeat.validation_round = newest.round
 
 
 def opened_message(opened: OpenRound, assignment: Assignment) -> wire.CoordinatorMessage:

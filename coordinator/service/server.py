@@ -19,12 +19,14 @@ import grpc
 
 from border.visitors import Direct, Visitors
 from coordinator.checkpoints.desk import CheckpointDesk
+from coordinator.history import History
 from coordinator.journal import Journal
 from coordinator.machine import events
 from coordinator.sequencer import Sequencer
 from coordinator.service import auditors, coordinator_messages, node_messages
 from coordinator.service.admittance import Admittance
 from coordinator.service.calls import Calls, Context
+from coordinator.service.course import Course
 from coordinator.service.delivery import Delivery
 from coordinator.service.door import Door
 from coordinator.service.evidence import EvidenceDesk
@@ -67,6 +69,7 @@ class CoordinatorService(Calls):
         *,
         checkpoints: CheckpointDesk,
         heads: HeadDesk,
+        history: History,
         visitors: Visitors | None = None,
     ) -> None:
         """`visitors` knows who is behind a gate; None: gRPC is reached directly."""
@@ -84,7 +87,7 @@ class CoordinatorService(Calls):
         )
         self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
         self.evidence = EvidenceDesk(sequencer, journal, coordinator_key)
-        self.heads = heads
+        self.heads, self._course = heads, Course(sequencer.rounds, history)
         self.delivery = Delivery(sequencer, relays, checkpoints, heads)
         self.node_sessions = self.delivery.node_sessions
         self.relay_sessions = self.delivery.relay_sessions
@@ -272,8 +275,7 @@ class CoordinatorService(Calls):
                     times_ms = message.heartbeat.sent_ms, received_ms, self._sequencer.now_ms()
                     standing = told_standing(self._sequencer.rounds, peer)
                     reply = coordinator_messages.heartbeat_reply(*times_ms, standing)
-                    rounds = self._sequencer.rounds
-                    coordinator_messages.add_course(reply, rounds.state, rounds.spec)
+                    self._course.tell(reply.heartbeat, peer)
                     session.send(reply)
         except RemoteProtocolError as error:
             log.warning("session refused", extra=self._where(peer=peer, reason=str(error)))

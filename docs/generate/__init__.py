@@ -1,4 +1,6 @@
-"""Writes what the pages have from code: reference pages and the guides' screens; compares them."""
+"""Writes what the pages have from code: reference pages, the guides' screens and the picture of a
+terminal; compares them.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +10,12 @@ from docs.generate.run_file import run_file
 from docs.generate.screens import GUIDES, MAKERS, with_screens
 from docs.generate.settings import settings
 from docs.generate.tables import ROOT
+from docs.generate.terminal import terminal
 from docs.generate.wire import wire
 
 REFERENCE = ROOT / "docs" / "reference"
+
+TERMINAL = ROOT / "docs" / "figures" / "terminal.svg"
 
 PAGES = {
     "run-file.md": run_file,
@@ -32,6 +37,7 @@ def outdated() -> list[Path]:
 
 
 def _made() -> Iterator[tuple[Path, str]]:
+    yield TERMINAL, terminal()
     for name, make in PAGES.items():
         yield REFERENCE / name, make()
     for name in MAKERS:

@@ -72,8 +72,13 @@ def consent() -> str:
 
 def own_table() -> str:
     """The table of a node at work."""
-    status = {
-        "run": {"run_id": RUN_ID, "name": "first-run", "steps": 2000},
+    return printed(render(own_status(), hint=""))
+
+
+def own_status() -> dict[str, object]:
+    """The status of a node at work."""
+    return {
+        "run": {"run_id": RUN_ID, "name": "first-run", "steps": 2000, "seconds_left": 20_900},
         "name": "attic",
         "peer_id": OWN,
         "hardware": "x86_64 CPU, 2 of 2 threads",
@@ -83,16 +88,18 @@ def own_table() -> str:
         "round": 101,
         "loss": 2.024,
         "validation": {"loss": 2.0911, "round": 99},
-        "rounds": {"trained": 102, "counted": 102},
-        "tokens": 210_688,
-        "totals": {"run": work(157, 157), "all": work(215, 212), "runs": 2},
+        "rounds": {"trained": 16, "counted": 14},
+        "tokens": 33_024,
+        "totals": {"run": work(24, 21), "all": work(82, 76), "runs": 2},
         "share": 16,
-        "traffic": {"payload_up_bytes": 4_060_000, "payload_down_bytes": 4_120_000},
+        "part": 0.11,
+        "key": {"rounds": 21, "needed": 50, "counts_after": 130},
+        "page": f"http://run.example:8080/?me={OWN}",
+        "traffic": {"payload_up_bytes": 637_000, "catch_up_down_bytes": 4_050_000},
         "members": 2,
         "links": {"open": [{}]},
         "session": "connected",
     }
-    return printed(render(status, hint=""))
 
 
 def work(trained: int, counted: int) -> dict[str, int]:

@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -36,8 +36,8 @@ from lockstep.volunteer.limits import Limits, limits_text
 from lockstep.volunteer.measured import FirstLook
 from lockstep.volunteer.needs import SEEN, judged, require_within
 from lockstep.volunteer.others.watch import OthersWatch
-from lockstep.volunteer.pausable import PausableNode
-from lockstep.volunteer.screen import in_all, traffic_bytes
+from lockstep.volunteer.pausable import PausableNode, RunFacts
+from lockstep.volunteer.screen import in_all, part_text, traffic_bytes
 from lockstep.volunteer.watch import watch
 from node.control.first_contact import remember
 from node.settings import NodeSettings
@@ -45,7 +45,7 @@ from node.system.malloc import keep_freed_memory
 from protocol.addresses import is_page
 from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document
-from protocol.errors import DataError, LockstepError
+from protocol.errors import DataError, LockstepError, SettingsError
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id
 from protocol.run_info import RunInfo
@@ -63,6 +63,8 @@ LOST_KEY = (
     "this computer's key is gone: it joins as somebody new, and what it earned stays with the old "
     "key; if you have a copy, end this node and do `lockstep keys restore FILE --force`"
 )
+
+NAME_QUESTION = "a name for this computer, for all to see (Enter: none): "
 
 AGAIN = "left after its round; the same command goes on from here"
 
@@ -105,8 +107,9 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     place = home.run(info.run_id)
     for line in (*judged(info.spec, wishes.memory_bytes, wishes.disk_bytes, place), SEEN):
         messages.print(line, soft_wrap=True)
-    name = settings.name or home.remembered().name
-    settings = replace(settings, directory=place, name=name)
+    settings = replace(
+        settings, directory=place, name=settings.name or home.remembered().name or ""
+    )
     options = replace(options, directory=place)
     asks = not (home.only or options.follow_parent)
     owner = Owner("node", info.run_id, info.spec.name)
@@ -122,16 +125,16 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         if asks and not _agreed(settings, info, wishes, seen):
             messages.print("nothing was started; the same command asks again", soft_wrap=True)
             return
-        home.remember(Remembered(name))
+        settings = _named(settings, home, asks=asks and not wishes.yes)
         if wishes.micro_batch is None and seen and seen.rehearsal:
             parts = place, info.run_id, settings, wishes.memory_bytes
             measured.remember(*parts, seen.rehearsal)
         remember(place, link.address)
-        _say_page(settings, key)
+        page = _say_page(settings, key)
         _log_joining(info, key, place)
         limited = (wishes.limits, Ledger(home.path, info.run_id, info.spec.name), others)
-        judge = partial(measured.judged_limits, info.spec)
-        joining = _join(settings, options, key, limited, niceness=wishes.nice, judge=judge)
+        facts = RunFacts(partial(measured.judged_limits, info.spec), page)
+        joining = _join(settings, options, key, limited, niceness=wishes.nice, facts=facts)
         reason, status = run_event_loop(joining)
         if wishes.micro_batch is None:
             measured.reconsider(place, info.run_id, status)
@@ -151,9 +154,11 @@ def _log_joining(info: RunInfo, key: Ed25519PrivateKey, place: Path) -> None:
     )
 
 
-def _say_page(settings: NodeSettings, key: Ed25519PrivateKey) -> None:
+def _say_page(settings: NodeSettings, key: Ed25519PrivateKey) -> str:
+    """The address of `own_page`, which is printed too."""
     if page := own_page(_status(settings), key):
         messages.print(f"the page of the run, with your part: {page}", soft_wrap=True)
+    return page
 
 
 def own_page(status: Mapping[str, Any], key: Ed25519PrivateKey) -> str:
@@ -227,6 +232,20 @@ def _agreed(settings: NodeSettings, info: RunInfo, wishes: Wishes, seen: FirstLo
     return ask_once(settings.directory, lines, yes=wishes.yes)
 
 
+def _named(settings: NodeSettings, home: Home, *, asks: bool) -> NodeSettings:
+    """The settings with a name, which the home keeps: somebody at a terminal is asked, once."""
+    while not settings.name and asks and home.remembered().name is None and somebody_is_there():
+        try:
+            settings = replace(settings, name=input(NAME_QUESTION).strip())
+        except SettingsError as error:
+            messages.print(str(error), soft_wrap=True)
+        else:
+            home.remember(Remembered(settings.name))
+    if settings.name:
+        home.remember(Remembered(settings.name))
+    return settings
+
+
 def _device(settings: NodeSettings, seen: FirstLook | None) -> str:
     """The device that will train, by its name once it was measured, else as the settings say."""
     if seen is None or seen.rehearsal is None:
@@ -279,7 +298,7 @@ def import_node() -> None:
 
 
 def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
-    """The work of this machine and the place of the model, in words."""
+    """The work of this machine, the place of the model and thanks, in words."""
     rounds = status.get("rounds", {})
     lines = []
     if rounds.get("trained"):
@@ -289,6 +308,8 @@ def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
             f"{quantity(rounds['trained'], 'round')}, {status.get('tokens', 0):,} tokens, "
             f"{up} up, {down} down"
         )
+    if part := part_text(status):
+        lines.append(f"your part: {part}")
     if sums := in_all(status):
         lines.append(f"in all: {sums}")
     if (checkpoint := place / "checkpoint").is_dir() and int(status.get("round", -1)) >= 0:
@@ -296,6 +317,9 @@ def farewell(status: Mapping[str, Any], place: Path) -> list[str]:
             f"the model after round {status.get('round')}: {checkpoint}; "
             f"try: {own_command()} generate {shlex.quote(str(checkpoint))}"
         )
+    if rounds.get("counted"):
+        page = status.get("page")
+        lines.append("thank you" + (f"; the run and its model: {page}" if page else ""))
     return lines
 
 
@@ -317,7 +341,7 @@ async def _join(
     limited: tuple[Limits, Ledger, OthersWatch],
     *,
     niceness: int,
-    judge: Callable[[Limits, int], str],
+    facts: RunFacts,
 ) -> tuple[str, dict[str, Any]]:
     """Returns how it ended, in words, and the last status. The process is made inside the event
     loop, which its gRPC channel belongs to.
@@ -333,7 +357,7 @@ async def _join(
         kept = replace(kept, **limits.rates)
         return NodeProcess(kept, key, f"lockstep {__version__}", meter.measure_overhead)
 
-    process = PausableNode(make, *limited, judge=judge)
+    process = PausableNode(make, *limited, run=facts)
     control = ControlSocket(settings.directory, process)
     await control.start()
     watching = asyncio.create_task(watch(process.status))

@@ -1,6 +1,7 @@
 """`lockstep status URL`: the status of a run from its coordinator, as tables or as JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -20,7 +21,7 @@ from lockstep.console import (
 )
 from lockstep.service.contact import connect, open_channel, translated
 from protocol import wire_pb2, wire_pb2_grpc
-from protocol.border.join_link import parse_link
+from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document, one_line
 from protocol.codec.decoding import UNREADABLE
 from protocol.errors import RemoteProtocolError
@@ -47,11 +48,11 @@ def status(url: str, json_path: str | None) -> None:
     if json_path is not None:
         write_json(json_path, document)
     if json_path != "-":
-        for part in _rendered(document, url):
+        for part in rendered(document, url):
             output.print(part)
 
 
-def _rendered(document: Mapping[str, Any], url: str) -> list[RenderableType]:
+def rendered(document: Mapping[str, Any], url: str) -> list[RenderableType]:
     """The status as tables; `RemoteProtocolError` for a document of another shape."""
     try:
         return render(document)
@@ -69,16 +70,32 @@ def ask(coordinator: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     `RemoteProtocolError` when the answer is no JSON object, `SettingsError` for another run than
     the link names.
     """
+    with asking(coordinator, timeout_s) as answer:
+        return answer()
+
+
+@contextmanager
+def asking(
+    coordinator: str, timeout_s: float = TIMEOUT_S
+) -> Iterator[Callable[[], dict[str, Any]]]:
+    """Yields `ask` for one coordinator, over one connection: a port is wary of a host that opens
+    many.
+    """
     link = parse_link(coordinator)
-    address = link.address
-    connect(address)
+    connect(link.address)
     with open_channel(link, timeout_s) as channel:
-        try:
-            reply = wire_pb2_grpc.CoordinatorStub(channel).GetStatus(
-                wire_pb2.GetStatusRequest(), timeout=timeout_s
-            )
-        except grpc.RpcError as error:
-            raise translated(error, address) from None
+        stub = wire_pb2_grpc.CoordinatorStub(channel)
+        yield lambda: _answer(stub, link, timeout_s)
+
+
+def _answer(
+    stub: wire_pb2_grpc.CoordinatorStub, link: JoinLink, timeout_s: float
+) -> dict[str, Any]:
+    address = link.address
+    try:
+        reply = stub.GetStatus(wire_pb2.GetStatusRequest(), timeout=timeout_s)
+    except grpc.RpcError as error:
+        raise translated(error, address) from None
     try:
         document = msgspec.json.decode(reply.json)
     except UNREADABLE as error:
@@ -101,10 +118,10 @@ def render(document: Mapping[str, Any]) -> list[RenderableType]:
     members = document.get("members", ())
     commits = sorted(document.get("last_commits", ()), key=lambda commit: int(commit["round"]))
     tables: list[RenderableType] = [_run_table(document)]
-    if members:
-        tables.append(_member_table(members))
     if commits:
         tables.append(_commit_table(commits[-COMMITS_SHOWN:]))
+    if members:
+        tables.append(_member_table(members))
     return tables
 
 

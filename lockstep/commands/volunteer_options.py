@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -10,6 +10,8 @@ from lockstep import limit_options as limits_of
 from lockstep import options
 from lockstep.volunteer.limits import Limits, parse_hours
 from lockstep.volunteer.others.quiet import QuietLimits
+
+Role = Literal["join", "coordinator", "relay", "auditor"]
 
 
 def join(
@@ -222,7 +224,7 @@ keys_app = typer.Typer(
     name="keys", help="Keep this computer's identity elsewhere.", no_args_is_help=True
 )
 service_app = typer.Typer(
-    name="service", help="Join a run at each start of this computer.", no_args_is_help=True
+    name="service", help="Work for a run at each start of this computer.", no_args_is_help=True
 )
 
 
@@ -255,32 +257,66 @@ def restore(
 
 @service_app.command(context_settings={"ignore_unknown_options": True})
 def install(
-    arguments: Annotated[
+    context: typer.Context,
+    words: Annotated[
         list[str],
         typer.Argument(
-            metavar="URL [OPTIONS]", help="Link of the run, and options of lockstep join."
+            metavar="[join | coordinator | relay | auditor] ARGUMENTS...",
+            help="Command that the unit runs, and its arguments; a link alone is joined.",
         ),
     ],
 ) -> None:
-    """Write a systemd user unit that joins a run, and start it."""
+    """Write a systemd user unit that joins, operates, relays or audits a run, and start it."""
     from lockstep.commands import service
 
-    check = typer.Typer(add_completion=False)
-    check.command()(join)
-    typer.main.get_command(check).make_context("join", list(arguments))
-    service.install(arguments)
+    role, arguments = service.role_and_arguments(words)
+    root: Any = context.find_root().command
+    root.commands[role].make_context(role, list(arguments))  # judges them before all else
+    service.install(role, arguments)
 
 
 @service_app.command()
-def remove() -> None:
-    """Stop the unit and take it away; runs and identity stay."""
+def remove(
+    role: Annotated[
+        Role, typer.Argument(help="Command that the unit runs.", show_default="join")
+    ] = "join",
+) -> None:
+    """Stop a unit and take it away; runs and identity stay."""
     from lockstep.commands import service
 
-    service.remove()
+    service.remove(role)
+
+
+def upgrade(
+    check: Annotated[
+        str,
+        typer.Option(
+            "--check",
+            metavar="LINK",
+            show_default="none",
+            help="Run whose coordinator says whether this release fits.",
+        ),
+    ] = "",
+) -> None:
+    """Say how to upgrade this installation, or whether it fits a run."""
+    from lockstep.commands.upgrade import upgrade as say
+
+    say(check)
+
+
+def uninstall(
+    *,
+    home: options.Home = Path("~/.lockstep"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove what Lockstep has written for this account: identity, runs, data, services."""
+    from lockstep.commands.uninstall import uninstall as take_away
+
+    take_away(home, yes=yes)
 
 
 GROUPS = (keys_app, service_app)
 """The volunteer's groups of commands."""
 
-COMMANDS = (join, doctor, me, pause, resume, limit, finish, stop)
+COMMANDS = (join, doctor, me, pause, resume, limit, finish, stop, upgrade, uninstall)
 """The volunteer's commands, in the order of their help."""

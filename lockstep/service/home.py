@@ -37,7 +37,8 @@ STATE_NAME = "state.safetensors"
 class Remembered(msgspec.Struct, omit_defaults=True):
     """Settings that hold from one start to the next."""
 
-    name: str = ""
+    name: str | None = None
+    """Name of this computer in tables, empty for none; None while nobody was asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -70,6 +71,21 @@ class Node(Protocol):
         """Why it takes no part in rounds."""
 
 
+def _never_too_low(limits: Limits, members: int) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the owner is told of the run."""
+
+    judge: Callable[[Limits, int], str] = _never_too_low
+    """Tells why limits are too low for the run with a number of members; empty where they are
+    not."""
+    page: str = ""
+    """Address at which everybody sees this node's part; empty where there is none."""
+
+
 class PausableNode:
     """Makes a node, which is to keep limits, whenever it may work. `make` must be called inside the
     event loop.
@@ -81,10 +97,9 @@ class PausableNode:
         limits: Limits,
         ledger: Ledger,
         others: OthersWatch | None = None,
-        judge: Callable[[Limits, int], str] = lambda limits, members: "",
+        run: RunFacts | None = None,
     ) -> None:
-        """`judge` tells why limits are too low for a run with a number of members."""
-        self._judge = judge
+        self._run = run or RunFacts()
         self._make, self._limits, self._ledger = make, limits, ledger
         self._others = others or OthersWatch(limits.others)
         self._node: Node | None = None
@@ -270,7 +285,7 @@ class PausableNode:
     def _limits_text(self, status: Mapping[str, Any]) -> str:
         """The limits that hold, and why one of them is too low for the run."""
         members = status.get("members")
-        trouble = self._judge(self._limits, members if isinstance(members, int) else 0)
+        trouble = self._run.judge(self._limits, members if isinstance(members, int) else 0)
         return "; ".join(filter(None, (limits_text(self._limits), trouble)))
 
     # ---- for people
@@ -279,6 +294,7 @@ class PausableNode:
         """The status of the node, or of the last one while none works."""
         status = self._session()
         status |= {"limits": self._limits_text(status), "totals": self._ledger.document(status)}
+        status["page"] = self._run.page
         if self._node:
             return status
         reason = self.resting_reason()

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.console import NARROWEST_COLUMNS, bytes_text
+from protocol.clock import length_text
 from protocol.ids import short
 from protocol.words import quantity
 
@@ -83,11 +84,14 @@ def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
         "loss": Text(_loss(status)),
         "work": Text(_work(status)),
         "in all": Text(in_all(status)),
+        "part": Text(part_text(status)),
+        "new": Text(_key(status)),
         "traffic": Text(_traffic(status)),
         "peers": Text(_peers(status)),
         "session": Text(_session(status)),
         "limits": Text(str(status.get("limits") or "")),
         "notice": Text(str(status.get("notice") or "")),
+        "page": Text(str(status.get("page") or "")),
     }
     return [(name, value) for name, value in rows.items() if value.plain]
 
@@ -98,6 +102,8 @@ def _run(status: Mapping[str, Any], run: Mapping[str, Any]) -> Text:
     applied, steps = int(status.get("round", -1)), run.get("steps")
     where = f"round {applied}" if applied >= 0 else "before its first round"
     where += f", {quantity(int(steps or 0), 'step')} in all"
+    if left_s := run.get("seconds_left"):
+        where += f", {length_text(round(left_s), 'seconds')} left"
     return Text(f"{run.get('name')} ({short(str(run['run_id']))}): {where}")
 
 
@@ -164,6 +170,24 @@ def in_all(status: Mapping[str, Any]) -> str:
     if sums["runs"] > 1:
         facts.append(f"{everything['counted']:,} rounds of {sums['runs']:,} runs")
     return " · ".join(facts)
+
+
+def part_text(status: Mapping[str, Any]) -> str:
+    """The part of this node's key in all work of the run; empty before the first of it counts."""
+    percent = 100 * float(status.get("part") or 0)
+    if not percent:
+        return ""
+    return f"{max(percent, 0.01):.{0 if percent >= 10 else 2}f} % of all work of the run so far"
+
+
+def _key(status: Mapping[str, Any]) -> str:
+    """How far a new key is on its way; empty for one whose word counts in full."""
+    if not (key := status.get("key")):
+        return ""
+    return (
+        f"{key['rounds']} of {key['needed']} rounds; your work always counts from about round "
+        f"{key['counts_after'] + 1:,} on"
+    )
 
 
 def _traffic(status: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from coordinator.machine.checkpoints.events import (
     CheckpointStored,
     RoomGiven,
 )
+from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.evaluation.events import Evaluated
 from coordinator.machine.events import (
     Announced,
@@ -111,7 +112,7 @@ def signed(round: int) -> SignedCommit:
 
 def everything_in(journal: Journal) -> tuple[object, ...]:
     found = journal.commits(-1, 10), journal.entries(0, 10), list(journal.events())
-    return *found, journal.snapshots(), journal.spec()
+    return *found, journal.snapshots(), journal.spec(), journal.decided(0, 10), journal.names()
 
 
 @pytest.fixture
@@ -216,6 +217,9 @@ def test_a_damaged_event_is_named(journal: Journal, path: Path, damage: str) -> 
         "UPDATE leases SET body = x'a3b2fffe'",  # text that is no UTF-8
         "UPDATE digests SET reports = 'many'",
         "UPDATE entries SET body = 7",
+        "UPDATE rounds SET reason = x'ff'",
+        "UPDATE rounds SET decided_ms = 'text'",
+        "UPDATE events SET body = x'81a3b2fffe01' WHERE kind = 'Joined'",
         "UPDATE events SET kind = CAST(x'b2ff' AS TEXT)",
         "UPDATE events SET body = 'text'",
         "UPDATE events SET body = x'81a3b2fffe01'",
@@ -231,7 +235,13 @@ def test_a_value_that_damage_has_made_is_a_damaged_file_and_no_bug(
     trained = {0: ((Share(0, 4),),)}
     chained = [RecordedEntry(-1, 0, SignedEntry(b"entry", b"s" * 64))]
     journal.append(
-        [(1, Lapsed(A))], [(0, signed(0), 1.0)], [row], b"state", chained, trained=trained
+        [(1, Lapsed(A)), (1, Joined(A, (), "attic", "", ""))],
+        [(0, signed(0), 1.0)],
+        [row],
+        b"state",
+        chained,
+        trained=trained,
+        decided=[DecidedRound(0, "", 1)],
     )
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA ignore_check_constraints = ON")
@@ -239,6 +249,23 @@ def test_a_value_that_damage_has_made_is_a_damaged_file_and_no_bug(
         database.commit()
     with pytest.raises(StorageError, match="damaged"):
         everything_in(journal)
+
+
+def test_decisions_and_names_are_kept(journal: Journal) -> None:
+    rows = [DecidedRound(0, "", 12, 10, 2, 4, 1), DecidedRound(1, "nobody came", 14)]
+    joined = [Joined(A, (), "attic", "", ""), Lapsed(A), Joined(B, (), "", "", "")]
+    journal.append([(1, event) for event in joined], [], [], decided=rows)
+    journal.append([(2, Joined(A, (), "cellar", "", ""))], [], [], decided=[DecidedRound(2, "")])
+    assert list(journal.decided(0, 1).values()) == rows
+    assert journal.decided(2, 2**62) == {2: DecidedRound(2, "")}
+    assert journal.names() == {A: "cellar", B: ""}
+
+
+def test_names_are_found_without_reading_every_event(journal: Journal, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        query = "EXPLAIN QUERY PLAN SELECT body FROM events WHERE kind = 'Joined' ORDER BY sequence"
+        (plan,) = database.execute(query).fetchall()
+    assert "USING INDEX joined" in plan[-1]
 
 
 def test_a_file_that_is_no_journal_is_a_storage_error(path: Path) -> None:

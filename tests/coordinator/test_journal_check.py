@@ -119,6 +119,12 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
         ),
         ("UPDATE digests SET reports = 9 WHERE round = 0", "the digest of round 0 on record"),
         ("DELETE FROM digests WHERE round = 0", "the digest of round 0 on record"),
+        ("UPDATE rounds SET reason = 'x' WHERE round = 1", "another decision is on record"),
+        ("UPDATE rounds SET decided_ms = 1 WHERE round = 1", "another decision is on record"),
+        (
+            "INSERT INTO rounds SELECT 77, reason, 1, 1, 1, 1, 1 FROM rounds LIMIT 1",
+            "round 77 is on record as decided, and no event decides it",
+        ),
         ("UPDATE snapshots SET state = x'c1'", "expected a snapshot of a run's state"),
     ],
 )
@@ -126,6 +132,11 @@ def test_damage_is_reported_with_its_place(directory: Path, statement: str, word
     alter(directory, statement)
     with pytest.raises(LockstepError, match=words):
         checked(directory)
+
+
+def test_a_journal_of_before_decisions_were_on_record_is_sound(directory: Path) -> None:
+    alter(directory, "DELETE FROM rounds WHERE round < 2")
+    assert checked(directory).commits == ROUNDS
 
 
 def test_a_snapshot_that_is_not_the_state_of_its_events_is_refused(directory: Path) -> None:

@@ -7,6 +7,7 @@ from coordinator.machine.members.standing import Demoted
 from coordinator.occasions import STALL_MS, Occasions
 from protocol.ids import Digest
 from tests.coordinator.machine.driver import A, B, Driver
+from tests.coordinator.test_history import take
 from tests.coordinator.test_public_document import commit
 
 
@@ -58,15 +59,15 @@ def test_a_run_that_has_not_begun_may_wait_for_ever() -> None:
 
 def test_rounds_that_count_for_nobody_one_after_the_other_are_told_once() -> None:
     run = Watched()
-    run.history.take([SkipRound(0, "x"), SkipRound(1, "x")], 0)
+    take(run.history, [SkipRound(0, "x"), SkipRound(1, "x")])
     assert run.kinds() == []
-    run.history.take([SkipRound(2, "x")], 0)
+    take(run.history, [SkipRound(2, "x")])
     assert run.kinds() == ["skips"]
-    run.history.take([SkipRound(3, "x")], 0)
+    take(run.history, [SkipRound(3, "x")])
     assert run.kinds() == []
-    run.history.take([CommitRound(commit(4, A), ((),), 1.0)], 0)
+    take(run.history, [CommitRound(commit(4, A), ((),), 1.0)])
     assert run.kinds() == []
-    run.history.take([SkipRound(round, "x") for round in (5, 6, 7)], 0)
+    take(run.history, [SkipRound(round, "x") for round in (5, 6, 7)])
     assert run.kinds() == ["skips"]
 
 

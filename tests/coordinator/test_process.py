@@ -212,6 +212,25 @@ async def test_the_same_directory_continues_the_run(tmp_path: Path) -> None:
         assert commits == told
 
 
+async def test_a_restart_forgets_neither_times_nor_reasons_nor_those_that_left(
+    tmp_path: Path,
+) -> None:
+    spec = quiet_spec()
+    async with joined_pair(tmp_path, spec) as (process, one, two):
+        await train([one, two], 2)
+        for node in (one, two):
+            await node.say(wire.NodeMessage(leave=wire.Leave(reason="bored")))
+            await node.ping()
+        known, credit = process.history.after(-1), process.history.credit
+        assert [each["outcome"] for each in known] == ["committed", "committed", "skipped"]
+        assert known[-1]["reason"]
+        assert all(each["seconds"] is not None for each in known)
+    async with running(tmp_path, spec) as process:
+        assert process.history.after(-1) == known
+        assert process.history.names == {one.peer: "scripted", two.peer: "scripted"}
+        assert process.history.credit == credit
+
+
 async def test_a_round_in_flight_goes_on_after_a_restart(tmp_path: Path) -> None:
     spec = quiet_spec()
     async with joined_pair(tmp_path, spec) as (process, one, two):

@@ -18,6 +18,7 @@ from coordinator.public_document import CONTRIBUTORS_MAX, NAME_MAX, Part, View, 
 from protocol.codec.commits import Commit, Entry
 from protocol.ids import Digest, PeerId, sha256
 from tests.coordinator.machine.driver import PHASES, RUN, Driver, driver_in
+from tests.coordinator.test_history import take
 
 A, B, C = (PeerId(32 * digit) for digit in "123")
 
@@ -27,7 +28,7 @@ JOIN = "lockstep join 'lockstep://run.example:1'"
 def documents(driver: Driver, history: History | None = None) -> dict[Part, Any]:
     if history is None:
         history = History()
-        history.take(driver.effects, driver.now_ms)
+        take(history, driver.effects, driver.now_ms)
     view = View(driver.machine, history, driver.now_ms, JOIN)
     parts: tuple[Part, ...] = get_args(Part)
     made = {part: public(part, view) for part in parts}
@@ -159,7 +160,7 @@ def commit(round: int, *authors: PeerId) -> Commit:
 def test_problems_are_said_in_plain_words_and_the_worst_first() -> None:
     driver, history = Driver(A, B), History()
     assert run_of(driver, history)["problems"] == []
-    history.take([SkipRound(round, "SECRET") for round in range(3)], 0)
+    take(history, [SkipRound(round, "SECRET") for round in range(3)])
     [skips] = run_of(driver, history)["problems"]
     assert (skips["kind"], "last 3 rounds" in skips["text"]) == ("bad", True)
     tally: DigestTally = driver.machine.state.verdicts.tally
@@ -179,7 +180,7 @@ def test_problems_are_said_in_plain_words_and_the_worst_first() -> None:
 def test_losses_that_are_no_numbers_leave_a_document_that_json_can_hold() -> None:
     driver, history = Driver(A, B), History()
     driver.machine.state.loss = math.nan
-    history.take([CommitRound(commit(0, A), ((),), math.nan)], 0)
+    take(history, [CommitRound(commit(0, A), ((),), math.nan)])
     found = documents(driver, history)
     assert found["run"]["loss"] is None
     assert found["curve"]["losses"] == []
@@ -188,7 +189,7 @@ def test_losses_that_are_no_numbers_leave_a_document_that_json_can_hold() -> Non
 def test_five_thousand_members_and_more_keys_are_a_bounded_document() -> None:
     driver, history = Driver(), History()
     keys = [PeerId(f"{number:032x}") for number in range(1, CONTRIBUTORS_MAX + 1001)]
-    history.take([CommitRound(commit(round, *keys), ((),), 2.0) for round in range(3)], 0)
+    take(history, [CommitRound(commit(round, *keys), ((),), 2.0) for round in range(3)])
     found = documents(driver, history)
     rows = found["contributors"]["rows"]
     assert (len(rows), found["contributors"]["in_all"]) == (CONTRIBUTORS_MAX, len(keys))

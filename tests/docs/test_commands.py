@@ -93,7 +93,7 @@ def accepted(line: str) -> Any:
 
 PROGRAMS = {
     "awk", "docker", "for", "lockstep", "loginctl", "llama-cli", "lm_eval", "make", "pip", "python",
-    "python3", "ss", "sudo", "torchrun",
+    "pipx", "python3", "ss", "sudo", "torchrun", "uv",
 }  # fmt: skip
 """First words of the lines that a reader may type."""
 

@@ -14,6 +14,8 @@ PATHS = re.compile(
 README_LINES_MAX = 110
 COLUMNS_MAX = 120
 
+PICTURE_BYTES_MAX = 150_000
+
 WRITTEN = [page for page in pages() if "results" not in page.relative_to(ROOT).parts]
 
 
@@ -51,6 +53,15 @@ def test_the_index_leads_to_every_page_that_answers_a_question() -> None:
     folders = (DOCS / name for name in ("guide", "explain", "reference", "results"))
     there = {str(page.relative_to(DOCS)) for folder in folders for page in folder.glob("*.md")}
     assert there <= listed
+
+
+def test_pictures_are_small_and_fetch_nothing() -> None:
+    pictures = [path for path in (DOCS / "figures").iterdir() if path.suffix in (".png", ".svg")]
+    assert len(pictures) >= 3
+    for picture in pictures:
+        assert picture.stat().st_size < PICTURE_BYTES_MAX, picture.name
+        if picture.suffix == ".svg":
+            assert not re.search(r"url\([\"']?http|href=|@import", picture.read_text("utf-8"))
 
 
 def test_the_readme_is_short() -> None:

@@ -71,3 +71,28 @@ def test_ctrl_c_while_the_commands_are_imported_is_one_line(
     monkeypatch.setattr("lockstep.__main__.foreign_package", interrupt)
     assert program() == ExitCode.INTERRUPTED
     assert capsys.readouterr().err == "error: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("mark", "name", "removes"),
+    [
+        ("pipx_metadata.json", "pipx", "pipx uninstall lockstep-train"),
+        ("uv-receipt.toml", "uv", "uv tool uninstall lockstep-train"),
+        ("", "pip", "pip uninstall lockstep-train"),
+    ],
+)
+def test_hints_name_the_program_that_has_installed_this(
+    mark: str, name: str, removes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert own_packages.installer() == "checkout"
+    assert str(ROOT) in own_packages.how_to_remove()
+    monkeypatch.setattr(own_packages, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(own_packages, "PREFIX", tmp_path)
+    if mark:
+        (tmp_path / mark).touch()
+    assert own_packages.installer() == name
+    assert own_packages.how_to_remove() == removes
+    for how in (own_packages.how_to_add("node"), own_packages.how_to_upgrade()):
+        assert how.startswith(name)
+        assert "'WHEEL[node]'" in how
+    assert DISTRIBUTION in removes

@@ -45,3 +45,15 @@ def test_the_length_of_a_run_follows_what_the_operator_has_changed() -> None:
     assert steps() == 3000
     status.heard(wire.HeartbeatReply())  # of a coordinator that does not say it
     assert steps() == 3000
+
+
+def test_the_owner_sees_the_time_left_the_part_and_the_way_of_a_new_key() -> None:
+    status = NodeStatus("peer", "name")
+    client = CoordinatorClient(parse_link("127.0.0.1:1"), Ed25519PrivateKey.generate())
+    view = owner_view(client, status, INFO, "")
+    assert (view["run"]["seconds_left"], view["part"], view["key"]) == (None, 0, None)
+    new = {"fresh_rounds": 21, "standing_rounds": 50, "standing_round": 131}
+    status.heard(wire.HeartbeatReply(left_ms=7_200_000, part=0.25, **new))
+    view = owner_view(client, status, INFO, "")
+    assert (view["run"]["seconds_left"], view["part"]) == (7200, 0.25)
+    assert view["key"] == {"rounds": 21, "needed": 50, "counts_after": 131}

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_S = 300.0
 """Longer than anything takes on a machine that others use too: a corpus is prepared in it."""
 
-GUIDES = ("join", "operate", "page", "audit", "simulate", "plan", "data", "wsl2")
+GUIDES = ("install", "join", "operate", "page", "audit", "simulate", "plan", "data", "wsl2")
 
 LEFT_OUT = {
     "coordinator run.toml --listen 0.0.0.0:50700": "tried with --admit token, which it is part of",
@@ -44,7 +44,11 @@ LEFT_OUT = {
         "as the line before"
     ),
     "doctor 'lockstep://HOST:PORT/RUN#KEY'": "as `doctor LINK`; a join has the whole link",
-    "service install LINK": "needs systemd for users; tests/lockstep/service has it",
+    "service install LINK": "needs systemd: tests/lockstep/commands/test_service.py",
+    "service install coordinator run.toml --listen 0.0.0.0:50700": "as the line before",
+    "service install relay LINK --advertise HOST:50710": "as the line before",
+    "service install auditor LINK": "as the line before",
+    "uninstall": "asks on a terminal: tests/lockstep/commands/test_uninstall.py",
     "coordinator run.toml --listen 0.0.0.0:50700 --restart-from CHECKPOINT": (
         "every copy has to be lost first: tests/processes/test_restart_from_checkpoint.py"
     ),
@@ -243,12 +247,15 @@ def test_a_run_is_begun_steered_ended_and_audited_as_the_guides_say(person: Pers
             person.until(lambda: rounds(person) >= 2, "two rounds")
             assert "bell" in person.types("doctor LINK", "guest")
             assert "first" in person.types("status HOST:50700")
+            assert "fits run first" in person.types("upgrade --check LINK")
+            assert "to upgrade" in person.types("upgrade")
             steer(person)
             checkpoint(person)
             ended = person.types('run finish --reason "it is good enough"')
             assert "end" in ended or "finish" in ended, ended
             assert (attic.ends(), cellar.ends()) == (0, 0)
             assert attic.says("checkpoint"), "where the model is"
+            assert "finished" in person.types("status HOST:50700 --watch")
             assert "verified" in person.types("verify HOST:50700")
             person.types("run auditor remove KEY")
             assert "good enough" in person.types("run audit")
@@ -293,6 +300,7 @@ def checkpoint(person: Person) -> None:
 def afterwards(person: Person) -> None:
     """What the directories alone tell."""
     assert "sound" in person.types("coordinator --check run.coordinator")
+    assert "rounds in rounds.csv" in person.types("run export run.coordinator --csv rounds.csv")
     (run,) = (person.directory / "attic" / "runs").iterdir()
     person.places["~/.lockstep/runs/RUN_ID"] = str(run)
     kept = (

@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
-from coordinator.history import Contributions
+from coordinator.history import Contributions, History
 from coordinator.journal import RecordedCommit, RecordedEntry
+from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.events import (
     CommitRound,
     Effect,
@@ -136,6 +137,7 @@ class MemoryJournal:
         entries: Sequence[RecordedEntry] = (),
         *,
         trained: Mapping[int, tuple[tuple[Share, ...], ...]],
+        decided: Sequence[DecidedRound],
     ) -> None:
         """One transaction; the process may die before it or after it."""
         self._step()
@@ -354,6 +356,7 @@ class SimulatedCoordinator:
                     self.journal.public_key,
                     Path(),
                 ),
+                history=History(),
             )
             self._service.heads.recover()
             self.switchboard.servicer, self.sequencer = self._service, sequencer

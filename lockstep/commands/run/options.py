@@ -265,6 +265,25 @@ def page(
     orders.write_page(directory, folder)
 
 
+@run_app.command()
+def export(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DIRECTORY",
+            show_default="the one RUN.coordinator here",
+            help="Directory of the coordinator.",
+        ),
+    ] = None,
+    *,
+    csv: Annotated[str, typer.Option(metavar="FILE", help="File to write; - prints it.")],
+) -> None:
+    """Write a table with a line for each decided round; works without the coordinator too."""
+    from lockstep.commands.run.export import export as write
+
+    write(directory, csv)
+
+
 Auditor = Annotated[
     str,
     typer.Argument(metavar="KEY", help="Id of an auditor, which `lockstep auditor` prints."),

@@ -20,7 +20,7 @@ function lineChart(element, series) {
 
   function size() {
     const width = Math.max(element.clientWidth, 120);
-    return { width, height: width > 700 ? 380 : 230 };
+    return { width, height: width > 560 ? 380 : 230 };
   }
 
   function color(name) {

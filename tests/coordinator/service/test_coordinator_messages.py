@@ -4,16 +4,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import RecordedCommit
 from coordinator.machine.evaluation.events import AskEvaluation
-from coordinator.machine.evaluation.state import Point
 from coordinator.machine.events import Assignment, OpenRound
 from coordinator.machine.payloads.receipts import Receipts
-from coordinator.machine.run_state import new_state
 from coordinator.service import coordinator_messages
 from protocol.clock import Instants
 from protocol.codec.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit
 from protocol.ids import PeerId
 from protocol.limits import COMMITS_PER_REPLY, MEMBERS_MAX, MESSAGE_BYTES_MAX, PAYLOAD_BYTES_LIMIT
-from protocol.runfile import RunSpec
 from protocol.shuffle import Share
 from tests.coordinator.machine.driver import RUN, A, B, payload_digest
 
@@ -93,14 +90,3 @@ def test_the_commit_of_the_largest_run_fits_a_message() -> None:
 def test_the_request_names_the_round_and_the_samples() -> None:
     asked = coordinator_messages.evaluation_asked(AskEvaluation(7, A, 64)).evaluation
     assert (asked.round, asked.samples) == (7, 64)
-
-
-def test_a_reply_to_a_heartbeat_tells_length_and_newest_loss() -> None:
-    spec = RunSpec()
-    state, reply = new_state(spec, RUN), coordinator_messages.heartbeat_reply(1, 2, 3)
-    coordinator_messages.add_course(reply, state, spec)
-    assert reply.heartbeat.steps == spec.schedule.steps
-    assert not reply.heartbeat.HasField("validation_loss")
-    state.evaluation.points.append(Point(9, 9, 2.5, 8, b"", A, "attic"))
-    coordinator_messages.add_course(reply, state, spec)
-    assert (reply.heartbeat.validation_loss, reply.heartbeat.validation_round) == (2.5, 9)

@@ -352,6 +352,7 @@ async def test_a_heartbeat_is_answered_with_ordered_times(tmp_path: Path) -> Non
         reply = await node.ping()
         assert reply.sent_ms == 1
         assert 0 < reply.received_ms <= reply.replied_ms
+        assert reply.steps == quiet_spec().schedule.steps
 
 
 async def test_messages_after_a_goodbye_do_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from lockstep.cli import main
 from lockstep.commands import join as joining
 from lockstep.commands.join import SESSION, farewell
 from lockstep.exit_codes import ExitCode
+from lockstep.service.home import Home
 from lockstep.volunteer import measured
 from lockstep.volunteer.consent import CONSENT_NAME
 from lockstep.volunteer.limits import Limits
@@ -31,7 +33,8 @@ from tests.lockstep.volunteer.test_screen import STATUS
 
 def test_the_last_words_name_the_work_and_the_model(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
-    work, model = farewell(STATUS, tmp_path)
+    work, model, thanks = farewell(STATUS, tmp_path)
+    assert thanks == "thank you"
     assert work == ("this machine: counted in 9 of 12 rounds, 12,345 tokens, 1 MB up, 2 kB down")
     assert model.startswith(f"the model after round 11: {tmp_path / 'checkpoint'}; try: ")
 
@@ -39,6 +42,59 @@ def test_the_last_words_name_the_work_and_the_model(tmp_path: Path) -> None:
 def test_a_node_that_did_nothing_boasts_of_nothing(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     assert farewell({"round": -1, "rounds": {"trained": 0}}, tmp_path) == []
+
+
+def test_the_last_words_name_the_part_and_link_to_the_page(tmp_path: Path) -> None:
+    status = STATUS | {"part": 0.25, "page": "http://run.example/?me=ea69"}
+    _, part, thanks = farewell(status, tmp_path)
+    assert part == "your part: 25 % of all work of the run so far"
+    assert thanks == "thank you; the run and its model: http://run.example/?me=ea69"
+
+
+class Terminal:
+    """Somebody at a terminal, with these answers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+        self._answers, self.asked = list(answers), list[str]()
+        monkeypatch.setattr(joining, "somebody_is_there", lambda: True)
+        monkeypatch.setattr("builtins.input", self._answer)
+
+    def _answer(self, question: str) -> str:
+        self.asked.append(question)
+        return self._answers.pop(0)
+
+
+def test_somebody_at_a_terminal_is_asked_for_a_name_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home, settings = Home(tmp_path), NodeSettings("h:1", tmp_path)
+    terminal = Terminal(monkeypatch, 70 * "x", " attic ")
+    assert joining._named(settings, home, asks=True).name == "attic"
+    assert len(terminal.asked) == 2, "a name that cannot be is asked for again"
+    assert "at most 64 bytes" in capsys.readouterr().err
+    assert home.remembered().name == "attic"
+    joining._named(settings, home, asks=True)
+    assert joining._named(replace(settings, name="cellar"), home, asks=True).name == "cellar"
+    assert home.remembered().name == "cellar"
+    assert len(terminal.asked) == 2
+
+
+def test_no_name_is_an_answer_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home, terminal = Home(tmp_path), Terminal(monkeypatch, "")
+    for _ in range(2):
+        assert joining._named(NodeSettings("h:1", tmp_path), home, asks=True).name == ""
+    assert len(terminal.asked) == 1
+
+
+def test_without_a_terminal_nobody_is_asked_and_a_later_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, terminal = Home(tmp_path), Terminal(monkeypatch)
+    joining._named(NodeSettings("h:1", tmp_path), home, asks=False)
+    monkeypatch.setattr(joining, "somebody_is_there", lambda: False)
+    joining._named(NodeSettings("h:1", tmp_path), home, asks=True)
+    assert not terminal.asked
+    assert home.remembered().name is None
 
 
 def test_threads_of_a_nice_node_sleep_while_they_wait_unless_the_owner_chose_otherwise(

@@ -20,7 +20,7 @@ from lockstep.volunteer.ledger import Ledger, read_all
 from lockstep.volunteer.limits import Limits, parse_hours
 from lockstep.volunteer.others.quiet import QuietLimits
 from lockstep.volunteer.others.watch import OthersWatch, Readers
-from lockstep.volunteer.pausable import PausableNode
+from lockstep.volunteer.pausable import PausableNode, RunFacts
 from protocol.errors import SettingsError, UnavailableError
 from protocol.ids import RunId
 from tests.support.waiting import until
@@ -91,7 +91,8 @@ class Owner:
         self.idle_s = idle_s
         limits = limits or Limits()
         others = OthersWatch(limits.others, self._readers)
-        self.node = PausableNode(self._make, limits, Ledger(place, RUN, "first"), others, judge)
+        facts, ledger = RunFacts(judge, "http://run"), Ledger(place, RUN, "first")
+        self.node = PausableNode(self._make, limits, ledger, others, facts)
 
     def _readers(self) -> Readers:
         return Readers(lambda: self.idle_s, lambda: 0.0, lambda: None, lambda: True)
@@ -176,6 +177,7 @@ async def test_what_was_done_is_kept_while_it_works_and_over_a_pause(
     owner.node.obey(Wish("pause", 0.05))
     await until(lambda: len(owner.nodes) == 2)
     assert owner.node.status()["totals"]["run"]["counted"] == 4
+    assert owner.node.status()["page"] == "http://run"
     owner.node.leave()
     assert await running
     assert read_all(tmp_path)[RUN].counted == 4

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.volunteer.screen import HINT, render, state_words
+from lockstep.volunteer.screen import HINT, part_text, render, state_words
 from lockstep.volunteer.watch import CALM_S, StateLog
 from tests.lockstep.shared import printed
 
@@ -105,6 +105,32 @@ def test_the_hint_has_a_line_of_its_own_below_the_bar() -> None:
     assert set(bar.strip()) <= set("━╸╺")
     assert hint.rstrip() == HINT
     assert printed(render(STATUS, hint="")).endswith("\n"), "a shell's prompt begins a line"
+
+
+def test_the_screen_tells_the_time_left_the_part_the_standing_and_the_page() -> None:
+    page = "http://run.example:8080/?me=ea6978ebea74503383c964034df2c62a"
+    run = STATUS["run"] | {"seconds_left": 7300.0}
+    key = {"rounds": 21, "needed": 50, "counts_after": 1130}
+    text = printed(render(STATUS | {"run": run, "part": 0.1234, "key": key, "page": page}))
+    assert max(map(len, text.splitlines())) <= 80
+    for words in (
+        "round 11, 2,000 steps in all, 2 hours left",
+        "12 % of all work of the run so far",
+        "new      21 of 50 rounds; your work always counts from about round 1,131",
+        page,
+    ):
+        assert words in text
+    for gone in ("left\n", "% of", "new  ", "http"):
+        assert gone not in printed(render(STATUS)), "nothing is said of what is not known"
+
+
+@pytest.mark.parametrize(
+    ("part", "words"), [(0, ""), (0.999, "100 %"), (0.0123, "1.23 %"), (1e-9, "0.01 %")]
+)
+def test_a_part_is_told_as_precisely_as_it_matters(part: float, words: str) -> None:
+    told = part_text({"part": part})
+    assert told.startswith(words)
+    assert bool(told) == bool(words)
 
 
 def test_one_member_is_one_member() -> None:

@@ -1,0 +1,79 @@
+"""Reads the rounds of a journal without the coordinator: it may be at work, or stopped.
+
+Each decided round is a row; what earlier releases did not keep of one is None.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from coordinator.journal_file import reading
+from coordinator.machine.decided_rounds import DecidedRound
+from coordinator.machine.evaluation.events import Evaluated
+from protocol.codec.commits import Commit
+
+_ROUNDS = """
+SELECT every.round, commits.body, commits.loss, digests.state_digest,
+    rounds.reason, rounds.decided_ms, rounds.opened_ms, rounds.assigned
+FROM (SELECT round FROM commits UNION SELECT round FROM rounds) AS every
+LEFT JOIN commits USING (round) LEFT JOIN rounds USING (round) LEFT JOIN digests USING (round)
+ORDER BY every.round
+"""
+
+_OF_EARLIER_RELEASES = """
+CREATE TEMP TABLE rounds (round INTEGER, reason TEXT, decided_ms INTEGER, opened_ms INTEGER,
+    assigned INTEGER)
+"""
+
+UNKNOWN = "the reason is not on record"
+"""Reason of a skipped round of an earlier release."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRound:
+    """A decided round; losses in nats per token."""
+
+    decided: DecidedRound
+    commit: Commit | None
+    """None: it was skipped."""
+    loss: float | None = None
+    state_digest: bytes | None = None
+    """The digest that most members reported after it."""
+    validation_loss: float | None = None
+    """That of the state after it, where a member has measured it."""
+
+    @property
+    def samples(self) -> int:
+        """Samples that its contributors have trained."""
+        return sum(entry.samples for entry in self.commit.entries) if self.commit else 0
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of its payloads."""
+        return sum(entry.payload_bytes for entry in self.commit.entries) if self.commit else 0
+
+
+def read_rounds(journal: Path) -> Iterator[LoggedRound]:
+    """The decided rounds, oldest first. Raises `StorageError` for a journal that cannot be read."""
+    with reading(journal) as file:
+        query = "SELECT count(*) FROM sqlite_master WHERE name = 'rounds'"
+        if not file.execute(query).fetchone()[0]:
+            file.execute(_OF_EARLIER_RELEASES)
+        measured, before = _measured(file), -1
+        for number, body, loss, digest, reason, *times in file.execute(_ROUNDS):
+            for skipped in range(before + 1, number):
+                yield LoggedRound(DecidedRound(skipped, UNKNOWN), None)
+            before = number
+            decided = DecidedRound(number, reason or "", *times)
+            commit = msgspec.msgpack.decode(body, type=Commit) if body else None
+            yield LoggedRound(decided, commit, loss, digest, measured.get(number))
+
+
+def _measured(file: sqlite3.Connection) -> dict[int, float]:
+    """The validation losses by round; a journal has the word of members that were drawn alone."""
+    found = file.execute("SELECT body FROM events WHERE kind = 'Evaluated' ORDER BY sequence")
+    said = (msgspec.msgpack.decode(body, type=Evaluated) for (body,) in found)
+    return {each.round: each.loss for each in said if not each.failure}

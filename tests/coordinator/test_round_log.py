@@ -1,0 +1,87 @@
+"""The rounds of a journal, read beside its coordinator and after it, also of earlier releases."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from coordinator.journal import JOURNAL_NAME, Journal
+from coordinator.machine.decided_rounds import DecidedRound
+from coordinator.machine.evaluation.events import Evaluated
+from coordinator.machine.events import RecordDigest
+from coordinator.round_log import UNKNOWN, LoggedRound, read_rounds
+from protocol.codec.commits import Commit, Entry, SignedCommit, commit_bytes, genesis_digest
+from protocol.errors import StorageError
+from tests.coordinator.machine.driver import RUN, A, B, payload_digest
+
+
+def commit(round: int) -> Commit:
+    entries = tuple(Entry(peer, payload_digest(peer, round), 100, round, 4) for peer in (A, B))
+    return Commit(RUN, round, round, entries, 0, 0, genesis_digest(RUN))
+
+
+def written(path: Path) -> Journal:
+    """A journal of three commits and two skips, open."""
+    opened = Journal(path)
+    said = [Evaluated(A, 1, 3.25, 8), Evaluated(A, 2, 0.0, 8, failure="no data")]
+    opened.append(
+        [(1, each) for each in said],
+        [(round, SignedCommit(commit_bytes(commit(round)), bytes(64)), 2.5) for round in (0, 1, 4)],
+        [RecordDigest(1, 255, 2, 0, b"")],
+        decided=[
+            DecidedRound(0, "", 12_000, 10_000, 2, 4000, 1000),
+            DecidedRound(1, "", 15_500, 12_500),
+            DecidedRound(2, "nobody announced", 20_000, 16_000),
+            DecidedRound(4, "", 30_000),
+        ],
+    )
+    return opened
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Path]:
+    """A journal that its coordinator holds open."""
+    opened = written(tmp_path / JOURNAL_NAME)
+    yield tmp_path / JOURNAL_NAME
+    opened.close()
+
+
+def test_every_decided_round_is_a_row(journal: Path) -> None:
+    rows = list(read_rounds(journal))
+    assert [(each.decided.round, each.decided.reason) for each in rows] == [
+        (0, ""),
+        (1, ""),
+        (2, "nobody announced"),
+        (3, UNKNOWN),
+        (4, ""),
+    ]
+    assert [each.decided.seconds for each in rows] == [2.0, 3.0, 4.0, None, None]
+    assert [each.validation_loss for each in rows] == [None, 3.25, None, None, None]
+    assert [each.commit is None for each in rows] == [False, False, True, True, False]
+    assert rows[0].decided.assigned == 2
+    assert rows[1].state_digest == (255).to_bytes(8, "big")
+    assert (rows[4].samples, rows[4].payload_bytes, rows[4].loss) == (8, 200, 2.5)
+    assert (rows[2].samples, rows[2].payload_bytes) == (0, 0)
+
+
+def test_a_journal_of_an_earlier_release_has_its_commits(journal: Path) -> None:
+    with closing(sqlite3.connect(journal)) as file:
+        file.execute("DROP TABLE rounds")
+    rows = list(read_rounds(journal))
+    assert [(each.decided.round, each.decided.decided_ms) for each in rows] == [
+        (round, None) for round in range(5)
+    ]
+    assert rows[2] == LoggedRound(DecidedRound(2, UNKNOWN), None)
+
+
+def test_what_is_no_journal_is_refused(tmp_path: Path, journal: Path) -> None:
+    with pytest.raises(
+        StorageError, match=r"expected the journal of a coordinator at .*, found no"
+    ):
+        list(read_rounds(tmp_path / "none"))
+    with closing(sqlite3.connect(journal)) as file, file:
+        file.execute("UPDATE commits SET body = x'c1'")
+    with pytest.raises(StorageError, match="cannot read the journal"):
+        list(read_rounds(journal))
