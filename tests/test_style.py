@@ -38,6 +38,7 @@ FOREIGN_WORDS = {
     "lockstep/cli.py": "pathlib tells a missing home directory by its words alone",
     "coordinator/machine/checkpoints/publishing.py": "the reason for a checkpoint is its wish",
     "lockstep/cluster/demo.py": "titles by algorithm, which are the keys",
+    "lockstep/commands/service.py": "a unit is known as its own by its first words",
 }
 """Modules that may compare a sentence, and why."""
 

@@ -111,7 +111,8 @@ def _run_in(path: Path) -> str:
 def _agrees(answer: Callable[[str], str]) -> bool:
     if not somebody_is_there():
         raise UsageError("expected your consent to this, and nobody can be asked here: add --yes")
-    return answer("remove all of this? [y/N] ").strip().lower() in ("y", "yes")
+    said = answer("remove all of this? [y/N] ").strip().lower()
+    return said in ("y", "yes")
 
 
 def _remove(home: Path, found: Iterable[Path]) -> None:

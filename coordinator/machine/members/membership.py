@@ -71,8 +71,7 @@ UNCOPIED_MAX = 2
 the copies of its author; one may be a lost link."""
 
 UNCONFIRMED_MAX = 5
-"""Rounds in a row without a receipt of a member after which it is drawn as a witness no more. Where
-half of the witnesses are enough an honest one may be too slow in some."""
+"""Rounds in a row without a receipt after which a member is no witness; an honest one is slow."""
 
 
 class Membership:
@@ -166,9 +165,8 @@ class Membership:
         announce payloads that nobody could get, or late, round after round.
         """
         member = self.roster.get(peer)
-        uncopied = member.work.uncopied if member else 0
-        tardy = self.standing.is_tardy(peer)
-        return self.decides(peer) and uncopied < UNCOPIED_MAX and not tardy
+        copied = member is None or member.work.uncopied < UNCOPIED_MAX
+        return copied and self.decides(peer) and not self.standing.is_tardy(peer)
 
     def confirms(self, peer: PeerId) -> bool:
         """Whether the member may be drawn as a witness: it is on time, and gives receipts."""
