@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.machine.checkpoints.state import Checkpoints
 from coordinator.machine.evaluation.state import Evaluation
+from coordinator.machine.members.standing import PARTS
 from coordinator.machine.mixing.consensus import Consensus
 from coordinator.machine.operator.acts import Admit, Allow, Announce, Ban, Token, ordered
 from coordinator.machine.rounds import Rounds
@@ -34,6 +35,7 @@ def busy() -> Driver:
     driver.ready(B)
     driver.announce(A, driver.machine.state.undecided[-1].round, samples=1)
     operate(driver)
+    driver.machine.state.members.standing.note_pace(A, PARTS, 3)  # as in a public run
     return driver
 
 
