@@ -61,7 +61,6 @@ FORMER_KEPT = 16
 """Former members that are remembered: those with the newest states, one of which a run that has no
 other holder needs back."""
 
-
 READY_LEASES = 20
 """Leases for which a full run keeps the place of a member that is not ready and comes no nearer to
 it: five minutes with the default, in which a node fetches some gigabytes or shows progress."""
@@ -166,9 +165,8 @@ class Membership:
         announce payloads that nobody could get, or late, round after round.
         """
         member = self.roster.get(peer)
-        uncopied = member.work.uncopied if member else 0
-        tardy = self.standing.is_tardy(peer)
-        return self.decides(peer) and uncopied < UNCOPIED_MAX and not tardy
+        copied = member is None or member.work.uncopied < UNCOPIED_MAX
+        return copied and self.decides(peer) and not self.standing.is_tardy(peer)
 
     def confirms(self, peer: PeerId) -> bool:
         """Whether the member may be drawn as a witness: it is on time, and gives receipts."""
