@@ -61,7 +61,6 @@ FORMER_KEPT = 16
 """Former members that are remembered: those with the newest states, one of which a run that has no
 other holder needs back."""
 
-
 READY_LEASES = 20
 """Leases for which a full run keeps the place of a member that is not ready and comes no nearer to
 it: five minutes with the default, in which a node fetches some gigabytes or shows progress."""
