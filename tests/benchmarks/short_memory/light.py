@@ -32,7 +32,7 @@ from tests.benchmarks.parity.local_steps import LocalStepsAuthors
 from tests.benchmarks.parity.results import Result
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.parity.train import train_in
-from tests.benchmarks.short_memory.study import THREE_QUARTERS, TODAY, Rule, job
+from tests.benchmarks.short_memory.study import TEXTS, THREE_QUARTERS, TODAY, Rule, job
 
 
 class LightAuthors(LocalStepsAuthors):
@@ -85,6 +85,7 @@ def main() -> None:
     """Prints a line for each training, and the differences."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.short_memory.light")
     parser.add_argument("--directory", type=Path, default=Path("out/short-memory"))
+    parser.add_argument("--text", choices=TEXTS, default="library")
     parser.add_argument("--authors", type=int, default=2)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
@@ -93,7 +94,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rule: Rule = THREE_QUARTERS if asked.short else TODAY
     for seed in asked.seeds:
-        cell = shortened(job("library", rule, seed, authors=asked.authors), asked.steps)
+        cell = shortened(job(asked.text, rule, seed, authors=asked.authors), asked.steps)
         ends = []
         for light in (False, True):
             result = trained(cell, asked.directory, light=light)
