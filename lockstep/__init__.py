@@ -7,7 +7,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from node.demo.optimizer import DeMo, parameter_groups
+    from node.exact.optimizer import DeMo, parameter_groups
     from node.gossip_adam.optimizer import GossipAdam
 
 __all__ = ["DISTRIBUTION", "DeMo", "GossipAdam", "__version__", "parameter_groups"]
@@ -21,7 +21,7 @@ DISTRIBUTION = "lockstep-train"
 def __getattr__(name: str) -> Any:
     """Loads the names that need torch on first use (PEP 562)."""
     if name in ("DeMo", "parameter_groups"):
-        from node.demo import optimizer
+        from node.exact import optimizer
 
         return getattr(optimizer, name)
     if name == "GossipAdam":

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from lockstep.audit.copies.payloads import Payloads
-from node.demo.local_steps.aggregate import Movement, code_max_of
-from node.demo.sign_audit import Weights, acting_weights
+from node.exact.local_steps.aggregate import Movement, code_max_of
+from node.exact.sign_audit import Weights, acting_weights
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Coefficients
 from protocol.ids import Digest, PeerId

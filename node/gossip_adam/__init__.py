@@ -1,6 +1,6 @@
 """Gossip Adam: nodes keep parameters of their own and mix them with neighbours while they compute.
 
-May import protocol and node.demo's process group. Pure torch except for `exchange`
+May import protocol and node.exact's process group. Pure torch except for `exchange`
 and `optimizer`.
 
     adam          Adam with local moments, and moments of accumulated gradients

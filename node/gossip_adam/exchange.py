@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from node.demo.process_group import Ranks
+from node.exact.process_group import Ranks
 
 
 class RankMessages:

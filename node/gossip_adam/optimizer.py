@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from node.demo.process_group import Ranks
+from node.exact.process_group import Ranks
 from node.gossip_adam.adam import AdamSettings, Moments, direction_
 from node.gossip_adam.exchange import RankMessages, first_rank_s, mean_of
 from node.gossip_adam.mixer import Edges

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from node.demo.engine import GRADIENT_MAX, GradientError, require_finite
+from node.exact.engine import GRADIENT_MAX, GradientError, require_finite
 from node.model.training import GradientAccumulation, RoundWork, Tokens, TrainingModel
 from protocol.errors import LocalProtocolError
 

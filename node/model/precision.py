@@ -10,7 +10,7 @@ float32 and converts besides.
 
 import torch
 
-from node.demo.dct import bfloat16_is_faster
+from node.exact.dct import bfloat16_is_faster
 from protocol.planner.needs import KERNEL_CHUNKS_MIN
 
 

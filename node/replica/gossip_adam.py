@@ -37,7 +37,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.engine import require_finite
+from node.exact.engine import require_finite
 from node.gossip_adam.adam import AdamSettings
 from node.gossip_adam.projection import project
 from node.model.training import GradientAccumulation, Tokens

@@ -31,13 +31,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from node.demo.backend import is_accelerator
-from node.demo.engine import Extraction
-from node.demo.local_steps.aggregate import Movement, apply, code_max_of
-from node.demo.local_steps.light_optimizer import LightOptimizer
-from node.demo.local_steps.residual import Residual
-from node.demo.rounding import Rounding, strips_of
-from node.demo.vote_sum import Contribution
+from node.exact.backend import is_accelerator
+from node.exact.engine import Extraction
+from node.exact.local_steps.aggregate import Movement, apply, code_max_of
+from node.exact.local_steps.light_optimizer import LightOptimizer
+from node.exact.local_steps.residual import Residual
+from node.exact.rounding import Rounding, strips_of
+from node.exact.vote_sum import Contribution
 from node.model.local_steps import LocalSteps, MovedFrom
 from node.model.precision import weights_dtype
 from node.model.training import Tokens, TrainingModel

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from node.demo.aggregate import apply
-from node.demo.chunks import ChunkLayout
-from node.demo.engine import DemoSettings, Engine, Extraction
-from node.demo.vote_sum import Contribution, decoded
+from node.exact.aggregate import apply
+from node.exact.chunks import ChunkLayout
+from node.exact.engine import DemoSettings, Engine, Extraction
+from node.exact.vote_sum import Contribution, decoded
 from node.model.build import build_model, named_parameters_once
 from node.model.local_steps import LocalSteps
 from node.model.training import GradientAccumulation, Tokens, TrainingModel

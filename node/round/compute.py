@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from node.demo.engine import GradientError
+from node.exact.engine import GradientError
 from node.model.training import RoundWork
 from node.round.context import Passes, RoundContext
 from node.status import NodeStatus

@@ -1,9 +1,9 @@
 """An auditor's evidence that an author did not do its work, under the auditor's signature.
 
 The evidence names payloads of the log. Whoever replays the log and has the run's data finds how far
-each of them agrees with the gradient of its author's samples (`node.demo.sign_audit`), and compares
-(`lockstep verify --work`). Copies are found without data. Shares are in ten-thousandths, so that
-equal numbers are equal bytes.
+each of them agrees with the gradient of its author's samples (`node.exact.sign_audit`), and
+compares (`lockstep verify --work`). Copies are found without data. Shares are in ten-thousandths,
+so that equal numbers are equal bytes.
 
 The canonical bytes are the msgpack map of the fields in declaration order; the ed25519 signature
 covers a domain tag and their SHA-256.

@@ -78,7 +78,7 @@ def require_buildable(config: Mapping[str, Any]) -> None:
 
 
 def _size(shapes: list[Shape]) -> Size:
-    """Chunks as node.demo.chunks cuts them."""
+    """Chunks as node.exact.chunks cuts them."""
     matrices, small = 0, 0
     for shape in shapes:
         entries = prod(shape)

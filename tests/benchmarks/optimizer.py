@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch.nn import Parameter
 
-from node.demo.optimizer import DeMo
+from node.exact.optimizer import DeMo
 
 
 def tiny() -> Iterator[Parameter]:

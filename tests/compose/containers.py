@@ -35,7 +35,7 @@ STOPPED_CODES = (130, 143)
 _COMPILE = """
 import json, os, time
 from pathlib import Path
-from node.demo.cpu_kernels import exact_kernels
+from node.exact.cpu_kernels import exact_kernels
 if exact_kernels() is None:
     raise SystemExit("expected exact kernels, found none")
 place = Path(os.environ["NUMBA_CACHE_DIR"])

@@ -175,7 +175,7 @@ def test_the_examples_of_the_optimizer_are_those_that_people_ask_for() -> None:
 
 def test_the_tables_of_the_optimizer_have_its_parameters_and_defaults() -> None:
     from lockstep import DeMo
-    from node.demo.optimizer.group import DEFAULTS, DEMO_DEFAULTS
+    from node.exact.optimizer.group import DEFAULTS, DEMO_DEFAULTS
 
     text = (DOCS / "guide" / "optimizer.md").read_text("utf-8")
     parameters = list(inspect.signature(DeMo).parameters.values())[1:]

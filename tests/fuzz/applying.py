@@ -12,9 +12,9 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from node.demo.local_steps.aggregate import apply
-from node.demo.plain import Plain
-from node.demo.vote_sum import Contribution
+from node.exact.local_steps.aggregate import apply
+from node.exact.plain import Plain
+from node.exact.vote_sum import Contribution
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica

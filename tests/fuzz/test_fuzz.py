@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.demo.local_steps import aggregate
+from node.exact.local_steps import aggregate
 from protocol.errors import RemoteProtocolError
 from tests.fuzz import applying, histories, ports, runner
 from tests.fuzz.mutation import BYTES_MAX, mutant

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from lockstep.cli import main
-from node.demo.device_packing import coefficients_of
-from node.demo.engine import Extraction
+from node.exact.device_packing import coefficients_of
+from node.exact.engine import Extraction
 from node.replica.replica import Replica
 from protocol.codec.commits import Commit
 from protocol.codec.payload import Body, Header, PayloadShape, body_of, decode

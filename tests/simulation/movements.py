@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from node.demo.chunks import ChunkLayout
-from node.demo.local_steps.aggregate import Movement, MovementSum, code_max
-from node.demo.vote_sum import Contribution
+from node.exact.chunks import ChunkLayout
+from node.exact.local_steps.aggregate import Movement, MovementSum, code_max
+from node.exact.vote_sum import Contribution
 from protocol.limits import CHUNK_SIDE
 from protocol.runfile import AlgorithmSpec
 

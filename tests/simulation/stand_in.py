@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from node.demo.vote_sum import Contribution
+from node.exact.vote_sum import Contribution
 from node.model.training import RoundWork
 from node.replica.position import Position
 from node.replica.snapshot import read_snapshot

@@ -9,8 +9,8 @@ ROUND = ("coordinator/", "node/round/", "node/gossip/", "node/control/", "node/t
 LINKS = ("node/links/", "node/transports/")
 
 ROOMS: dict[str, tuple[str, ...]] = {
-    "tests/benchmarks/accelerator/": ("node/demo/", "node/model/", "node/system/device.py"),
-    "tests/benchmarks/attack/": ("lockstep/audit/", "protocol/audit/", "node/demo/"),
+    "tests/benchmarks/accelerator/": ("node/exact/", "node/model/", "node/system/device.py"),
+    "tests/benchmarks/attack/": ("lockstep/audit/", "protocol/audit/", "node/exact/"),
     "tests/benchmarks/gossip/": ("node/gossip_adam/", "node/links/", "protocol/mixing/"),
     "tests/benchmarks/test_chaos.py": ("coordinator/service/", "node/control/", "node/gossip/"),
     "tests/benchmarks/wan/": ("lockstep/wan/", "node/links/", "node/gossip/"),
@@ -47,7 +47,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "protocol/codec/heads.py",
     ),
     "tests/processes/test_hole_punching.py": ("node/transports/libp2p/", "node/relay/"),
-    "tests/processes/test_local_steps.py": ("node/demo/local_steps/", "node/replica/"),
+    "tests/processes/test_local_steps.py": ("node/exact/local_steps/", "node/replica/"),
     "tests/processes/test_nat.py": ("node/transports/", "node/relay/", "node/control/"),
     "tests/processes/test_operator.py": ("coordinator/", "lockstep/commands/run/"),
     "tests/processes/test_poisoned_commit.py": ("coordinator/machine/payloads/", "node/round/"),

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from node.demo.sign_audit import weighed
+from node.exact.sign_audit import weighed
 from protocol.codec.payload import Coefficients
 from protocol.ids import Digest, PeerId
 from protocol.limits import CHUNK_ENTRIES

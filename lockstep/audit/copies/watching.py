@@ -30,7 +30,7 @@ from lockstep.audit.copies.likeness import (
 )
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.copies.twins import Twins
-from node.demo.local_steps.aggregate import Movement, counted_codes
+from node.exact.local_steps.aggregate import Movement, counted_codes
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import Evidence, words

@@ -28,8 +28,8 @@ from lockstep.audit.work.ages import Ages
 from lockstep.audit.work.judge import Book, PayloadAudit, Row
 from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
-from node.demo.local_steps.aggregate import Movement
-from node.demo.sign_audit import Agreement, Signs, Weights
+from node.exact.local_steps.aggregate import Movement
+from node.exact.sign_audit import Agreement, Signs, Weights
 from node.replica.replica import Replica
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol import wire_pb2 as wire

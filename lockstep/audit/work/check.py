@@ -16,7 +16,7 @@ from lockstep.audit.copies.payloads import Payload, Payloads
 from lockstep.audit.copies.twins import crossing
 from lockstep.audit.work.auditing import trained
 from lockstep.audit.work.recompute import Recomputer
-from node.demo.sign_audit import Weights
+from node.exact.sign_audit import Weights
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.audit import rule

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from node.data.corpus import Corpus
-from node.demo.chunks import ChunkLayout
-from node.demo.engine import GradientError
-from node.demo.local_steps.optimizer import LocalOptimizer
-from node.demo.sign_audit import (
+from node.exact.chunks import ChunkLayout
+from node.exact.engine import GradientError
+from node.exact.local_steps.optimizer import LocalOptimizer
+from node.exact.sign_audit import (
     NOTHING,
     Agreement,
     Signs,
@@ -133,7 +133,7 @@ class Recomputer:
 
     def followed(self, payload: bytes) -> Signs | None:
         """Where a payload has the signs of what was computed last
-        (`node.demo.sign_audit.signs_followed`); None where one of them counts for nothing.
+        (`node.exact.sign_audit.signs_followed`); None where one of them counts for nothing.
         """
         try:
             return signs_followed(decode(payload, self.shape)[1], self._coefficients())

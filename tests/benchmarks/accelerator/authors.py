@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lockstep.presets import run_of
-from node.demo.engine import Extraction
+from node.exact.engine import Extraction
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from protocol.codec.commits import Commit, Entry, genesis_digest

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.nn import Parameter
 
-from node.demo.local_steps.optimizer import ADAM_DECAYS, MUON_MOMENTUM, tables_of
+from node.exact.local_steps.optimizer import ADAM_DECAYS, MUON_MOMENTUM, tables_of
 from node.replica.local_steps import LocalStepsReplica
 from node.system.malloc import keep_freed_memory
 from protocol.runfile import RunSpec

@@ -20,7 +20,7 @@ from lockstep.audit.work.ages import Ages
 from lockstep.audit.work.auditing import drawn, look_of, proven
 from lockstep.audit.work.judge import Book
 from lockstep.audit.work.lottery import Budget
-from node.demo.sign_audit import Agreement, Signs
+from node.exact.sign_audit import Agreement, Signs
 from protocol.audit.lots import draw
 from protocol.audit.rule import EARLY_ROUNDS, PANEL
 from protocol.audit.thresholds import thresholds_of

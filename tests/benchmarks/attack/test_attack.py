@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.presets import run_of
 from node.data.corpus import Corpus
-from node.demo.sign_audit import Agreement, shared_places
+from node.exact.sign_audit import Agreement, shared_places
 from protocol.audit import rule
 from protocol.audit.rule import EARLY_ROUNDS
 from protocol.audit.thresholds import LOCAL_STEPS

@@ -17,10 +17,10 @@ from unittest import mock
 import torch
 
 from lockstep.presets import run_of
-from node.demo.engine import GradientError
-from node.demo.local_steps import aggregate
-from node.demo.local_steps.aggregate import Movement, apply, code_max
-from node.demo.sign_audit import (
+from node.exact.engine import GradientError
+from node.exact.local_steps import aggregate
+from node.exact.local_steps.aggregate import Movement, apply, code_max
+from node.exact.sign_audit import (
     Agreement,
     Signs,
     Weights,

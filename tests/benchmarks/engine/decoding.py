@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from node.demo.chunks import ChunkLayout
-from node.demo.vote_sum import Contribution, Votes, decoded
+from node.exact.chunks import ChunkLayout
+from node.exact.vote_sum import Contribution, Votes, decoded
 from node.system.malloc import keep_freed_memory
 from protocol.errors import RemoteProtocolError
 from tests.benchmarks.engine.shapes import Shapes, gpt2_124m, llama_20m

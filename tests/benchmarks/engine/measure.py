@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from border.memory import give_back_freed_memory
-from node.demo.dct import integer_matrix, product
+from node.exact.dct import integer_matrix, product
 from node.system.malloc import keep_freed_memory
 from tests.benchmarks.engine.footprint import peak_extra_bytes
 from tests.benchmarks.engine.shapes import Shapes

@@ -34,7 +34,7 @@ import torch
 
 from border.memory import give_back_freed_memory
 from lockstep.presets import run_of
-from node.demo.backend import exact_kernels
+from node.exact.backend import exact_kernels
 from node.replica.factory import replica_for
 from node.replica.position import Position
 from node.replica.replica import Replica

@@ -7,10 +7,10 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import apply
-from node.demo.chunks import ChunkLayout
-from node.demo.engine import DemoSettings, Engine, Extraction
-from node.demo.vote_sum import Contribution
+from node.exact.aggregate import apply
+from node.exact.chunks import ChunkLayout
+from node.exact.engine import DemoSettings, Engine, Extraction
+from node.exact.vote_sum import Contribution
 from protocol.codec.payload import Header, PayloadShape, decode, sealed
 from protocol.ids import PeerId, RunId
 from tests.benchmarks.engine.straightforward import Straightforward

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from node.data.corpus import Corpus
-from node.demo.engine import GradientError
+from node.exact.engine import GradientError
 from tests.benchmarks.headline.look import read_cells
 from tests.benchmarks.headline.texts import token_bytes
 from tests.benchmarks.headline.train import TextFixture

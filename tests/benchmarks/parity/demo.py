@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.demo.aggregate import apply
-from node.demo.dct import dct_matrix, exact_products, inverse_signs_
-from node.demo.engine import Engine
-from node.demo.plain import Plain, Views
-from node.demo.vote_sum import Contribution
+from node.exact.aggregate import apply
+from node.exact.dct import dct_matrix, exact_products, inverse_signs_
+from node.exact.engine import Engine
+from node.exact.plain import Plain, Views
+from node.exact.vote_sum import Contribution
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX

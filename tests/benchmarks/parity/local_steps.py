@@ -16,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from node.demo.engine import GRADIENT_MAX
-from node.demo.local_steps.aggregate import Movement, apply, code_max
-from node.demo.local_steps.optimizer import LocalOptimizer
-from node.demo.local_steps.residual import Residual
+from node.exact.engine import GRADIENT_MAX
+from node.exact.local_steps.aggregate import Movement, apply, code_max
+from node.exact.local_steps.optimizer import LocalOptimizer
+from node.exact.local_steps.residual import Residual
 from node.model.local_steps import LocalSteps
 from protocol.codec.payload import Header, PayloadShape, decode, encode
 from protocol.ids import PeerId, RunId

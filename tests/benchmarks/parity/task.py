@@ -15,8 +15,8 @@ from torch import Tensor
 
 from node.data.corpus import Corpus
 from node.data.prepare import prepare_library
-from node.demo.chunks import ChunkLayout
-from node.demo.engine import require_finite
+from node.exact.chunks import ChunkLayout
+from node.exact.engine import require_finite
 from node.model.build import build_model
 from node.model.training import TrainingModel
 from node.replica.genesis import fill

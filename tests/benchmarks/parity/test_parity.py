@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from node.data.corpus import Corpus
-from node.demo.engine import GradientError
+from node.exact.engine import GradientError
 from node.replica.replica import Replica
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Header, encode

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from node.data.corpus import Corpus
-from node.demo.engine import GradientError
+from node.exact.engine import GradientError
 from tests.benchmarks.parity.baselines import AdamW, Signum
 from tests.benchmarks.parity.cells import Cell, Task
 from tests.benchmarks.parity.demo import DemoAuthors, Traffic

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from node.demo.local_steps.light_optimizer import LightOptimizer
-from node.demo.local_steps.residual import Residual
-from node.demo.rounding import Rounding
+from node.exact.local_steps.light_optimizer import LightOptimizer
+from node.exact.local_steps.residual import Residual
+from node.exact.rounding import Rounding
 from node.model.local_steps import LocalSteps, MovedFrom
 from node.model.training import TrainingModel
 from tests.benchmarks.headline.study import Job

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from node.data.corpus import Corpus
-from node.demo.dct import transposed
-from node.demo.engine import GRADIENT_MAX
-from node.demo.local_steps import aggregate
-from node.demo.local_steps.aggregate import Movement, MovementSum, apply, code_max
-from node.demo.local_steps.residual import Residual
+from node.exact.dct import transposed
+from node.exact.engine import GRADIENT_MAX
+from node.exact.local_steps import aggregate
+from node.exact.local_steps.aggregate import Movement, MovementSum, apply, code_max
+from node.exact.local_steps.residual import Residual
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.codec.scales import codes_of, scales_of
 from protocol.ids import PeerId, RunId

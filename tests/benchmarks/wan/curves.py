@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from node.data.corpus import Corpus
-from node.demo.local_steps.optimizer import LocalOptimizer
+from node.exact.local_steps.optimizer import LocalOptimizer
 from node.system.files import replacing_file
 from tests.benchmarks.parity.baselines import ADAM_EPSILON, AdamW
 from tests.benchmarks.parity.cells import Cell, Task

@@ -24,7 +24,7 @@ import torch
 
 from lockstep.cli import main as lockstep
 from node import own_replica
-from node.demo.local_steps.optimizer import LocalOptimizer
+from node.exact.local_steps.optimizer import LocalOptimizer
 from node.model.training import RoundWork, Tokens, TrainingModel
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.local_steps import LocalStepsReplica

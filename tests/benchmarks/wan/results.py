@@ -29,7 +29,7 @@ from typing import Any
 
 from lockstep.wan.lab.home_link import HomeLink
 from lockstep.wan.profiles import read_profiles
-from node.demo.chunks import ChunkLayout
+from node.exact.chunks import ChunkLayout
 from node.system.files import replacing_file
 from protocol.errors import DataError
 from protocol.limits import CHUNK_ENTRIES

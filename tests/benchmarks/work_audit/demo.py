@@ -22,10 +22,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from node.demo.aggregate import apply
-from node.demo.engine import Engine
-from node.demo.sign_audit import gradient_coefficients, shared_places, sign_agreement
-from node.demo.vote_sum import Contribution
+from node.exact.aggregate import apply
+from node.exact.engine import Engine
+from node.exact.sign_audit import gradient_coefficients, shared_places, sign_agreement
+from node.exact.vote_sum import Contribution
 from protocol.codec.payload import Coefficients
 from tests.benchmarks.parity.cells import PUBLISHED, Cell
 from tests.benchmarks.parity.task import Fixture

@@ -54,11 +54,11 @@ import torch
 from torch import Tensor
 
 from lockstep.audit.copies.twins import crossing
-from node.demo.engine import GRADIENT_MAX
-from node.demo.local_steps.aggregate import Movement, apply, code_max
-from node.demo.local_steps.optimizer import LocalOptimizer
-from node.demo.local_steps.residual import Residual
-from node.demo.sign_audit import (
+from node.exact.engine import GRADIENT_MAX
+from node.exact.local_steps.aggregate import Movement, apply, code_max
+from node.exact.local_steps.optimizer import LocalOptimizer
+from node.exact.local_steps.residual import Residual
+from node.exact.sign_audit import (
     acting_weights,
     gradient_coefficients,
     shared_places,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from node.demo.engine import GradientError
+from node.exact.engine import GradientError
 from node.model.build import build_model
 from node.model.local_steps import LocalSteps
 from node.model.training import TrainingModel

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from node.data.corpus import Corpus
-from node.demo.engine import GradientError
+from node.exact.engine import GradientError
 from node.replica import local_steps
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica

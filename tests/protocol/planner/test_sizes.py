@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from node.demo.chunks import ChunkLayout
+from node.exact.chunks import ChunkLayout
 from protocol.codec.differences import rounded
 from protocol.codec.parameters import Sent, encode_parameters
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode

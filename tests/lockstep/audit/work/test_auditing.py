@@ -24,7 +24,7 @@ from lockstep.audit.work.proofs import ProofCheck
 from lockstep.audit.work.published import Accusation, evidence_in
 from lockstep.audit.work.recompute import Recomputation, Recomputer, unaudited
 from node.data.corpus import Corpus
-from node.demo.local_steps.aggregate import Movement
+from node.exact.local_steps.aggregate import Movement
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.audit import lots, rule

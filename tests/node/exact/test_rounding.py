@@ -1,0 +1,42 @@
+"""Numbers become bfloat16 at random, and stay what they were on average."""
+
+import pytest
+import torch
+
+from node.exact.rounding import Rounding
+
+
+def rounded(exact: torch.Tensor, seed: int = 0) -> torch.Tensor:
+    found = torch.empty(exact.shape, dtype=torch.bfloat16)
+    Rounding("cpu", seed).into(found, exact.clone())
+    return found
+
+
+@pytest.mark.parametrize("size", [1.0, -3e-3, 7e8, 1e-40])
+def test_a_number_goes_up_or_down_by_how_near_it_is(size: float) -> None:
+    exact = torch.full((50_000,), size, dtype=torch.float32)
+    exact.view(torch.int32).bitwise_and_(-65536).add_(0x4000)
+    below = exact.view(torch.int32).bitwise_and(-65536).view(torch.float32)
+    above = (below.view(torch.int32) + 0x10000).view(torch.float32)
+    found = rounded(exact).float()
+    assert ((found == below) | (found == above)).all()
+    assert float((found == above).float().mean()) == pytest.approx(0.25, abs=0.01)
+
+
+def test_what_bfloat16_has_stays() -> None:
+    exact = torch.tensor([0.0, -0.0, 1.0, -1.5, float("inf"), -float("inf"), 3.3895e38])
+    exact = exact.bfloat16().float().repeat(1000)
+    assert torch.equal(rounded(exact).float().view(torch.int32), exact.view(torch.int32))
+
+
+def test_one_seed_rounds_alike_and_two_do_not() -> None:
+    exact = torch.randn(7, 13)
+    assert torch.equal(rounded(exact, 3), rounded(exact, 3))
+    assert not torch.equal(rounded(exact, 3), rounded(exact, 4))
+
+
+def test_float32_is_not_rounded() -> None:
+    exact = torch.randn(5)
+    target = torch.empty(5)
+    Rounding("cpu").into(target, exact)
+    assert torch.equal(target, exact)
