@@ -194,7 +194,7 @@ def test_kernels_work_where_nothing_may_be_written(monkeypatch: pytest.MonkeyPat
 
 def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -> None:
     pytest.importorskip("numba")
-    folder = tmp_path / "node" / "demo" / "kernels"
+    folder = tmp_path / "node" / "exact" / "kernels"
     folder.mkdir(parents=True)
     for package in (folder, *folder.parents[:2]):
         (package / "__init__.py").touch()
