@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from node.data.corpus import Corpus
 from node.data.documents import library_documents
-from node.data.manifest import MANIFEST_NAME, Manifest, Shard
+from node.data.manifest import MANIFEST_NAME, RANGE_TOKENS, Manifest, Shard, range_digests
 from node.data.reading import Document
 from node.data.tokenizer import ByteTokenizer, SubwordTokenizer, Tokenizer
 from node.system.files import replacing_file
@@ -151,12 +151,14 @@ def _write(
         file = f"{split}-00000.bin"
         with replacing_file(directory / file, len(blob)) as temporary:
             temporary.write_bytes(blob)
-        shards[split] = (Shard(file, len(blob) // 2, hashlib.sha256(blob).hexdigest()),)
+        digests = hashlib.sha256(range_digests(memoryview(blob), 2 * RANGE_TOKENS)).hexdigest()
+        shards[split] = (Shard(file, len(blob) // 2, hashlib.sha256(blob).hexdigest(), digests),)
     manifest = Manifest(
         source=source,
         tokenizer=tokenizer.to_json(),
         vocabulary_size=tokenizer.vocabulary_size,
         dtype="<u2",
+        range_tokens=RANGE_TOKENS,
         documents={split: len(texts) for split, texts in splits.items()},
         splits=shards,
     ).to_json()

@@ -3,13 +3,18 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from node.data.corpus import Corpus
+from node.exact.local_steps.optimizer import LocalOptimizer
+from node.exact.local_steps.residual import Residual
+from node.model.training import TrainingModel
+from node.replica import local_steps
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica
 from protocol import wire_pb2 as wire
@@ -72,6 +77,27 @@ def test_equal_speeds_at_once_are_the_local_steps_of_the_parity_study(corpus: Co
     assert all(torch.equal(ours.committed[name], each) for name, each in theirs.committed.items())
 
 
+@pytest.fixture
+def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas that round nothing of their own, as the authors of the study."""
+
+    def residual(*layout: Any, fade: float, rounding: object) -> Residual:
+        return Residual(*layout, fade=fade)
+
+    def optimizer(model: nn.Module, parameters: Any, rounding: object) -> LocalOptimizer:
+        return LocalOptimizer(model, parameters)
+
+    def trainee(
+        _: LocalStepsReplica, model: nn.Module, device: torch.device, samples: int
+    ) -> TrainingModel:
+        return TrainingModel(model, device, samples)
+
+    monkeypatch.setattr(local_steps, "Residual", residual)
+    monkeypatch.setattr(local_steps, "LightOptimizer", optimizer)
+    monkeypatch.setattr(LocalStepsReplica, "_trainee", trainee)
+
+
+@pytest.mark.usefixtures("in_float32")
 @pytest.mark.parametrize("arrival", ["at once", "half a round late", "a round late"])
 def test_authors_of_unlike_speeds_do_what_replicas_of_a_run_do(
     corpus: Corpus, arrival: Arrival
