@@ -42,8 +42,8 @@ ONE_WAY_S = 0.05
 OWNER = """
 import sys
 from lockstep.wan.lab.laboratory import Laboratory
-from lockstep.wan.lab.topology import Home, Plan
-with Laboratory(Plan((Home("node-0"), Home("node-1", nat="masquerade")))) as lab:
+from lockstep.wan.lab.topology import LabHome, Plan
+with Laboratory(Plan((LabHome("node-0"), LabHome("node-1", nat="masquerade")))) as lab:
     lab.start("node-0", ["sleep", "1000"])
     print(lab.id, lab.guard_pid, flush=True)
     sys.stdin.read()
