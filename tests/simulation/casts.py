@@ -22,7 +22,7 @@ FRESH_EACH = 3
 AUDITED, OPERATED = 0.25, 0.15
 """Shares of the casts with a named auditor, and with an operator at work."""
 
-OPERATED_PERCENT, OUTAGES_PERCENT = 85, 40
+OPERATED_PERCENT, OUTAGES_PERCENT = 80, 40
 """Commits of the quiet run that must be made where the coordinator is killed, among strangers
 without standing and among those with it: rounds that open while honest members are still away are
 lost."""

@@ -24,9 +24,9 @@ FRESH, STANDING = 12, 2
 """Hostile members without standing, three for each honest one; and with standing, a third of those
 that have it."""
 
-OPERATED = Cast(1, hostile=FRESH, operated=True, commits_percent=85)
+OPERATED = Cast(1, hostile=FRESH, operated=True, commits_percent=80)
 """An operator gives every kind of order meanwhile, and the coordinator is killed three times: not
-at the same moments of the rounds as in the quiet run, which alone costs some (89.8 % were seen).
+at the same moments of the rounds as in the quiet run, which alone costs some (84.8 % were seen).
 """
 
 LYING_MAJORITY = Cast(1, hostile=6, kind="liars", trust="known", commits_percent=50)
