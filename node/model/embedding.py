@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from node.model.precision import gradient_of
+
 
 class InPlaceEmbedding(nn.Embedding):
     """An embedding for `backward()` into `.grad`: `torch.autograd.grad` finds no weight of it."""
@@ -46,15 +48,12 @@ class _Rows(torch.autograd.Function):
         rows, change = tokens.flatten(), changes[0].reshape(-1, weight.shape[1])
         if ctx.module.padding_idx is not None:  # its row is not trained as an embedding
             change = change * (rows != ctx.module.padding_idx)[:, None]
-        if weight.grad is None:
-            weight.grad = torch.zeros_like(weight)
-        if (
-            weight.grad.dtype == torch.bfloat16
-        ):  # many changes of one row are summed before they round
+        gradient = gradient_of(weight)
+        if gradient.dtype == torch.bfloat16:  # changes of one row are summed before they round
             rows, places = rows.unique(return_inverse=True)
             sums = torch.zeros(len(rows), weight.shape[1], device=weight.device)
             change = sums.index_add_(0, places, change.float())
-        weight.grad.index_add_(0, rows, change.to(weight.grad.dtype))
+        gradient.index_add_(0, rows, change.to(gradient.dtype))
         return None, None, None
 
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from node.model.precision import gradient_of
 from protocol.planner.activations import PIECE_ENTRIES
 
 _Piece = tuple[Tensor, Tensor, Tensor | None, Tensor]
@@ -100,7 +101,7 @@ def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: flo
     logits_change = odds.to(piece.dtype)
     place.copy_((logits_change @ weight).mul_(scale))
     if head.weight.requires_grad:
-        kept = _gradient(head.weight)
+        kept = gradient_of(head.weight)
         if kept.dtype == piece.dtype:
             kept.addmm_(logits_change.t(), piece, alpha=scale)
         else:  # in parts of the head, whose product in another type would stand beside it
@@ -110,7 +111,7 @@ def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: flo
                 part.add_(change @ piece, alpha=scale)
     if head.bias is not None and head.bias.requires_grad:
         total = logits_change.sum(0, dtype=head.bias.dtype)
-        _gradient(head.bias).add_(total, alpha=scale)
+        gradient_of(head.bias).add_(total, alpha=scale)
 
 
 def _rows(head: nn.Linear) -> int:
@@ -137,9 +138,3 @@ def _likelihoods(
     exact = torch.promote_types(piece.dtype, torch.float32)
     odds = linear(piece, weight, bias).log_softmax(-1, dtype=exact)
     return odds, -odds.gather(1, expected).sum()
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad

@@ -9,6 +9,7 @@ float32 and converts besides.
 """
 
 import torch
+from torch import Tensor
 
 from node.exact.dct import bfloat16_is_faster
 from protocol.planner.needs import KERNEL_CHUNKS_MIN
@@ -26,3 +27,11 @@ def weights_dtype(device: torch.device, chunks: int) -> torch.dtype:
 def multiplies_bfloat16(device: torch.device) -> bool:
     """Whether a GPU has instructions for products in bfloat16."""
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def gradient_of(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter: zeros of the type that it has, where there is none yet."""
+    if parameter.grad is None:
+        kind = getattr(parameter, "grad_dtype", None) or parameter.dtype
+        parameter.grad = torch.zeros_like(parameter, dtype=kind)
+    return parameter.grad

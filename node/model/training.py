@@ -31,7 +31,7 @@ from node.model.blocks import recompute_blocks
 from node.model.build import asks_for_balance, balance_weight, named_parameters_once
 from node.model.embedding import add_rows_in_place
 from node.model.head import backward_by_pieces, left_out, nats_by_pieces, plain_head
-from node.model.precision import multiplies_bfloat16
+from node.model.precision import gradient_of, multiplies_bfloat16
 from node.system.device import crowded
 from protocol.errors import DeviceError, LocalProtocolError, SettingsError
 from protocol.planner.activations import PIECE_ENTRIES
@@ -195,11 +195,7 @@ class TrainingModel:
     def zero_gradients(self) -> None:
         """Zeros, not None: a parameter that no sample touched has a gradient too."""
         for parameter in self.parameters.values():
-            if parameter.grad is None:
-                kind = getattr(parameter, "grad_dtype", parameter.dtype)
-                parameter.grad = torch.zeros_like(parameter, dtype=kind)
-            else:
-                parameter.grad.zero_()
+            gradient_of(parameter).zero_()
         for twin in self.twins:
             twin.zero_gradients()
 

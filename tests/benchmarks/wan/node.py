@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from lockstep.cli import main as lockstep
 from node import own_replica
 from node.exact.local_steps.optimizer import LocalOptimizer
+from node.model.precision import gradient_of
 from node.model.training import RoundWork, Tokens, TrainingModel
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.local_steps import LocalStepsReplica
@@ -109,14 +109,7 @@ class OnePass:
         if self.samples:
             return False
         time.sleep(self._compute_s)
-        for parameter in self._trainee.parameters.values():
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-        gradients = [
-            parameter.grad
-            for parameter in self._trainee.parameters.values()
-            if parameter.grad is not None
-        ]
+        gradients = [gradient_of(each) for each in self._trainee.parameters.values()]
         self._pool.copy(gradients, next(self.steps))
         self.samples = sum(map(len, self._batches))
         return True
