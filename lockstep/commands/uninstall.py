@@ -22,7 +22,7 @@ from lockstep.own_packages import how_to_remove
 from lockstep.service.directory import owner_of
 from lockstep.service.home import RUNS_NAME, SETTINGS_NAME, Home
 from lockstep.service.keys import KEY_NAME
-from lockstep.volunteer.consent import somebody_is_there
+from lockstep.volunteer.consent import agrees, somebody_is_there
 from lockstep.volunteer.ledger import WORK_NAME
 from lockstep.volunteer.machine import USAGE_NAME
 from node.system.files import storage_errors
@@ -111,8 +111,7 @@ def _run_in(path: Path) -> str:
 def _agrees(answer: Callable[[str], str]) -> bool:
     if not somebody_is_there():
         raise UsageError("expected your consent to this, and nobody can be asked here: add --yes")
-    said = answer("remove all of this? [y/N] ").strip().lower()
-    return said in ("y", "yes")
+    return agrees("remove all of this?", answer)
 
 
 def _remove(home: Path, found: Iterable[Path]) -> None:

@@ -62,6 +62,12 @@ def somebody_is_there() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
+def agrees(question: str, answer: Callable[[str], str]) -> bool:
+    """Whether a person says yes to what cannot be undone; no is what Enter means."""
+    said = answer(f"{question} [y/N] ").strip().lower()
+    return said in ("y", "yes")
+
+
 def ask_once(
     place: Path,
     lines: list[str],

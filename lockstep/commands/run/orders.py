@@ -19,7 +19,7 @@ from lockstep.service.invitation import invitation
 from lockstep.service.order_socket import Look, send
 from lockstep.service.serve import NOTE_NAME, read_note
 from lockstep.service.tokens import made_up, new_token
-from lockstep.volunteer.consent import somebody_is_there
+from lockstep.volunteer.consent import agrees, somebody_is_there
 from protocol.border.join_link import parse_link
 from protocol.border.text import clean_document
 from protocol.errors import SettingsError, UnavailableError
@@ -47,11 +47,9 @@ def tell_if_sure(
     """Sends an order that hits others, once the operator has said yes on a terminal."""
     if terminal is None:
         terminal = somebody_is_there()
-    if terminal and not yes:
-        said = answer(f"{acts.words(act)}? [y/N] ").strip().lower()
-        if said not in ("y", "yes"):
-            messages.print("nothing was done")
-            return
+    if terminal and not yes and not agrees(f"{acts.words(act)}?", answer):
+        messages.print("nothing was done")
+        return
     tell(directory, act)
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -107,11 +106,3 @@ def test_cells_with_and_without_rounding_train_and_say_what_they_weigh(
     losses = [each["points"][-1][1] for each in (whole, signs, two_bits)]  # type: ignore[index]
     assert max(losses) < math.log2(257) - 1, "all learn"
     assert len({*losses}) == 3
-
-
-def test_a_name_says_every_field() -> None:
-    cell = SumsCell("manual", 32, 384, 2, 4, 0.75, 2.5)
-    assert (
-        cell.name == "textmanual-authors32-top_k384-bits2-coarse4-fade0.75-gain2.5-seed0-steps2000"
-    )
-    assert Path(cell.name).name == cell.name

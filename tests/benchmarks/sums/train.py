@@ -63,12 +63,6 @@ class SumsCell:
         made = replace(made, top_k=self.top_k, fade=self.fade, gain=self.gain)
         return _WideJob(self.text, "local_steps", made)
 
-    @property
-    def name(self) -> str:
-        """Unique in the study."""
-        about = asdict(self)
-        return "-".join(f"{each}{about[each]}" for each in about)
-
 
 class _WideJob(Job):
     """A job of which each author has a sample in every step."""
