@@ -41,7 +41,7 @@ test-slow: $(SETUP)  ## the long ones of TESTS: faults, attacks, drawn seeds of 
 landing: $(SETUP)  ## make test, the long ones of the rooms that the change touches, and a part of the others that DRAW draws
 	$(PYTEST) --timeout 900 --landing $(LANDING_S) $(if $(DRAW),--draw $(DRAW)) --durations 25
 
-again: $(SETUP)  ## the long ones that failed, once more, one after the other; refused if others failed
+again: $(SETUP)  ## the few that failed, once more, one after the other; refused if more than five did
 	$(PYTEST) --timeout 900 --numprocesses 0 --last-failed --last-failed-no-failures none --again
 
 soak: $(SETUP)  ## every seed of the simulation: an hour and a half
