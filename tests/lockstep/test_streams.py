@@ -15,6 +15,7 @@ import pytest
 from lockstep import streams
 from lockstep.exit_codes import ExitCode
 from lockstep.streams import Stream, unneeded_output
+from tests.support.waiting import PATIENCE_SECONDS
 
 FULL = Path("/dev/full")
 
@@ -155,7 +156,7 @@ def test_after_its_terminal_is_closed_a_process_saves_its_work(tmp_path: Path) -
     )
     os.close(terminal)
     os.close(ours)
-    assert child.wait(60) == 0
+    assert child.wait(PATIENCE_SECONDS) == 0
     assert (tmp_path / "state").read_text() == "saved"
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -14,11 +14,11 @@ from node.links.uplink import Uplink
 from node.transports.base import Accept, Pipe, Transport
 from node.transports.grpc_transport import GrpcTransport
 from protocol.codec.heads import Heads
-from protocol.errors import RemoteProtocolError
+from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
 from protocol.wire_pb2 import OfferedPayload, Offers
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 RUN = RunId("ab" * 16)
 
@@ -73,6 +73,14 @@ class Member:
                 assert part.offset == offset + len(blob)
                 blob += part.data
         return blob
+
+    async def fetched_at_last(self, source: PeerAddress, digest: Digest) -> bytes:
+        """The blob, asked for again where a link gives way to another meanwhile, as a round does."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                with suppress(UnavailableError):
+                    return await self.fetched(source, digest)
+                await asyncio.sleep(0.01)
 
     def trouble(self, other: PeerId) -> str:
         """Why there is no link to a peer that is kept; empty when there is one."""
