@@ -75,7 +75,7 @@ class Member:
         return blob
 
     async def fetched_at_last(self, source: PeerAddress, digest: Digest) -> bytes:
-        """The blob, asked for again where a link gives way to another meanwhile, as a round does."""
+        """The blob, asked for again where a link gives way to another, as a round does."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 with suppress(UnavailableError):
