@@ -2,8 +2,9 @@
 `node.system` and `node.traffic`.
 
     network                     the interface to the swarm
-    mesh                        the links of one node: which are admitted, and their tasks
-    kept_peers, link_choice     the peers that are dialled; which of two links stays
+    mesh                        the links of one node, and their tasks
+    kept_peers                  the peers that are dialled, and the task of each
+    link_table                  which links stay, and who leaves for whom. Pure
     link, fetching, serving     one open link, and its two halves
     protocol                    the link as one end sees it; handshake, requests, window, frames
                                 and protocol_events are its parts. Pure

@@ -10,15 +10,14 @@ were on their way when their fetch ended are counted and acknowledged, and go no
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from cachetools import LRUCache
 
 from node.links.frames import Part
 from node.links.network import BlobRange, Purpose
+from node.links.owner import LinkOwner
 from node.links.protocol import LinkProtocol
 from node.links.quality.meter import FetchTiming
-from node.system.downlink import Downlink
 from node.traffic import Traffic
 from protocol.errors import LockstepError, UnavailableError
 from protocol.ids import Digest, PeerId, short
@@ -33,13 +32,6 @@ the exchange decides when to ask another source."""
 LATE_FETCHES_MAX = 64
 """Fetches that ended early whose purpose is kept for parts on their way: four times as many as may
 be open."""
-
-
-class FetchingOwner(Protocol):
-    """The node for which links fetch."""
-
-    downlink: Downlink
-    clock_ms: Callable[[], int]
 
 
 @dataclass(slots=True)
@@ -58,7 +50,7 @@ class Fetching:
     def __init__(
         self,
         protocol: LinkProtocol,
-        owner: FetchingOwner,
+        owner: LinkOwner,
         traffic: Traffic,
         wake: Callable[[], None],
         on_end: Callable[[], None],

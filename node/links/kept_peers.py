@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from node.links.link import Link
-from node.links.link_choice import host_part
+from node.links.link_table import LinkTable
 from node.links.network import PeerAddress
 from node.system.backoff import Backoff
 from node.transports.base import DIAL_S, Pipe, Transport
@@ -55,13 +55,10 @@ HEALTHY_MS = 30_000
 """Time after which a link counts as good: the next dial begins with the first pause."""
 
 
-class Links(Protocol):
+class Carrier(Protocol):
     """The mesh, as the tasks that dial see it."""
 
     clock_ms: Callable[[], int]
-
-    def link_with(self, peer: PeerId) -> Link | None:
-        """The proven link with a peer, if there is one."""
 
     def carry(self, pipe: Pipe, kind: str, expected: PeerId) -> tuple[Link, asyncio.Task[None]]:
         """Make a link of a pipe to a peer that was dialled; the task ends with it."""
@@ -96,27 +93,23 @@ class KeptPeers:
     start.
     """
 
-    def __init__(self, own: PeerId, transports: Sequence[Transport], links: Links) -> None:
-        self._own, self._transports, self._links = own, transports, links
+    def __init__(
+        self,
+        own: PeerId,
+        transports: Sequence[Transport],
+        table: LinkTable[Link],
+        carrier: Carrier,
+    ) -> None:
+        self._own, self._transports, self._table, self._carrier = own, transports, table, carrier
         self._peers: dict[PeerId, KeptPeer] = {}
         self._misses: TokenBuckets[str] = TokenBuckets(*MISSES_PER_HOST)
-
-    def __contains__(self, peer: PeerId) -> bool:
-        return peer in self._peers
-
-    @property
-    def hosts(self) -> set[str]:
-        """The hosts of all their addresses."""
-        return {
-            host_part(address) for kept in self._peers.values() for address in kept.remote.addresses
-        }
 
     def troubles(self) -> dict[PeerId, str]:
         """The reason why a link is missing, by peer."""
         return {
             peer: kept.trouble
             for peer, kept in sorted(self._peers.items())
-            if self._links.link_with(peer) is None
+            if self._table.link_with(peer) is None
         }
 
     # ---- for the mesh
@@ -127,6 +120,7 @@ class KeptPeers:
             remote.peer_id: remote for remote in remotes[:LINKS_MAX] if remote.peer_id != self._own
         }
         for peer in self._peers.keys() - wanted.keys():
+            del self._table.kept[peer]
             if task := self._peers.pop(peer).task:
                 task.cancel()
         for peer, remote in wanted.items():
@@ -137,13 +131,13 @@ class KeptPeers:
         `LINK_S`.
         """
         peer = remote.peer_id
-        if link := self._links.link_with(peer):
+        if link := self._table.link_with(peer):
             return link
         kept = self._peers.get(peer) or self._keep(peer, remote)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINK_S):
                 await kept.linked.wait()
-        if link := self._links.link_with(peer):
+        if link := self._table.link_with(peer):
             return link
         raise UnavailableError(f"no link to {short(peer)}: {kept.trouble}")
 
@@ -168,10 +162,11 @@ class KeptPeers:
 
     def _keep(self, peer: PeerId, remote: PeerAddress) -> KeptPeer:
         kept = self._peers.get(peer)
+        self._table.kept[peer] = remote
         if kept is None:
             kept = self._peers[peer] = KeptPeer(remote)
-            kept.task = self._links.spawn(self._keep_linked(peer, kept))
-            if link := self._links.link_with(peer):
+            kept.task = self._carrier.spawn(self._keep_linked(peer, kept))
+            if link := self._table.link_with(peer):
                 link.limit(None)  # a stranger no more
         elif kept.remote != remote:
             kept.remote = remote
@@ -187,16 +182,16 @@ class KeptPeers:
         head_start_s = HEAD_START_S if peer < self._own else 0.0
         await kept.wait(head_start_s)
         while True:
-            if link := self._links.link_with(peer):
-                since_ms = self._links.clock_ms()
+            if link := self._table.link_with(peer):
+                since_ms = self._carrier.clock_ms()
                 await kept.wait(UPGRADE_S if link.pipe.relayed else None)
-                if self._links.clock_ms() - since_ms > HEALTHY_MS:
+                if self._carrier.clock_ms() - since_ms > HEALTHY_MS:
                     backoff.reset()
-                if self._links.link_with(peer) is None:
+                if self._table.link_with(peer) is None:
                     await kept.wait(head_start_s)
             for address in kept.remote.addresses[:ADDRESSES_MAX]:
                 await self._dial(peer, address, kept)
-            if self._links.link_with(peer) is None:
+            if self._table.link_with(peer) is None:
                 await kept.wait(backoff.next() / 1000 * random.uniform(0.5, 1.5))
 
     async def _dial(self, peer: PeerId, address: str, kept: KeptPeer) -> None:
@@ -206,20 +201,20 @@ class KeptPeers:
         transport = next(
             (transport for transport in self._transports if transport.dials(address)), None
         )
-        link = self._links.link_with(peer)
+        link = self._table.link_with(peer)
         if transport is None or (link and not link.pipe.relayed):
             return
         if CIRCUIT in address:
             await self._try(peer, address, transport, kept)
             return
-        misses = self._misses.of(dialled_host(address), self._links.clock_ms())
-        if address in kept.missed and misses.wait_ms(1, self._links.clock_ms()):
+        misses = self._misses.of(dialled_host(address), self._carrier.clock_ms())
+        if address in kept.missed and misses.wait_ms(1, self._carrier.clock_ms()):
             return  # its trouble stands
         if await self._try(peer, address, transport, kept):
             kept.missed.discard(address)
         else:
             kept.missed.add(address)
-            misses.charge(1, self._links.clock_ms())
+            misses.charge(1, self._carrier.clock_ms())
 
     async def _try(self, peer: PeerId, address: str, transport: Transport, kept: KeptPeer) -> bool:
         """Dial one address; returns whether somebody with the peer's key was there."""
@@ -232,10 +227,10 @@ class KeptPeers:
         except UnavailableError as error:
             kept.trouble = f"{address}: {error}"
             return False
-        if pipe.relayed and self._links.link_with(peer):  # asked again: a dial takes seconds
+        if pipe.relayed and self._table.link_with(peer):  # asked again: a dial takes seconds
             await pipe.close()  # it would not replace the link that exists
             return True
-        opened, carrying = self._links.carry(pipe, transport.kind, peer)
+        opened, carrying = self._carrier.carry(pipe, transport.kind, peer)
         proven = asyncio.create_task(opened.proven.wait())
         try:
             await asyncio.wait((carrying, proven), return_when=asyncio.FIRST_COMPLETED)

@@ -12,10 +12,11 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Protocol, assert_never
 
-from node.links.fetching import Fetching, FetchingOwner
+from node.links.fetching import Fetching
 from node.links.frames import Part, grouped, part_data
-from node.links.link_choice import Candidate
+from node.links.link_table import Candidate
 from node.links.network import BlobRange, Purpose
+from node.links.owner import LinkOwner
 from node.links.protocol import LinkProtocol
 from node.links.protocol_events import (
     Accepted,
@@ -28,7 +29,7 @@ from node.links.protocol_events import (
     Proven,
     Refused,
 )
-from node.links.serving import Serving, ServingOwner
+from node.links.serving import Serving
 from node.traffic import Traffic
 from node.transports.base import Pipe
 from protocol.border.token_bucket import TokenBucket
@@ -68,8 +69,8 @@ class PeerLink:
     traffic: Traffic
 
 
-class LinkOwner(ServingOwner, FetchingOwner, Protocol):
-    """The mesh of a link."""
+class Links(LinkOwner, Protocol):
+    """The mesh, as its links see it."""
 
     def on_proven(self, link: "Link", public_key: bytes) -> None:
         """The other end proved its key. `RemoteProtocolError`: another key was expected."""
@@ -86,7 +87,7 @@ class Link:
     called once it is proven.
     """
 
-    def __init__(self, pipe: Pipe, kind: str, protocol: LinkProtocol, owner: LinkOwner) -> None:
+    def __init__(self, pipe: Pipe, kind: str, protocol: LinkProtocol, owner: Links) -> None:
         self.pipe = pipe
         self.kind = kind
         self.protocol = protocol

@@ -3,12 +3,9 @@
     keep(peers) --> for each, a task that dials while there is no link (`node.links.kept_peers`)
     a peer dials -> accept -> carry the link
 
-Rules
-- A link counts from the proof of the peer's key on; an end that proves another key than the dialled
-  one is hung up on.
-- When both ends dialled, both keep the same link (`node.links.link_choice`).
-- A few strangers may link too: they are served after all others, and slowly. Of the pipes without
-  a proof the oldest of the most crowded host makes room for another.
+A link counts from the proof of the peer's key on; an end that proves another key than the dialled
+one is hung up on. `node.links.link_table` decides which links stay. Peers that this node does not
+keep are served after all others, and slowly.
 """
 
 import asyncio
@@ -23,7 +20,7 @@ from typing import Any
 from node.links.frames import Part
 from node.links.kept_peers import KeptPeers
 from node.links.link import Link, PeerLink
-from node.links.link_choice import crowded_out, host_part, replaces
+from node.links.link_table import Departure, LinkTable
 from node.links.network import BlobRange, LinkServer, PeerAddress, Purpose
 from node.links.protocol import Identity, LinkProtocol
 from node.links.uplink import Uplink
@@ -36,12 +33,6 @@ from protocol.handshake import NONCE_BYTES
 from protocol.ids import Digest, PeerId, short
 from protocol.limits import ADDRESSES_MAX
 from protocol.wire_pb2 import Head, Offers
-
-STRANGERS_MAX = 16
-"""Links to peers that this node does not keep."""
-
-UNPROVEN_MAX = 64
-"""Pipes on which no key is proven yet; one more takes the place of another."""
 
 STRANGERS_BYTES_PER_SECOND = 4_000_000
 """Bytes of payloads and snapshots for all strangers together: auditors read, and so may others."""
@@ -83,11 +74,9 @@ class Mesh:
         """Transports that did not start, each with the reason."""
         self._identity = identity
         self._transports = list(transports)
-        self._links: dict[PeerId, Link] = {}
-        self._carried: dict[Link, PeerId | None] = {}
-        """All open links, also unproven ones, each with the peer that was dialled."""
+        self._table: LinkTable[Link] = LinkTable(identity.peer)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kept = KeptPeers(identity.peer, self._transports, self)
+        self._kept = KeptPeers(identity.peer, self._transports, self._table, self)
         self._past = Traffic()
         self._strangers_quota = rate_bucket(STRANGERS_BYTES_PER_SECOND, clock_ms())
         self._stopped = False
@@ -120,7 +109,7 @@ class Mesh:
     async def stop(self) -> None:
         """Say goodbye on every link and stop listening."""
         self._stopped = True
-        for link in self._carried:
+        for link in self._table.open:
             link.leave("this node stops")
         self.keep(())
         if self._tasks:
@@ -153,12 +142,12 @@ class Mesh:
 
     def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:
         """Ask a source for no more of a blob than it has begun to send, or can begin soon."""
-        if link := self._links.get(source):
+        if link := self._table.link_with(source):
             link.withdraw(digest, unless_soon)
 
     async def served(self) -> None:
         """Wait until no peer is being served any more."""
-        while any(link.serving for link in self._carried):  # noqa: ASYNC110 - no event
+        while any(link.serving for link in self._table.open):  # noqa: ASYNC110 - no event
             await asyncio.sleep(SERVED_S)
 
     @property
@@ -169,21 +158,17 @@ class Mesh:
     @property
     def traffic(self) -> Traffic:
         """Bytes carried so far; a copy."""
-        return sum((link.traffic for link in self._carried), replace(self._past))
+        return sum((link.traffic for link in self._table.open), replace(self._past))
 
     @property
     def links(self) -> list[PeerLink]:
         """The proven links, by peer."""
-        return [self._links[peer].describe() for peer in sorted(self._links)]
+        return [link.describe() for link in self._table.proven_links]
 
     @property
     def carried(self) -> frozenset[Link]:
         """All open links, also unproven and replaced ones."""
-        return frozenset(self._carried)
-
-    def link_with(self, peer: PeerId) -> Link | None:
-        """The proven link with a peer, if there is one."""
-        return self._links.get(peer)
+        return frozenset(self._table.open)
 
     def document(self) -> dict[str, Any]:
         """For a status page: the open links, and the reasons why others are missing."""
@@ -198,34 +183,18 @@ class Mesh:
 
     def on_proven(self, link: Link, public_key: bytes) -> None:
         """Admit a link, in place of another one, or not at all."""
-        peer, expected = link.peer, self._carried[link]
-        if expected not in (None, peer):
-            raise RemoteProtocolError(
-                f"expected {short(expected)} at {link.pipe.remote}, got {short(peer)}"
-            )
         if link.pipe.proves(public_key) is False:
             raise RemoteProtocolError(
                 f"expected the key that the transport proved at {link.pipe.remote}, "
-                f"got that of {short(peer)}"
+                f"got that of {short(link.peer)}"
             )
-        old, is_kept = self._links.get(peer), peer in self._kept
-        if not is_kept and sum(other not in self._kept for other in self._links) >= STRANGERS_MAX:
-            link.leave(f"busy with {STRANGERS_MAX} links of others")
+        self._part_with(self._table.proven(link, link.peer, link.candidate))
+        if self._table.link_with(link.peer) is not link:
             return
-        own_is_lower = self._identity.peer < peer
-        if old and not replaces(link.candidate, old.candidate, own_is_lower=own_is_lower):
-            link.leave("another link between the two is open")
-            return
-        self._links[peer] = link
         link.pipe.admit()
-        link.limit(None if is_kept else self._strangers_quota)
-        if old is not None:
-            if link.protocol.instance == old.protocol.instance:
-                old.retire("replaced by another link between the two")
-            else:
-                old.leave("its process is gone: another instance of the peer has linked")
-        self._kept.on_linked(peer)
-        self.server.on_linked(frozenset(self._links))
+        link.limit(None if link.peer in self._table.kept else self._strangers_quota)
+        self._kept.on_linked(link.peer)
+        self.server.on_linked(self._table.peers)
 
     def on_head(self, head: Head) -> None:
         """Weigh a head that a peer shows."""
@@ -234,13 +203,11 @@ class Mesh:
 
     def on_ended(self, link: Link, error: LockstepError) -> None:
         """Forget a link; the task that keeps its peer dials again."""
-        peer, dialled = link.protocol.peer, self._carried[link]
+        peer, dialled = link.protocol.peer, self._table.dialled(link)
         self._kept.note_trouble(dialled or peer or PeerId(""), f"{link.pipe.remote}: {error}")
-        if peer is None or self._links.get(peer) is not link:
-            return  # it was never proven, or another has replaced it
-        del self._links[peer]
-        self._kept.on_unlinked(peer)
-        self.server.on_linked(frozenset(self._links))
+        if peer and self._table.unlinked(link, peer):
+            self._kept.on_unlinked(peer)
+            self.server.on_linked(self._table.peers)
 
     # ---- for the tasks that dial
 
@@ -253,7 +220,7 @@ class Mesh:
         nonce = secrets.token_bytes(NONCE_BYTES)
         protocol = LinkProtocol(self._identity, nonce, expected is not None, self.clock_ms())
         link = Link(pipe, kind, protocol, self)
-        self._carried[link] = expected
+        self._part_with(self._table.opened(link, pipe.remote, expected))
         return link, self.spawn(self._carry(link))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -269,20 +236,20 @@ class Mesh:
         async def accept(pipe: Pipe) -> None:
             if self._stopped:
                 return
-            self._make_room()
             _, carrying = self.carry(pipe, transport.kind, None)
             await asyncio.wait({carrying})
 
         return accept
 
-    def _make_room(self) -> None:
-        """End one of the pipes without a proof if there are as many as may be."""
-        unproven = [link for link in self._carried if not (link.protocol.peer or link.leaving)]
-        if len(unproven) >= UNPROVEN_MAX:
-            hosts = [host_part(link.pipe.remote) for link in unproven]
-            place = crowded_out(hosts, self._kept.hosts)
-            unproven[place].leave("its place is needed")
-            self.spawn(unproven[place].pipe.close())
+    def _part_with(self, departures: Sequence[Departure[Link]]) -> None:
+        for departure in departures:
+            link = departure.link
+            if departure.finishes:
+                link.retire(departure.reason)
+                continue
+            link.leave(departure.reason)
+            if link.protocol.peer is None:  # it may read nothing, not even a goodbye
+                self.spawn(link.pipe.close())
 
     async def _carry(self, link: Link) -> None:
         try:
@@ -293,7 +260,7 @@ class Mesh:
         except Exception:
             _log.exception("link died of a bug", extra=_names(link))
         finally:
-            del self._carried[link]
+            self._table.closed(link)
             self._past += link.traffic
 
     async def _link_to(self, remote: PeerAddress) -> Link:

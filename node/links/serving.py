@@ -10,15 +10,15 @@ peer cancels it, or when its blob cannot be read; the peer is told why.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cachetools import LRUCache
 
 from node.links.frames import PART_FRAME_OVERHEAD, Part
-from node.links.network import BlobRange, LinkServer, NotHeldError, Purpose
+from node.links.network import BlobRange, NotHeldError, Purpose
+from node.links.owner import LinkOwner
 from node.links.protocol import LinkProtocol
 from node.links.protocol_events import Cancelled, FetchRequested
-from node.links.uplink import Uplink
 from node.links.upload_queue import Upload
 from node.system.rate_limit import rate_bucket
 from protocol.border.token_bucket import TokenBucket
@@ -46,16 +46,6 @@ PURPOSES_MAX = 64
 open."""
 
 
-class ServingOwner(Protocol):
-    """The node for which links serve."""
-
-    server: LinkServer
-    uplink: Uplink
-    clock_ms: Callable[[], int]
-    peer_limit: int | None
-    """Bytes per second that one peer may take; None: no limit."""
-
-
 class _SentPart(NamedTuple):
     """A part that is not acknowledged yet."""
 
@@ -73,7 +63,7 @@ class Serving:
     def __init__(
         self,
         protocol: LinkProtocol,
-        owner: ServingOwner,
+        owner: LinkOwner,
         wake: Callable[[], None],
         on_end: Callable[[], None],
     ) -> None:

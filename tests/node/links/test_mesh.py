@@ -14,6 +14,7 @@ import pytest
 from node.links import kept_peers
 from node.links import mesh as mesh_module
 from node.links import serving as serving_module
+from node.links.link_table import STRANGERS_MAX, UNPROVEN_MAX
 from node.links.network import BlobRange, NotHeldError, PeerAddress, Purpose
 from node.transports.grpc_transport import GrpcTransport
 from protocol.errors import RemoteProtocolError, UnavailableError
@@ -529,17 +530,17 @@ def test_keys_that_announce_one_host_have_it_dialled_no_more_often_together() ->
 
 def test_strangers_are_served_up_to_a_number_and_members_beyond_it() -> None:
     async def main() -> None:
-        async with World(mesh_module.STRANGERS_MAX + 3) as world:
+        async with World(STRANGERS_MAX + 3) as world:
             host, *others = world.members
             digest = host.hold(b"payload")
             host.mesh.keep([others[-1].remote])
             for stranger in others[:-1]:
                 stranger.mesh.keep([host.remote])
             await asyncio.sleep(5)
-            assert len(host.linked) == mesh_module.STRANGERS_MAX + 1, "and the one that is kept"
+            assert len(host.linked) == STRANGERS_MAX + 1, "and the one that is kept"
             assert others[-1].peer in host.linked
             unlucky = next(each for each in others if each.peer not in host.linked)
-            assert f"busy with {mesh_module.STRANGERS_MAX} links" in unlucky.trouble(host.peer)
+            assert f"busy with {STRANGERS_MAX} links" in unlucky.trouble(host.peer)
             lucky = next(each for each in others if each.peer in host.linked)
             assert await lucky.fetched(host.remote, digest) == b"payload"
 
@@ -552,9 +553,9 @@ def test_a_pipe_without_a_proof_takes_no_place_for_long() -> None:
             host, honest = world.members
             door = world.network.transport("door")
             await door.start(lambda pipe: asyncio.sleep(0))
-            silent = [await door.dial("memory:m0") for _ in range(mesh_module.UNPROVEN_MAX + 5)]
+            silent = [await door.dial("memory:m0") for _ in range(UNPROVEN_MAX + 5)]
             await asyncio.sleep(0.1)
-            assert len(host.mesh.carried) == mesh_module.UNPROVEN_MAX
+            assert len(host.mesh.carried) == UNPROVEN_MAX
             honest.mesh.keep([host.remote])
             await world.passes(lambda: honest.linked, 20)
             await world.passes(lambda: len(host.mesh.carried) == 1, 20)
