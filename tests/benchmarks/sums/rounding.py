@@ -5,9 +5,11 @@
     l      sign(S) * ((|S| + 2^(t-1)) >> t)                    halves away from zero
 
 With `coarse` 1 a step is about the root mean square of what is not zero, with 4 about twice that:
-a vote of a single author becomes +-1, votes that agree become more, and what is small goes. A chunk
-is coded as its count, exponent and t, and of each l its gap in Rice's code, its sign, and its size
-less one in unary.
+a vote of a single author becomes +-1, votes that agree become more, and what is small goes.
+
+A chunk is coded as its exponent and t, a sign for each l that is not zero, and its sizes in layers:
+which of the 4096 are above 0, which of those above 1, of those above 2, until none is. A layer is
+its count, and Rice's code of the gaps between its ones, or between its zeros where these are fewer.
 """
 
 from typing import NamedTuple
@@ -57,15 +59,25 @@ def rounded(sums: Whole, coarse: int) -> Rounded:
 
 def coded_bits(levels: Whole) -> Whole:
     """Bits of each chunk in the code of this module."""
-    found = np.full(len(levels), COUNT_BITS, np.int64)
-    for chunk, row in enumerate(levels):
-        (places,) = np.nonzero(row)
-        if len(places):
-            gaps = np.diff(places, prepend=-1) - 1
-            rice = min(int(((gaps >> k) + 1 + k).sum()) for k in range(12))
-            sizes = int(np.abs(row[places]).sum())  # size - 1 in unary has as many bits as the size
-            found[chunk] += EXPONENT_BITS + STEP_BITS + rice + len(places) + sizes
-    return found
+    return np.array([_chunk_bits(np.abs(row)) for row in levels], np.int64)
+
+
+def _chunk_bits(sizes: Whole) -> int:
+    bits, layer = 0, sizes > 0
+    if layer.any():
+        bits += EXPONENT_BITS + STEP_BITS + int(layer.sum())
+    left, size = sizes, 0
+    while layer.any():
+        bits += COUNT_BITS + _rice_bits(layer)
+        left, size = left[layer], size + 1
+        layer = left > size
+    return bits + COUNT_BITS  # of the layer that has none
+
+
+def _rice_bits(layer: npt.NDArray[np.bool_]) -> int:
+    (places,) = np.nonzero(layer if 2 * layer.sum() <= len(layer) else ~layer)
+    gaps = np.diff(places, prepend=-1) - 1
+    return min(int(((gaps >> k) + 1 + k).sum()) for k in range(12))
 
 
 def entropy_bits(levels: Whole) -> float:
