@@ -59,7 +59,7 @@ class Outcome:
     back_s: float = 0.0
     """Longest time after an attack until all had given it back."""
     newcomer_s: float = 0.0
-    """Longest wait of a newcomer."""
+    """Longest wait of a newcomer in the last turn."""
     newcomers: int = 0
     sessions_lost: int = 0
     faults: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class Siege:
         for _ in range(turns_max):
             self._attack(outcome, lengths.attack_s, usual)
             self._quiet(outcome, lengths.quiet_s)
-            if outcome.kept >= PACE_KEPT:
+            if outcome.kept >= PACE_KEPT and outcome.newcomer_s <= NEWCOMER_S:
                 break
         outcome.sessions_lost = self.run.sessions_lost() - lost
         outcome.faults = tuple(self.run.faults()[known:])
@@ -117,7 +117,7 @@ class Siege:
         outcome.back_s = max(outcome.back_s, self._back(before, until_s))
         waits = [wait for at, wait in self._newcomers.waits if since_s <= at <= until_s]
         outcome.newcomers += len(waits)
-        outcome.newcomer_s = max(outcome.newcomer_s, *waits, 0.0)
+        outcome.newcomer_s = max(waits, default=0.0)
 
     def _commits(self, since_s: float, until_s: float) -> float:
         self._watch.wait_for_commit(until_s, PATIENCE_S)
