@@ -9,6 +9,7 @@ watch   the newest head on disk, now and then; one that only peers know is shown
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
@@ -70,6 +71,7 @@ class HeadKeeper:
         self.heads = Heads(info.run_id, info.coordinator_key)
         self._directory, self._fetch = directory, fetch
         self._kept: Head | None = None
+        self._keeping = threading.Lock()
         self._to_compare = False
         self._refuse_known()
         self._restore()
@@ -157,18 +159,19 @@ class HeadKeeper:
 
     def _keep(self) -> None:
         """Write the newest head taken to disk, if it is another one. A disk that refuses is
-        logged. Blocks.
+        logged. Blocks, also until a write that is under way is done: the newest comes last.
         """
-        own = self.heads.own
-        if own is None or own == self._kept:
-            return
-        numbers = self.heads.run_id, own.round, own.step
-        note = _Note(*numbers, own.digest.hex(), own.signature.hex())
-        try:
-            write_note(self._directory / NOTE_NAME, note)
-        except StorageError as error:
-            log.warning("head not kept", extra={"reason": str(error)})
-        self._kept = own
+        with self._keeping:
+            own = self.heads.own
+            if own is None or own == self._kept:
+                return
+            numbers = self.heads.run_id, own.round, own.step
+            note = _Note(*numbers, own.digest.hex(), own.signature.hex())
+            try:
+                write_note(self._directory / NOTE_NAME, note)
+            except StorageError as error:
+                log.warning("head not kept", extra={"reason": str(error)})
+            self._kept = own
 
     async def _end_if_proven(self) -> None:
         proof, path = self.heads.equivocation, self._directory / PROOF_NAME

@@ -4,15 +4,18 @@ coordinator that has signed two histories.
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control import heads as keeping
 from node.control.heads import NOTE_NAME, HeadKeeper
+from node.system.run_notes import write_note
 from protocol import wire_pb2 as wire
 from protocol.codec.heads import PROOF_NAME, read_proof
 from protocol.errors import (
@@ -217,6 +220,29 @@ async def test_the_newest_head_is_known_at_the_next_start(
     assert again.heads.own == HISTORY.head(8)
     with pytest.raises(UnavailableError):
         again.greeted(greeting(HISTORY, 3))
+
+
+async def test_a_slow_disk_keeps_the_newest_head_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, newer, written = threading.Event(), threading.Event(), list[int]()
+
+    def slow(path: Path, note: Any) -> None:
+        is_first = not begun.is_set()
+        begun.set()
+        if is_first:
+            newer.wait(1.0)
+        write_note(path, note)
+        written.append(note.round)
+
+    monkeypatch.setattr(keeping, "write_note", slow)
+    made = keeper(tmp_path, 8)
+    async with watched(made, monkeypatch):
+        await until(begun.is_set)
+        made.heads.take(*HISTORY.signed[8])
+    newer.set()
+    await until(lambda: len(written) == 2)
+    assert keeper(tmp_path, 0).heads.own == HISTORY.head(8)
 
 
 @pytest.mark.parametrize("blob", [b"", b"\x00", b'{"run_id": "x"}'])
