@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from coordinator.journal_file import reading
-from coordinator.machine.operator import acts
-from coordinator.machine.operator.acts import Act, Ordered
+from coordinator.machine.events import acts
+from coordinator.machine.events.acts import Act, Ordered
 from protocol.codec.decoding import UNREADABLE
 from protocol.errors import StorageError
 from protocol.ids import Digest, RunId

@@ -1,74 +1,47 @@
 """Takes the operator's orders, one after the other, and tells how the run stands.
 
-An order is judged, becomes an event that is linked to the one before it, and is answered once it is
-on disk; an auditor's evidence too. Only the desk knows which members a ban of a host concerns: the
-machine knows no hosts.
+`coordinator.service.ordering` carries them out. Only the desk knows which members a ban of a host
+concerns: the machine knows no hosts.
 """
 
-import asyncio
-import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
 from coordinator import status_document
-from coordinator.machine.operator import acts, orders
-from coordinator.machine.operator.acts import Act, Ordered
+from coordinator.machine.events import acts
+from coordinator.machine.events.acts import Act, Ordered
 from coordinator.sequencer import Sequencer
 from coordinator.service.server import CoordinatorService
 from protocol.border.join_link import JoinLink
-from protocol.errors import SettingsError
 from protocol.wire_pb2 import CoordinatorMessage, Refused
-
-log = logging.getLogger("lockstep.coordinator")
 
 
 class OperatorDesk:
-    """The operator's desk of one coordinator. `link()` is the link that volunteers are given,
-    `clock_s()` the wall clock.
-    """
+    """The operator's desk of one coordinator. `link()` is the link that volunteers are given."""
 
     def __init__(
         self,
         sequencer: Sequencer,
         service: CoordinatorService,
         link: Callable[[], JoinLink | None] = lambda: None,
-        clock_s: Callable[[], int] = lambda: int(time.time()),
     ) -> None:
-        self._sequencer, self._service = sequencer, service
-        self._link, self._clock_s = link, clock_s
-        self._writing = asyncio.Lock()
-        service.evidence.order = self.order
+        self._sequencer, self._service, self._link = sequencer, service, link
 
     async def order(self, act: Act) -> Ordered:
         """Return once the act is on disk and its effects are out. Raises `SettingsError` for one
         that cannot be done or would change nothing.
         """
-        rounds = self._sequencer.rounds
-        async with self._writing:
-            if objection := orders.objection(act, rounds.state, rounds.members):
-                raise SettingsError(objection)
-            event = acts.ordered(act, self._clock_s(), rounds.state.operator.head)
-            await self._sequencer.submit(event)
-        log.warning(
-            "operator",
-            extra={
-                "run": rounds.run_id,
-                "act": acts.words(act),
-                "number": rounds.state.operator.acts,
-                "digest": event.digest.hex(),
-            },
-        )
+        ordered = await self._service.ordering.order(act)
         if isinstance(act, acts.Ban):
-            refused = Refused(reason=rounds.state.operator.banned(act.target))
+            refused = Refused(reason=self._sequencer.rounds.state.operator.banned(act.target))
             self._service.delivery.turn_away(act.target, CoordinatorMessage(refused=refused))
-        return event
+        return ordered
 
     async def document(self) -> dict[str, Any]:
         """The part of the status that only the operator is shown: members with their hosts, bans,
         tokens, the list, and the end of the chain of acts, all of it on disk.
         """
-        async with self._writing:
+        async with self._service.ordering.writing:
             return self._document()
 
     def _document(self) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
-from coordinator.machine.members.member import Member
-from coordinator.machine.pacing import samples_per_share
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.rules.pacing import samples_per_share
+from coordinator.machine.state.member import Member
 from protocol.errors import SettingsError
 from protocol.ids import PeerId
 from protocol.mixing.topologies import Topology, TopologyName
@@ -37,7 +37,7 @@ SLOT_PART: Final = 0.9
 """Rounds that take this part of their slot end by the clock."""
 
 
-def forecast(rounds: Rounds) -> dict[str, Any]:
+def forecast(rounds: RunMachine) -> dict[str, Any]:
     """Fields of `pace`: predicted and measured seconds from one decision to the next, None while
     unknown, and both in words.
     """
@@ -54,7 +54,7 @@ def forecast(rounds: Rounds) -> dict[str, Any]:
 
 
 def _words(
-    rounds: Rounds, ready: list[Member], measured_s: float | None, expected_s: float | None
+    rounds: RunMachine, ready: list[Member], measured_s: float | None, expected_s: float | None
 ) -> str:
     if measured_s is None:
         return ""
@@ -68,7 +68,7 @@ def _words(
     return both
 
 
-def _why_longer(rounds: Rounds, ready: list[Member], measured_s: float) -> str:
+def _why_longer(rounds: RunMachine, ready: list[Member], measured_s: float) -> str:
     late = [member.name or member.peer[:8] for member in ready if member.strikes]
     if late:
         return f"late members are {', '.join(sorted(late)[:4])}"
@@ -79,7 +79,7 @@ def _why_longer(rounds: Rounds, ready: list[Member], measured_s: float) -> str:
     return "work beside the passes, or members and lines that vary, take the rest"
 
 
-def _predicted_s(rounds: Rounds, members: list[Member]) -> float | None:
+def _predicted_s(rounds: RunMachine, members: list[Member]) -> float | None:
     """Seconds of the next round; None where no prediction is made."""
     spec, state = rounds.spec, rounds.state
     hides = spec.rounds.hides
@@ -97,7 +97,7 @@ def _predicted_s(rounds: Rounds, members: list[Member]) -> float | None:
     )
 
 
-def _sent_bytes(rounds: Rounds) -> float:
+def _sent_bytes(rounds: RunMachine) -> float:
     """Bytes of a payload: by arithmetic, or as they were where that knows no such model."""
     spec, totals = rounds.spec, rounds.state.totals
     try:

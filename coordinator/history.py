@@ -13,7 +13,7 @@ from typing import Any
 
 from coordinator.loss_curve import LossCurve
 from coordinator.machine.decided_rounds import DecidedRound
-from coordinator.machine.events import CommitRound, Effect
+from coordinator.machine.events.effects import CommitRound, Effect
 from protocol.codec.commits import Commit
 from protocol.ids import PeerId
 

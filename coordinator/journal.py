@@ -30,7 +30,8 @@ import msgspec
 from coordinator.bound_run import FORMAT, difference, require_format, spec_in
 from coordinator.journal_file import close_to_others, connected, locked, translated
 from coordinator.machine.decided_rounds import DecidedRound
-from coordinator.machine.events import Event, Heartbeat, Joined, RecordDigest
+from coordinator.machine.events.effects import RecordDigest
+from coordinator.machine.events.inputs import Event, Heartbeat, Joined
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit
 from protocol.codec.decoding import UNREADABLE

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from coordinator.journal import Journal, RecordedCommit, RecordedEntry
 from coordinator.machine.decided_rounds import DecidedRound, OpenRounds
-from coordinator.machine.events import Chained, CommitRound, Effect, RecordDigest
-from coordinator.machine.rounds import Rounds
-from coordinator.machine.run_state import RunState
+from coordinator.machine.events.effects import Chained, CommitRound, Effect, RecordDigest
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.state.run_state import RunState
 from coordinator.state_snapshot import decode_state, durable_part
 from protocol.codec.chain import Reschedule, Restart, Void, open_entry
 from protocol.codec.commits import commit_bytes, open_commit
@@ -33,7 +33,7 @@ class Checked:
     head_round: int
 
 
-def check_journal(journal: Journal, rounds: Rounds, coordinator_key: bytes) -> Checked:
+def check_journal(journal: Journal, rounds: RunMachine, coordinator_key: bytes) -> Checked:
     """Fold `journal` into the fresh machine `rounds`. Raises `StorageError` with the place of the
     damage.
     """

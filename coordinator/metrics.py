@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from border.crowd import REASONS
 from coordinator.history import SECONDS_BOUNDS, RoundTimes
-from coordinator.machine.operator.demotion import alarm
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.rules.demotion import alarm
 from coordinator.status_document import phase, standing, state_lost
 from coordinator.traffic import CoordinatorTraffic
 from protocol.traffic import MonotonicCounters
@@ -30,7 +30,7 @@ STATES = ("ready", "muted", "held", "catching up", "away")
 class RoundsCollector(Collector):
     """Reads the machine's state at each scrape and keeps no counters of its own."""
 
-    def __init__(self, rounds: Rounds, now_ms: Callable[[], int]) -> None:
+    def __init__(self, rounds: RunMachine, now_ms: Callable[[], int]) -> None:
         self._rounds, self._now_ms = rounds, now_ms
 
     def collect(self) -> Iterator[Metric]:
@@ -177,7 +177,7 @@ class DoorCollector(Collector):
 
 
 def registry(
-    rounds: Rounds,
+    rounds: RunMachine,
     traffic: CoordinatorTraffic | None = None,
     door: DoorCounts | None = None,
     now_ms: Callable[[], int] | None = None,

@@ -16,8 +16,8 @@ from typing import Literal
 
 from coordinator import status_document
 from coordinator.history import History
-from coordinator.machine.operator import demotion
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.rules import demotion
 from coordinator.public_document import SKIPS_TOLD
 
 STALL_MS = 300_000
@@ -45,7 +45,7 @@ class Occasions:
     _checkpoint: str | None = None
     _is_finished: bool | None = None
 
-    def look(self, rounds: Rounds, history: History, now_ms: int) -> list[Occasion]:
+    def look(self, rounds: RunMachine, history: History, now_ms: int) -> list[Occasion]:
         """What has come up since the last look."""
         state = rounds.state
         said: dict[Kind, str] = {
@@ -76,7 +76,7 @@ class Occasions:
         self._is_finished = state.end.finished
         return found
 
-    def _stall(self, rounds: Rounds, now_ms: int) -> str:
+    def _stall(self, rounds: RunMachine, now_ms: int) -> str:
         if lost := status_document.state_lost(rounds, now_ms):
             return lost
         begun = rounds.state.totals.committed > 0
@@ -89,7 +89,7 @@ class Occasions:
         return rounds.state.reason if waited_ms >= STALL_MS else ""
 
 
-def _alarm(rounds: Rounds) -> str:
+def _alarm(rounds: RunMachine) -> str:
     if alarm := demotion.alarm(rounds.state):
         return alarm
     tally = rounds.state.verdicts.tally

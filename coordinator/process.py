@@ -22,11 +22,11 @@ from coordinator.checkpoints.store import CheckpointStore
 from coordinator.desk import OperatorDesk
 from coordinator.history import ROUNDS_MAX, History
 from coordinator.journal import JOURNAL_NAME, Journal, RecordedCommit
-from coordinator.machine.events import CommitRound
-from coordinator.machine.members.standing import SALT_BYTES
-from coordinator.machine.operator import demotion
-from coordinator.machine.operator.acts import Admit, Salted, Vouched
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.acts import Admit, Salted, Vouched
+from coordinator.machine.events.effects import CommitRound
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.rules import demotion
+from coordinator.machine.state.standing import SALT_BYTES
 from coordinator.public_document import View
 from coordinator.restart_request import RestartRequest
 from coordinator.sequencer import Outcome, Sequencer
@@ -78,7 +78,7 @@ class CoordinatorProcess:
         self._public_key = public_bytes(key)
         self.run_id: RunId = run_id(spec, self._public_key)
         self.address = settings.listen
-        self.rounds = Rounds(spec, self.run_id)
+        self.rounds = RunMachine(spec, self.run_id)
         self.journal = Journal(settings.directory / JOURNAL_NAME)
         self._sequencer = Sequencer(self.rounds, self.journal, key, self._emit)
         self.history = History()

@@ -16,10 +16,9 @@ from typing import Any, Literal, TypeAlias
 
 from coordinator import status_document
 from coordinator.history import TREND_ROUNDS, Credit, History
-from coordinator.machine import closing
-from coordinator.machine.members.standing import COUNTED_ROUNDS
-from coordinator.machine.operator import demotion
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.rules import closing, demotion
+from coordinator.machine.state.standing import COUNTED_ROUNDS
 from protocol.border.text import one_line
 from protocol.errors import SettingsError
 from protocol.ids import PeerId
@@ -46,7 +45,7 @@ SKIPS_TOLD = 3
 class View:
     """The run as its coordinator knows it."""
 
-    rounds: Rounds
+    rounds: RunMachine
     history: History
     now_ms: int
     join: str
@@ -94,7 +93,7 @@ def _run(view: View) -> dict[str, Any]:
     }
 
 
-def phase(rounds: Rounds) -> str:
+def phase(rounds: RunMachine) -> str:
     """One word for the phase of the run; the two halves of a round are one to everybody."""
     word = status_document.phase(rounds.state)
     return "training" if word in ("computing", "exchanging") else word
@@ -117,7 +116,7 @@ def _doing(view: View) -> str:
     return f"Round {newest.round:,}: {quantity(len(newest.assignments), 'computer')} at work."
 
 
-def _needed(rounds: Rounds) -> int:
+def _needed(rounds: RunMachine) -> int:
     """Members that the next round needs."""
     spec = rounds.spec
     start = spec.membership.start_members if rounds.state.next_round == 0 else 1
@@ -161,12 +160,12 @@ def _size(model: ModelSpec) -> dict[str, Any]:
     return {"model_type": model.type, "parameters": parameters}
 
 
-def _period_s(rounds: Rounds) -> float | None:
+def _period_s(rounds: RunMachine) -> float | None:
     """Seconds from one decision to the next, as measured; None while unknown."""
     return rounds.state.period.milliseconds / 1000 or None
 
 
-def seconds_left(rounds: Rounds) -> float | None:
+def seconds_left(rounds: RunMachine) -> float | None:
     """Seconds until the run has all its steps, as rounds go now; None while that is not known."""
     period_s = _period_s(rounds)
     if period_s is None or phase(rounds) != "training":
@@ -177,14 +176,14 @@ def seconds_left(rounds: Rounds) -> float | None:
     return (steps - totals.committed) * period_s * rounds_a_step
 
 
-def _validation(rounds: Rounds) -> dict[str, Any] | None:
+def _validation(rounds: RunMachine) -> dict[str, Any] | None:
     newest = rounds.state.evaluation.newest
     if newest is None or _finite(newest.loss) is None:
         return None
     return {"loss": newest.loss, "round": newest.round}
 
 
-def _newcomer(rounds: Rounds) -> dict[str, Any]:
+def _newcomer(rounds: RunMachine) -> dict[str, Any]:
     """Seconds until a computer that joins now works for the first time, and until its key counts in
     full; None where that is not known, or where all count at once.
     """
@@ -200,7 +199,7 @@ def _newcomer(rounds: Rounds) -> dict[str, Any]:
     }
 
 
-def rounds_a_turn(rounds: Rounds, more: int = 0) -> float:
+def rounds_a_turn(rounds: RunMachine, more: int = 0) -> float:
     """Rounds in which a key without standing has one turn, among those that are here and `more`."""
     ready = [member.peer for member in rounds.members.ready()]
     standing = sum(map(rounds.members.decides, ready))

@@ -4,13 +4,13 @@
        '-----a round is committed, or there is nothing to restore--> refused: the run goes on
 
 Whether somebody holds the state shows only once nodes have come, so the request waits for the
-machine's judgement (`coordinator.machine.head_state`). A commit shows that a member holds it.
+machine's judgement (`coordinator.machine.rules.head_state`). A commit shows that a member holds it.
 """
 
 import logging
 
-from coordinator.machine import head_state
-from coordinator.machine.events import RestartAsked
+from coordinator.machine.events.inputs import RestartAsked
+from coordinator.machine.rules import head_state
 from coordinator.sequencer import Sequencer
 
 log = logging.getLogger("lockstep.coordinator")

@@ -12,7 +12,7 @@ import msgspec
 
 from coordinator.journal_file import reading
 from coordinator.machine.decided_rounds import DecidedRound
-from coordinator.machine.evaluation.events import Evaluated
+from coordinator.machine.events.inputs import Evaluated
 from protocol.codec.commits import Commit
 
 _ROUNDS = """

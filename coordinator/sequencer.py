@@ -16,15 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import Journal, RecordedEntry
 from coordinator.machine.decided_rounds import DecidedRound, OpenRounds
-from coordinator.machine.events import (
-    Chained,
-    CommitRound,
-    Effect,
-    Event,
-    RecordDigest,
-    Restarted,
-)
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.effects import Chained, CommitRound, Effect, RecordDigest
+from coordinator.machine.events.inputs import Event, Restarted
+from coordinator.machine.machine import RunMachine
 from coordinator.machine.screening import is_transient, screened
 from coordinator.state_snapshot import decode_state, encode_state
 from protocol.codec.chain import ChainEntry, SignedEntry, Void, sign_entry
@@ -80,7 +74,7 @@ class Sequencer:
 
     def __init__(
         self,
-        rounds: Rounds,
+        rounds: RunMachine,
         journal: Journal,
         key: Ed25519PrivateKey,
         emit: Callable[[Outcome], None],
@@ -208,7 +202,7 @@ class Sequencer:
         return True
 
     def _handle(self, event: Event, batch: _Batch) -> None:
-        event = screened(event, self.rounds.state, self.rounds.members)
+        event = screened(event, self.rounds)
         effects = self.rounds.handle(event, batch.now_ms)
         batch.effects += effects
         if not is_transient(event, effects):

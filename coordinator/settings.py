@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
-from coordinator.machine.events import RestartAsked
-from coordinator.machine.operator.acts import Mode
+from coordinator.machine.events.acts import Mode
+from coordinator.machine.events.inputs import RestartAsked
 from protocol.addresses import check_listen, is_page, parse_address
 from protocol.border.join_link import is_loopback
 from protocol.errors import RemoteProtocolError, SettingsError

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import msgspec
 
-from coordinator.machine.run_state import RunState
+from coordinator.machine.state.run_state import RunState
 from protocol.codec.decoding import UNREADABLE
 from protocol.errors import StorageError
 

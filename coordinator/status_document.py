@@ -5,16 +5,15 @@ from typing import Any
 
 from coordinator.forecast import forecast
 from coordinator.journal import RecordedCommit
-from coordinator.machine.checkpoints import publishing
-from coordinator.machine.digests.votes import DigestTally
-from coordinator.machine.evaluation import measuring
-from coordinator.machine.head_state import held_by_nobody
-from coordinator.machine.members.member import Member
-from coordinator.machine.members.standing import Demoted
-from coordinator.machine.opening import muted_reason
-from coordinator.machine.operator.demotion import alarm
-from coordinator.machine.rounds import Rounds
-from coordinator.machine.run_state import RunState
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.rules import measuring, publishing
+from coordinator.machine.rules.demotion import alarm
+from coordinator.machine.rules.head_state import held_by_nobody
+from coordinator.machine.rules.opening import muted_reason
+from coordinator.machine.state.member import Member
+from coordinator.machine.state.run_state import RunState
+from coordinator.machine.state.standing import Demoted
+from coordinator.machine.state.votes import DigestTally
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import WHOLE, WorkAudit, read_evidence
 from protocol.ids import PeerId
@@ -31,7 +30,7 @@ DEMOTED_SHOWN = 8
 
 
 def status(
-    rounds: Rounds, commits: list[tuple[RecordedCommit, Commit]], now_ms: int
+    rounds: RunMachine, commits: list[tuple[RecordedCommit, Commit]], now_ms: int
 ) -> dict[str, Any]:
     """The state of the run; times in seconds, losses in nats per token, digests in hexadecimal."""
     lost = state_lost(rounds, now_ms)
@@ -84,14 +83,14 @@ def phase(state: RunState) -> str:
     return "computing" if state.undecided[-1].reached == "opened" else "exchanging"
 
 
-def state_lost(rounds: Rounds, now_ms: int) -> str:
+def state_lost(rounds: RunMachine, now_ms: int) -> str:
     """Why the run cannot go on although members wait: no node here holds the state of the log's
     head. Empty otherwise.
     """
-    return held_by_nobody(rounds.state, rounds.members, rounds.spec.membership.lease_ms, now_ms)
+    return held_by_nobody(rounds, now_ms)
 
 
-def standing(rounds: Rounds, member: Member) -> tuple[str, str]:
+def standing(rounds: RunMachine, member: Member) -> tuple[str, str]:
     """(State, reason) of a member apart from its work: away, held, catching up, muted, ready."""
     state = rounds.state
     if not member.connected:
@@ -106,7 +105,7 @@ def standing(rounds: Rounds, member: Member) -> tuple[str, str]:
     return "ready", "takes part from the next round"
 
 
-def told_standing(rounds: Rounds, peer: PeerId) -> tuple[str, str]:
+def told_standing(rounds: RunMachine, peer: PeerId) -> tuple[str, str]:
     """(State, reason) for the member itself; empty while it works as it should."""
     member, state = rounds.members.get(peer), rounds.state
     if member is None:
@@ -117,7 +116,7 @@ def told_standing(rounds: Rounds, peer: PeerId) -> tuple[str, str]:
     return ("", "") if state.undecided or state.end.finished else ("waiting", state.reason)
 
 
-def member_document(rounds: Rounds, member: Member, now_ms: int) -> dict[str, Any]:
+def member_document(rounds: RunMachine, member: Member, now_ms: int) -> dict[str, Any]:
     """One member, as the document shows it."""
     state, reason = standing(rounds, member)
     undecided = rounds.state.undecided[-1] if rounds.state.undecided else None
@@ -184,7 +183,7 @@ def validation(state: RunState) -> dict[str, Any]:
     }
 
 
-def standing_word(rounds: Rounds, peer: PeerId) -> str:
+def standing_word(rounds: RunMachine, peer: PeerId) -> str:
     """The standing of a key, in a word; empty where all decide alike."""
     if peer in rounds.members.standing.demoted:
         return "demoted"

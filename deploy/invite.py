@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from coordinator.machine.operator.acts import TOKEN_USES_MAX
+from coordinator.machine.events.acts import TOKEN_USES_MAX
 from lockstep.console import error_line
 from lockstep.exit_codes import exit_code
 from lockstep.service.tokens import made_up, new_token

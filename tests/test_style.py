@@ -36,7 +36,7 @@ FOREIGN_WORDS = {
     "node/control/client.py": "gRPC tells a stream that broke off by its words alone",
     "node/data/hub.py": "a library tells what it lacks by its words alone",
     "lockstep/cli.py": "pathlib tells a missing home directory by its words alone",
-    "coordinator/machine/checkpoints/publishing.py": "the reason for a checkpoint is its wish",
+    "coordinator/machine/rules/publishing.py": "the reason for a checkpoint is its wish",
     "lockstep/cluster/demo.py": "titles by algorithm, which are the keys",
     "lockstep/commands/service.py": "a unit is known as its own by its first words",
 }
@@ -55,7 +55,6 @@ SHARED_NAMES = {
     "Needs",
     "Offered",
     "Refuse",
-    "Rounds",
     "Settled",
     "Verdict",
     "Window",

@@ -1,4 +1,4 @@
-"""Carries out what `coordinator.machine.checkpoints.publishing` decides: asks the members, takes
+"""Carries out what `coordinator.machine.rules.publishing` decides: asks the members, takes
 the writer's files, and watches that they come.
 
     AskCheckpoint --> messages; the writer's has a ticket
@@ -18,15 +18,10 @@ from typing import ParamSpec, TypeVar
 
 from coordinator.checkpoints.store import CheckpointStore, Progress
 from coordinator.history import Contributions
-from coordinator.machine.checkpoints import publishing
-from coordinator.machine.checkpoints.events import (
-    AskCheckpoint,
-    CheckpointFailed,
-    CheckpointMade,
-    CheckpointStored,
-    RoomGiven,
-)
-from coordinator.machine.checkpoints.state import Work
+from coordinator.machine.events.effects import AskCheckpoint, CheckpointMade
+from coordinator.machine.events.inputs import CheckpointFailed, CheckpointStored, RoomGiven
+from coordinator.machine.rules import publishing
+from coordinator.machine.state.checkpoints import Work
 from coordinator.sequencer import Sequencer
 from protocol import wire_pb2 as wire
 from protocol.errors import LockstepError

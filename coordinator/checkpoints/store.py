@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from coordinator.checkpoints.parameters import digests_of, directory_bytes
-from coordinator.machine.checkpoints.state import directory_name
+from coordinator.machine.events.effects import directory_name
 from protocol.border.checkpoint_files import (
     CARD_NAME,
     FILES_MAX,

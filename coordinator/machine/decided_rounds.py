@@ -7,8 +7,8 @@ The sequencer follows the effects of each batch; the journal keeps what this mak
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.machine.events import CommitRound, Effect, OpenRound, SkipRound
-from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.machine.events.effects import CommitRound, Effect, OpenRound, SkipRound
+from coordinator.machine.state.undecided_round import UndecidedRound
 from protocol.clock import Instants
 
 UNDECIDED_MAX = 64

@@ -8,14 +8,13 @@ call it after each event; it costs time in proportion to the state.
 from collections.abc import Collection
 from typing import Any
 
-from coordinator.machine.digests.auditing import AUDITORS_MAX
-from coordinator.machine.digests.records import DIFFERENCES_MAX, RECORDS_MAX
-from coordinator.machine.digests.verdicts import DigestVerdicts
-from coordinator.machine.digests.votes import ROUNDS_KEPT, DigestReports, DigestTally
-from coordinator.machine.members.member import MembershipState
-from coordinator.machine.payloads.receipts import Receipts
-from coordinator.machine.run_state import RunState
-from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.machine.state.member import MembershipState
+from coordinator.machine.state.receipts import Receipts
+from coordinator.machine.state.records import DIFFERENCES_MAX, RECORDS_MAX
+from coordinator.machine.state.run_state import RunState
+from coordinator.machine.state.undecided_round import UndecidedRound
+from coordinator.machine.state.verdicts import AUDITORS_MAX, DigestVerdicts
+from coordinator.machine.state.votes import ROUNDS_KEPT, DigestReports, DigestTally
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId
 from protocol.runfile import MembershipSpec, RunSpec

@@ -2,7 +2,7 @@
 to, the payloads that it holds, and evidence against authors that do not do their work.
 """
 
-from coordinator.machine.events import Audited, Holding
+from coordinator.machine.events.inputs import Audited, Holding
 from coordinator.sequencer import Sequencer
 from coordinator.service import node_messages
 from coordinator.service.evidence import EvidenceDesk

@@ -4,8 +4,13 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from coordinator.journal import RecordedCommit, RecordedEntry
-from coordinator.machine.evaluation.events import AskEvaluation
-from coordinator.machine.events import Assignment, FinishRun, OpenRound, Refuse
+from coordinator.machine.events.effects import (
+    AskEvaluation,
+    Assignment,
+    FinishRun,
+    OpenRound,
+    Refuse,
+)
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import SignedCommit

@@ -4,8 +4,8 @@ import math
 
 from coordinator import status_document
 from coordinator.history import Credit, History
-from coordinator.machine.members.standing import COUNTED_ROUNDS
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.state.standing import COUNTED_ROUNDS
 from coordinator.public_document import rounds_a_turn, seconds_left
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
@@ -14,7 +14,7 @@ from protocol.ids import PeerId
 class Course:
     """Fills replies. What concerns all members alike is computed once in each round."""
 
-    def __init__(self, rounds: Rounds, history: History) -> None:
+    def __init__(self, rounds: RunMachine, history: History) -> None:
         self._rounds, self._history = rounds, history
         self._decided_round: int | None = None
         self._samples, self._left_ms, self._turn = 0, 0, 1.0

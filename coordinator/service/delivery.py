@@ -10,9 +10,13 @@ import logging
 from typing import assert_never
 
 from coordinator.checkpoints.desk import CheckpointDesk
-from coordinator.machine import events
-from coordinator.machine.checkpoints.events import AskCheckpoint, CheckpointMade
-from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
+from coordinator.machine.events import effects
+from coordinator.machine.events.effects import (
+    AskCheckpoint,
+    AskEvaluation,
+    CheckpointMade,
+    LossMeasured,
+)
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service import coordinator_messages, member_list
 from coordinator.service.heads import HeadDesk
@@ -47,7 +51,7 @@ class Delivery:
             return
         self._heads.follow(outcome)
         if changes := [
-            effect for effect in outcome.effects if isinstance(effect, events.TellMembers)
+            effect for effect in outcome.effects if isinstance(effect, effects.TellMembers)
         ]:
             self._pages = []
             members = self._sequencer.rounds.members
@@ -77,46 +81,46 @@ class Delivery:
         for session in (*self.node_sessions, *self.relay_sessions):
             session.send(message)
 
-    def _perform(self, effect: events.Effect, outcome: Outcome) -> None:
+    def _perform(self, effect: effects.Effect, outcome: Outcome) -> None:
         match effect:
-            case events.Admit(peer):
+            case effects.Admit(peer):
                 if session := self.node_sessions.get(peer):
                     log.info("member joined", extra=self._where(peer=peer, where=session.place))
                     self._welcome(session)
-            case events.Refuse(peer):
+            case effects.Refuse(peer):
                 self.node_sessions.close(peer, coordinator_messages.refused_message(effect))
-            case events.Evict(peer, reason, wrong_results):
+            case effects.Evict(peer, reason, wrong_results):
                 log.info("member evicted", extra=self._where(peer=peer, reason=reason))
                 evicted = wire.Evicted(reason=reason, wrong_results=wrong_results)
                 self.node_sessions.close(peer, Message(evicted=evicted))
-            case events.OpenRound():
+            case effects.OpenRound():
                 self._open_round(effect)
-            case events.CommitRound(commit, holders, loss):
+            case effects.CommitRound(commit, holders, loss):
                 numbers = {"contributors": len(commit.entries), "loss": loss}
                 log.info("round committed", extra=self._where(round=commit.round, **numbers))
                 signed = outcome.signed[commit.round]
                 before = outcome.before.get(commit.round, ())
                 self.broadcast(coordinator_messages.committed_message(signed, holders, before))
-            case events.Chained(entry):
+            case effects.Chained(entry):
                 words, about = _record_of(entry)
                 log.warning(words, extra=self._where(**about))
                 self.broadcast(
                     Message(chained=coordinator_messages.chain_entry(outcome.entries[entry]))
                 )
-            case events.SkipRound(round, reason):
+            case effects.SkipRound(round, reason):
                 log.info("round skipped", extra=self._where(round=round, reason=reason))
                 self.broadcast(Message(skipped=wire.RoundSkipped(round=round, reason=reason)))
-            case events.AskResync(peer, round, reason, number):
+            case effects.AskResync(peer, round, reason, number):
                 log.warning(
                     "member told to resync",
                     extra=self._where(round=round, peer=peer, reason=reason),
                 )
                 resync = wire.Resync(round=round, reason=reason, number=number)
                 self.node_sessions.send(peer, Message(resync=resync))
-            case events.FinishRun():
+            case effects.FinishRun():
                 head_round = self._sequencer.rounds.state.head_round
                 self.broadcast(coordinator_messages.finished_message(effect, head_round))
-            case events.Notify(text):
+            case effects.Notify(text):
                 self.broadcast(Message(notice=wire.Notice(text=text)))
             case AskCheckpoint():
                 self._ask_checkpoint(effect)
@@ -127,7 +131,7 @@ class Delivery:
             case LossMeasured(point):
                 about = {"round": point.round, "loss": point.loss, "peer": point.peer}
                 log.info("validation loss", extra=self._where(**about))
-            case events.TellMembers() | events.RecordDigest():
+            case effects.TellMembers() | effects.RecordDigest():
                 pass  # told together in `emit`; already in the journal
             case _:
                 assert_never(effect)
@@ -139,7 +143,7 @@ class Delivery:
             if ask.to in (None, peer):
                 self.node_sessions.send(peer, own.get(peer, plain))
 
-    def _open_round(self, opened: events.OpenRound) -> None:
+    def _open_round(self, opened: effects.OpenRound) -> None:
         for assignment in opened.assignments:
             message = coordinator_messages.opened_message(opened, assignment)
             self.node_sessions.send(assignment.peer, message)

@@ -6,12 +6,12 @@ does not -----------------------------------------------------------> reject: an
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 
 from coordinator.journal import Journal
-from coordinator.machine.operator import demotion
-from coordinator.machine.operator.acts import REASON_MAX, Act, Demote, Ordered, Reject
+from coordinator.machine.events.acts import REASON_MAX, Demote, Reject
+from coordinator.machine.rules import demotion
 from coordinator.sequencer import Sequencer
+from coordinator.service.ordering import Ordering
 from protocol import wire_pb2 as wire
 from protocol.audit import rule
 from protocol.audit.shares import unlike
@@ -25,10 +25,11 @@ from protocol.ids import PeerId
 class EvidenceDesk:
     """The evidence of one run's auditors. `coordinator_key` has signed the journal's commits."""
 
-    def __init__(self, sequencer: Sequencer, journal: Journal, coordinator_key: bytes) -> None:
+    def __init__(
+        self, sequencer: Sequencer, journal: Journal, coordinator_key: bytes, ordering: Ordering
+    ) -> None:
         self._sequencer, self._journal, self._key = sequencer, journal, coordinator_key
-        self.order: Callable[[Act], Awaitable[Ordered]] | None = None
-        """Carries out an act; set by the operator's desk."""
+        self._ordering = ordering
 
     async def take(self, peer: PeerId, message: wire.Evidence) -> None:
         """Demote the author that the evidence of this auditor names; what changes nothing is
@@ -43,24 +44,22 @@ class EvidenceDesk:
                 f"{evidence.run_id}"
             )
         act = Demote(signed.body, signed.public_key, signed.signature)
-        rounds = self._sequencer.rounds
-        if self.order is None or demotion.objection(act, rounds.state, rounds.members):
+        if demotion.objection(act, self._sequencer.rounds):
             return  # said again, or the operator has judged
         if flaw := await asyncio.to_thread(self._flaw, evidence, signed.public_key):
             await self._reject(signed, flaw)
             raise RemoteProtocolError(flaw)
         try:
-            await self.order(act)
+            await self._ordering.order(act)
         except SettingsError:
             return  # somebody was faster
 
     async def _reject(self, signed: SignedEvidence, reason: str) -> None:
         act = Reject(signed.body, signed.public_key, signed.signature, reason[:REASON_MAX])
-        rounds = self._sequencer.rounds
-        if self.order is None or demotion.rejection_objection(act, rounds.state):
+        if demotion.rejection_objection(act, self._sequencer.rounds.state):
             return  # said again, or often enough
         with contextlib.suppress(SettingsError):  # somebody was faster
-            await self.order(act)
+            await self._ordering.order(act)
 
     def _flaw(self, evidence: Evidence, public_key: bytes) -> str:
         """Why the evidence changes no standing, in a sentence; empty when it does."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.journal import Journal, RecordedCommit
-from coordinator.machine.events import CommitRound
+from coordinator.machine.events.effects import CommitRound
 from coordinator.sequencer import Outcome
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import open_commit

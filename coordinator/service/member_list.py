@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from itertools import accumulate
 
-from coordinator.machine.events import Joined, TellMembers
-from coordinator.machine.members.member import Member
-from coordinator.machine.members.membership import Membership
+from coordinator.machine.events.effects import TellMembers
+from coordinator.machine.events.inputs import Joined
+from coordinator.machine.state.member import Member
+from coordinator.machine.state.membership import Membership
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
 from protocol.limits import MESSAGE_BYTES_MAX

@@ -6,12 +6,12 @@ Every field that a stranger can write is bounded here, with the sender's name in
 import math
 from collections.abc import Sequence
 
-from coordinator.machine.checkpoints.events import CheckpointSaid
-from coordinator.machine.evaluation.events import Evaluated
-from coordinator.machine.events import (
+from coordinator.machine.events.inputs import (
     Announced,
     Applied,
     Audited,
+    CheckpointSaid,
+    Evaluated,
     Event,
     Heartbeat,
     Holding,

@@ -7,7 +7,8 @@ when it has sent no heartbeat for a lease.
 
 from collections.abc import Callable, Collection, Iterator
 
-from coordinator.machine.events import Admit, Joined, Refuse
+from coordinator.machine.events.effects import Admit, Refuse
+from coordinator.machine.events.inputs import Joined
 from protocol.ids import PeerId
 
 RELAYS_MAX = 16

@@ -21,7 +21,7 @@ from border.visitors import Direct, Visitors
 from coordinator.checkpoints.desk import CheckpointDesk
 from coordinator.history import History
 from coordinator.journal import Journal
-from coordinator.machine import events
+from coordinator.machine.events import effects, inputs
 from coordinator.sequencer import Sequencer
 from coordinator.service import auditors, coordinator_messages, node_messages
 from coordinator.service.admittance import Admittance
@@ -31,6 +31,7 @@ from coordinator.service.delivery import Delivery
 from coordinator.service.door import Door
 from coordinator.service.evidence import EvidenceDesk
 from coordinator.service.heads import HeadDesk
+from coordinator.service.ordering import Ordering
 from coordinator.service.refusals import REASON_MAX, RunRefusals
 from coordinator.service.relays import Relays
 from coordinator.service.sessions import Message, NodeSession
@@ -86,7 +87,8 @@ class CoordinatorService(Calls):
             visitors=visitors or Direct(),
         )
         self.run_refusals, self._admittance = RunRefusals(), Admittance(sequencer)
-        self.evidence = EvidenceDesk(sequencer, journal, coordinator_key)
+        self.ordering = Ordering(sequencer)
+        self.evidence = EvidenceDesk(sequencer, journal, coordinator_key, self.ordering)
         self.heads, self._course = heads, Course(sequencer.rounds, history)
         self.delivery = Delivery(sequencer, relays, checkpoints, heads)
         self.node_sessions = self.delivery.node_sessions
@@ -192,9 +194,9 @@ class CoordinatorService(Calls):
         file. Who would not be admitted is not heard.
         """
         match self._admittance.answer(peer, hello.token, relay=hello.relay):
-            case events.Refuse() as refuse:
+            case effects.Refuse() as refuse:
                 return coordinator_messages.refused_message(refuse)
-            case events.FinishRun() as finish:
+            case effects.FinishRun() as finish:
                 head_round = self._sequencer.rounds.state.head_round
                 return coordinator_messages.finished_message(finish, head_round)
         if not hello.cannot_train:
@@ -211,7 +213,7 @@ class CoordinatorService(Calls):
             yield message
 
     async def _serve_node(
-        self, joined: events.Joined, session: NodeSession, requests: Requests
+        self, joined: inputs.Joined, session: NodeSession, requests: Requests
     ) -> AsyncGenerator[Message, None]:
         self.node_sessions.put(joined.peer, session)
         self.run_refusals.forget(joined.peer)
@@ -224,14 +226,14 @@ class CoordinatorService(Calls):
             with contextlib.suppress(asyncio.CancelledError):
                 await reader
             if self.node_sessions.remove(joined.peer, session):
-                self._sequencer.post(events.Disconnected(joined.peer))
+                self._sequencer.post(inputs.Disconnected(joined.peer))
 
     async def _serve_relay(
-        self, joined: events.Joined, session: NodeSession, requests: Requests
+        self, joined: inputs.Joined, session: NodeSession, requests: Requests
     ) -> AsyncGenerator[Message, None]:
         self._end_lapsed_relays()
         decision = self.relays.join(joined, self._sequencer.now_ms())
-        if isinstance(decision, events.Refuse):
+        if isinstance(decision, effects.Refuse):
             yield Message(refused=wire.Refused(reason=decision.reason, retry=decision.retry))
             return
         self.relay_sessions.put(joined.peer, session)
@@ -251,7 +253,7 @@ class CoordinatorService(Calls):
                 self.delivery.tell_relays(gone=joined.peer)
 
     async def read_node(
-        self, joined: events.Joined, session: NodeSession, requests: Requests
+        self, joined: inputs.Joined, session: NodeSession, requests: Requests
     ) -> None:
         """Submit a node's messages until it stops; a message that the protocol does not allow ends
         its session with the reason.
@@ -269,9 +271,9 @@ class CoordinatorService(Calls):
                 event = node_messages.event_of(peer, message)
                 await self._sequencer.submit(event)
                 session.waits(self._sequencer.now_ms())
-                if isinstance(event, events.Left):
+                if isinstance(event, inputs.Left):
                     log.info("member left", extra=self._where(peer=peer, reason=event.reason))
-                if isinstance(event, events.Heartbeat):
+                if isinstance(event, inputs.Heartbeat):
                     times_ms = message.heartbeat.sent_ms, received_ms, self._sequencer.now_ms()
                     standing = told_standing(self._sequencer.rounds, peer)
                     reply = coordinator_messages.heartbeat_reply(*times_ms, standing)

@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry
 
 import coordinator.metrics
 import node.status
-from coordinator.machine.evaluation.state import Point
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.effects import Point
+from coordinator.machine.machine import RunMachine
 from coordinator.traffic import CoordinatorTraffic
 from docs.generate.tables import made_from, table
 from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
@@ -63,7 +63,7 @@ def _family(family: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _coordinator_registry() -> CollectorRegistry:
-    rounds = Rounds(RunSpec(), RunId("0" * 32))
+    rounds = RunMachine(RunSpec(), RunId("0" * 32))
     rounds.state.loss = 1.0
     rounds.state.evaluation.points.append(Point(0, 0, 1.0, 1, b"", PeerId("0" * 32), ""))
     return coordinator.metrics.registry(rounds, CoordinatorTraffic(lambda up, down: (0, 0)))

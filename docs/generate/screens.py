@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from coordinator.machine.head_state import held_by_nobody
-from coordinator.machine.members.member import FormerMember, Member
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.rules.head_state import held_by_nobody
+from coordinator.machine.state.member import FormerMember, Member
 from docs.generate.tables import ROOT
 from lockstep.audit.findings import Findings, in_words
 from lockstep.cluster.demo import DemoOptions, demo_spec, summary_table
@@ -182,13 +182,13 @@ def accused(
 
 def every_copy_lost() -> str:
     """A coordinator's reason where nobody holds the newest state."""
-    rounds = Rounds(run_of("local_steps"), RUN_ID)
-    state, lease_ms = rounds.state, rounds.members.lease_ms
+    rounds = RunMachine(run_of("local_steps"), RUN_ID)
+    state = rounds.state
     state.head_round, state.unready_since_ms = 57, 1
     waits = Member(OWN, (), "attic", "", "", "catching up", joined_ms=1, lease_until_ms=0)
     rounds.members.roster[OWN] = waits
     state.members.former[PeerId("4f1c09aa" + 24 * "0")] = FormerMember("cellar", 57, 1)
-    reason = held_by_nobody(state, rounds.members, lease_ms, 300_000)
+    reason = held_by_nobody(rounds, 300_000)
     (table,) = coordinator_tables({"name": "first-run", "run_id": RUN_ID, "reason": reason})
     because = printed(table).partition("because")
     return "because" + because[2].partition("steps ")[0]

@@ -6,7 +6,7 @@
 It trains nothing, but looks for copies (`lockstep.audit.copies`) and computes a few payloads again
 (`lockstep.audit.work`). It tells the coordinator every state that it has replayed to, every payload
 that it holds, and whose work was not done; where the operator has named it (`lockstep run auditor
-add KEY`), its word on a state (`coordinator.machine.digests.auditing`) and its evidence are final.
+add KEY`), its word on a state (`coordinator.machine.rules.auditing`) and its evidence are final.
 Its two halves live side by side: the archive goes on when the replay is slow, waits, or has found a
 difference.
 """

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.act_log import read_acts
 from coordinator.bound_run import spec_in
 from coordinator.journal import JOURNAL_NAME, Journal
-from coordinator.machine.operator.acts import Demote
+from coordinator.machine.events.acts import Demote
 from coordinator.service.coordinator_messages import commits_reply
 from lockstep.audit.work.published import Accusation, shown_evidence
 from lockstep.exit_codes import UsageError

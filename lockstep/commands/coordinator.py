@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.journal_check import check_journal
-from coordinator.machine.events import RestartAsked
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.inputs import RestartAsked
+from coordinator.machine.machine import RunMachine
 from coordinator.occasions import Occasions
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
@@ -113,7 +113,7 @@ def check_directory(directory: Path) -> None:
     with readable_journal(path) as readable, closing(Journal(readable)) as journal:
         spec = journal.spec()
         with messages.status("replaying the journal"):
-            found = check_journal(journal, Rounds(spec, run_id(spec, key)), key)
+            found = check_journal(journal, RunMachine(spec, run_id(spec, key)), key)
     messages.print(
         f"{directory}: sound: {quantity(found.events, 'event')}, "
         f"{quantity(found.commits, 'commit')} up to round {found.head_round}, "

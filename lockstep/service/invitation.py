@@ -4,7 +4,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
-from coordinator.machine.operator.acts import Mode
+from coordinator.machine.events.acts import Mode
 from lockstep.console import own_command
 from node.control.addresses import address_towards
 from protocol.addresses import split_address

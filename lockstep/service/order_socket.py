@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from coordinator.machine.operator import acts
-from coordinator.machine.operator.acts import Act, Ordered
+from coordinator.machine.events import acts
+from coordinator.machine.events.acts import Act, Ordered
 from lockstep.service import local_socket
 from lockstep.service.local_socket import LocalSocket
 from protocol.codec.decoding import UNREADABLE

@@ -3,7 +3,7 @@
 import secrets
 from pathlib import Path
 
-from coordinator.machine.operator.acts import Token
+from coordinator.machine.events.acts import Token
 from lockstep.service.order_socket import send
 from protocol.ids import sha256
 

@@ -7,7 +7,7 @@
 
 A node that has no link to ask over, or whose peers do not answer, waits on, and complains too once
 no pull is under way. The coordinator takes a payload out of the log when most members complain
-(`coordinator.machine.payloads.voids`).
+(`coordinator.machine.rules.voiding`).
 """
 
 import asyncio

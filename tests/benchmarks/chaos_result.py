@@ -19,8 +19,8 @@ from typing import Any
 from rich.table import Table
 
 from coordinator.journal import JOURNAL_NAME, Journal
-from coordinator.machine.events import CommitRound
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.effects import CommitRound
+from coordinator.machine.machine import RunMachine
 from protocol.ids import RunId
 from protocol.runfile import RunSpec
 
@@ -211,7 +211,7 @@ def participation(directory: Path, spec: RunSpec, rounds: Collection[int]) -> tu
     which members have a session.
     """
     journal = Journal(directory / JOURNAL_NAME)
-    machine, contributors, live = Rounds(spec, RunId("0" * 32)), 0, 0
+    machine, contributors, live = RunMachine(spec, RunId("0" * 32)), 0, 0
     try:
         for at_ms, event in journal.events():
             for effect in machine.handle(event, at_ms):

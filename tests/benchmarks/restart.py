@@ -19,18 +19,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import Journal
-from coordinator.machine.events import (
-    Announced,
-    Applied,
-    CommitRound,
-    Effect,
-    Event,
-    Holding,
-    Joined,
-    Ready,
-    RecordDigest,
-)
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.effects import CommitRound, Effect, RecordDigest
+from coordinator.machine.events.inputs import Announced, Applied, Event, Holding, Joined, Ready
+from coordinator.machine.machine import RunMachine
 from coordinator.sequencer import SNAPSHOT_EVENTS, Sequencer
 from coordinator.state_snapshot import encode_state
 from protocol.codec.commits import SignedCommit, sign_commit
@@ -49,7 +40,7 @@ class Writer:
     """Drives a machine through rounds and journals its events, in large batches."""
 
     def __init__(self, journal: Journal, spec: RunSpec, members: int) -> None:
-        self._journal, self._rounds = journal, Rounds(spec, RUN)
+        self._journal, self._rounds = journal, RunMachine(spec, RUN)
         self._peers = [PeerId(f"{number:032x}") for number in range(members)]
         self._now_ms, self._unremembered = 0, 0
         self._events: list[tuple[int, Event]] = []
@@ -150,13 +141,13 @@ def _of_journal(arguments: argparse.Namespace) -> dict[str, Any]:
 def restart(path: Path, spec: RunSpec) -> None:
     """The work of a coordinator before it listens."""
     journal = Journal(path)
-    Sequencer(Rounds(spec, RUN), journal, KEY, lambda outcome: None).recover()
+    Sequencer(RunMachine(spec, RUN), journal, KEY, lambda outcome: None).recover()
     journal.close()
 
 
 def fold(path: Path, spec: RunSpec) -> None:
     """Compute the same state from the first event."""
-    journal, rounds = Journal(path), Rounds(spec, RUN)
+    journal, rounds = Journal(path), RunMachine(spec, RUN)
     for at_ms, event in journal.events():
         rounds.handle(event, at_ms)
     journal.close()

@@ -30,19 +30,17 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import Journal
-from coordinator.machine.events import (
+from coordinator.machine.events.effects import (
     Admit,
     CommitRound,
     Effect,
-    Event,
-    Heartbeat,
-    Joined,
     OpenRound,
     RecordDigest,
     SkipRound,
     TellMembers,
 )
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.inputs import Event, Heartbeat, Joined
+from coordinator.machine.machine import RunMachine
 from coordinator.service import coordinator_messages, member_list, node_messages
 from coordinator.state_snapshot import encode_state
 from node.round.witness import SMALL_RUN_FACTOR, TOGETHER_S, WITNESSES
@@ -159,7 +157,7 @@ class Desk:
     """
 
     def __init__(self, spec: RunSpec, members: Members, directory: Path) -> None:
-        self.members, self.rounds = members, Rounds(spec, RUN)
+        self.members, self.rounds = members, RunMachine(spec, RUN)
         self.journal = Journal(directory / "journal.sqlite")
         self.now_ms = 1_000_000
         self.cpu_ms: Counter[str] = Counter()

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from coordinator.journal import JOURNAL_NAME, Journal
-from coordinator.machine.events import Effect, Event
+from coordinator.machine.events.effects import Effect
+from coordinator.machine.events.inputs import Event
 from protocol.codec.commits import Commit, Entry
 from protocol.ids import Digest, PeerId, RunId
 from tests.benchmarks import chaos

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.machine.closing import LEAST_PART
+from coordinator.machine.rules.closing import LEAST_PART
 from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import total_bytes
 from lockstep.cluster.local import Cluster, ClusterSettings

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.act_log import read_acts
 from coordinator.journal import JOURNAL_NAME
-from coordinator.machine.operator import acts
+from coordinator.machine.events import acts
 from protocol.errors import StorageError
 from tests.coordinator.client import quiet_spec, running
 

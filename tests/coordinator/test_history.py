@@ -6,7 +6,7 @@ from coordinator import history
 from coordinator.history import History
 from coordinator.machine import decided_rounds
 from coordinator.machine.decided_rounds import DecidedRound, OpenRounds
-from coordinator.machine.events import Assignment, CommitRound, Effect, OpenRound, SkipRound
+from coordinator.machine.events.effects import Assignment, CommitRound, Effect, OpenRound, SkipRound
 from protocol.clock import Instants
 from protocol.codec.commits import Commit, Entry
 from protocol.ids import Digest, PeerId, RunId

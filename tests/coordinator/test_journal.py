@@ -15,20 +15,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.bound_run import FORMAT
 from coordinator.journal import SNAPSHOTS_KEPT, Journal, RecordedEntry
-from coordinator.machine.checkpoints.events import (
-    CheckpointFailed,
-    CheckpointSaid,
-    CheckpointStored,
-    RoomGiven,
-)
 from coordinator.machine.decided_rounds import DecidedRound
-from coordinator.machine.evaluation.events import Evaluated
-from coordinator.machine.events import (
+from coordinator.machine.events.acts import Ban, Salted, TokenShown, Vouched, first_digest, ordered
+from coordinator.machine.events.effects import RecordDigest
+from coordinator.machine.events.inputs import (
     Announced,
     Applied,
     Audited,
+    CheckpointFailed,
+    CheckpointSaid,
+    CheckpointStored,
     Concluded,
     Disconnected,
+    Evaluated,
     Event,
     Heartbeat,
     Holding,
@@ -39,18 +38,10 @@ from coordinator.machine.events import (
     LinksMeasured,
     NotHeld,
     Ready,
-    RecordDigest,
     RestartAsked,
     Restarted,
+    RoomGiven,
     VoidDue,
-)
-from coordinator.machine.operator.acts import (
-    Ban,
-    Salted,
-    TokenShown,
-    Vouched,
-    first_digest,
-    ordered,
 )
 from protocol.codec.chain import SignedEntry
 from protocol.codec.commits import (

@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.journal import Journal
 from coordinator.journal_check import Checked, check_journal
-from coordinator.machine.events import Applied, Joined, Left, NotHeld, Ready, RestartAsked
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.inputs import Applied, Joined, Left, NotHeld, Ready, RestartAsked
+from coordinator.machine.machine import RunMachine
 from protocol.errors import LockstepError, StorageError
 from protocol.handshake import public_bytes
 from protocol.ids import sha256
@@ -51,7 +51,7 @@ def opened(directory: Path) -> Iterator[Journal]:
 
 def checked(directory: Path) -> Checked:
     with opened(directory) as journal:
-        return check_journal(journal, Rounds(quiet_spec(), RUN), public_bytes(COORDINATOR_KEY))
+        return check_journal(journal, RunMachine(quiet_spec(), RUN), public_bytes(COORDINATOR_KEY))
 
 
 def alter(directory: Path, statement: str) -> None:
@@ -190,7 +190,7 @@ async def with_a_void(tmp_path: Path, no_time_for_voids: None) -> Path:
 
 
 def checked_with_a_void(directory: Path) -> Checked:
-    rounds = Rounds(quiet_spec(rounds={"quorum": 1}), RUN)
+    rounds = RunMachine(quiet_spec(rounds={"quorum": 1}), RUN)
     with opened(directory) as journal:
         return check_journal(journal, rounds, public_bytes(COORDINATOR_KEY))
 

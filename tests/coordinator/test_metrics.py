@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.history import RoundTimes
-from coordinator.machine.evaluation.state import Point
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.effects import Point
+from coordinator.machine.machine import RunMachine
 from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
@@ -51,7 +51,7 @@ def test_overhead_is_asked_for_with_all_that_has_an_owner_and_no_counter_falls()
     traffic.counted_encoder(bytes)(b"four")
     traffic.counted_encoder(bytes, "catch_up")(b"fifteen")
     traffic.counted_decoder(bytes)(b"six")
-    metrics = registry(Rounds(RunSpec(), RunId("ab" * 16)), traffic)
+    metrics = registry(RunMachine(RunSpec(), RunId("ab" * 16)), traffic)
     assert counters(metrics)["overhead", "up"] == 50
     now = counters(metrics)
     assert asked == [(11, 3)] * 2
@@ -66,9 +66,9 @@ def test_overhead_is_asked_for_with_all_that_has_an_owner_and_no_counter_falls()
 
 
 def test_overhead_that_is_not_known_is_absent() -> None:
-    metrics = registry(Rounds(RunSpec(), RunId("ab" * 16)), CoordinatorTraffic())
+    metrics = registry(RunMachine(RunSpec(), RunId("ab" * 16)), CoordinatorTraffic())
     assert {kind for kind, _ in counters(metrics)} == {"control", "catch_up"}
-    assert not counters(registry(Rounds(RunSpec(), RunId("ab" * 16)))), "no traffic is counted"
+    assert not counters(registry(RunMachine(RunSpec(), RunId("ab" * 16)))), "no traffic is counted"
 
 
 async def test_a_run_and_its_commits_are_catch_up_and_everything_else_is_control(

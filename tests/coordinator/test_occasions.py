@@ -1,9 +1,8 @@
 """What an operator who is not looking hears of: each once, and again when it comes back."""
 
 from coordinator.history import History
-from coordinator.machine.checkpoints.state import Checkpoint
-from coordinator.machine.events import CommitRound, SkipRound
-from coordinator.machine.members.standing import Demoted
+from coordinator.machine.events.effects import Checkpoint, CommitRound, SkipRound
+from coordinator.machine.state.standing import Demoted
 from coordinator.occasions import STALL_MS, Occasions
 from protocol.ids import Digest
 from tests.coordinator.machine.driver import A, B, Driver

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.machine.members.standing import SALT_BYTES
+from coordinator.machine.state.standing import SALT_BYTES
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from protocol import wire_pb2 as wire

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.history import TREND_PARTS, History
-from coordinator.machine.digests.votes import DigestTally
-from coordinator.machine.events import CommitRound, Event, Joined, SkipRound
-from coordinator.machine.operator import acts
-from coordinator.machine.operator.state import OperatorState
+from coordinator.machine.events import acts
+from coordinator.machine.events.effects import CommitRound, SkipRound
+from coordinator.machine.events.inputs import Event, Joined
+from coordinator.machine.state.operator import OperatorState
+from coordinator.machine.state.votes import DigestTally
 from coordinator.public_document import CONTRIBUTORS_MAX, NAME_MAX, Part, View, public
 from protocol.codec.commits import Commit, Entry
 from protocol.ids import Digest, PeerId, sha256

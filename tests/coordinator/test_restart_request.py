@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine.events import RestartAsked
+from coordinator.machine.events.inputs import RestartAsked
 from coordinator.restart_request import RestartRequest
 from protocol.ids import sha256
 from tests.coordinator.machine.driver import A, B

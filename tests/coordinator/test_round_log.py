@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.decided_rounds import DecidedRound
-from coordinator.machine.evaluation.events import Evaluated
-from coordinator.machine.events import RecordDigest
+from coordinator.machine.events.effects import RecordDigest
+from coordinator.machine.events.inputs import Evaluated
 from coordinator.round_log import UNKNOWN, LoggedRound, read_rounds
 from protocol.codec.commits import Commit, Entry, SignedCommit, commit_bytes, genesis_digest
 from protocol.errors import StorageError

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from coordinator.journal import Journal
-from coordinator.machine.digests.records import Record
-from coordinator.machine.events import (
+from coordinator.machine.events.effects import Evict
+from coordinator.machine.events.inputs import (
     Announced,
     Disconnected,
     Event,
-    Evict,
     Heartbeat,
     Holding,
     Joined,
@@ -23,7 +22,8 @@ from coordinator.machine.events import (
     Ready,
     Restarted,
 )
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.state.records import Record
 from coordinator.sequencer import Outcome, Sequencer
 from protocol.codec.commits import open_commit
 from protocol.errors import RemoteProtocolError, StorageError
@@ -44,7 +44,7 @@ class Desk:
         self.journal.bind(RUN, b"{}")
         self.outcomes: list[Outcome] = []
         self._told = asyncio.Event()
-        self.sequencer = Sequencer(Rounds(spec, RUN), self.journal, COORDINATOR_KEY, self._emit)
+        self.sequencer = Sequencer(RunMachine(spec, RUN), self.journal, COORDINATOR_KEY, self._emit)
 
     def _emit(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)

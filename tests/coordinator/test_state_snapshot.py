@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine.checkpoints.state import Checkpoints
-from coordinator.machine.evaluation.state import Evaluation
-from coordinator.machine.members.standing import PARTS
-from coordinator.machine.mixing.consensus import Consensus
-from coordinator.machine.operator.acts import Admit, Allow, Announce, Ban, Token, ordered
-from coordinator.machine.rounds import Rounds
-from coordinator.machine.run_state import RunState, new_state
+from coordinator.machine.events.acts import Admit, Allow, Announce, Ban, Token, ordered
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.state.checkpoints import Checkpoints
+from coordinator.machine.state.consensus import Consensus
+from coordinator.machine.state.evaluation import Evaluation
+from coordinator.machine.state.run_state import RunState, new_state
+from coordinator.machine.state.standing import PARTS
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.errors import LocalProtocolError, StorageError
 from protocol.ids import sha256
@@ -79,7 +79,7 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
         "state.pace.slot.exchange_ms",
         "state.pace.reason",
         "state.members.former",
-        "state.operator.rejected",  # with an auditor: machine/operator/test_demotion.py
+        "state.operator.rejected",  # with an auditor: machine/rules/test_demotion.py
         "state.verdicts.held",
         "state.verdicts.origin",
         "state.verdicts.auditors",
@@ -110,7 +110,7 @@ def test_every_field_that_a_machine_has_changed_is_restored() -> None:
 
 def test_a_resumed_machine_goes_on_as_the_one_that_was_encoded() -> None:
     driver = busy()
-    twin = Rounds(driver.machine.spec, RUN)
+    twin = RunMachine(driver.machine.spec, RUN)
     twin.resume(restored(driver.machine.state))
     again = Driver(schedule={"steps": 9}, rounds={"overlap": 1})
     again.machine, again.now_ms = twin, driver.now_ms

@@ -7,7 +7,7 @@ import pytest
 
 from coordinator import status_document
 from coordinator.journal import RecordedCommit
-from coordinator.machine.events import LinksMeasured
+from coordinator.machine.events.inputs import LinksMeasured
 from protocol.codec.commits import SignedCommit
 from protocol.mixing.link_report import MeasuredLink
 from tests.coordinator.machine.driver import PHASES, A, B, C, Driver, driver_in, state_digest

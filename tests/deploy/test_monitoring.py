@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 
 from coordinator import metrics
-from coordinator.machine.evaluation.state import Point
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.effects import Point
+from coordinator.machine.machine import RunMachine
 from coordinator.traffic import CoordinatorTraffic
 from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
 from lockstep.service.admin import build_registry
@@ -58,7 +58,7 @@ async def exported(tmp_path: Path) -> dict[str, set[str]]:
     """Everything that coordinator, node, relay and auditor export, and what Prometheus adds
     itself.
     """
-    rounds = Rounds(RunSpec(), RunId("ab" * 16))
+    rounds = RunMachine(RunSpec(), RunId("ab" * 16))
     rounds.state.loss = 1.0
     point = Point(0, 0, 1.0, 8, b"", PeerId("ab" * 16), "")
     rounds.state.evaluation.points.append(point)

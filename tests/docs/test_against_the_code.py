@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
 from coordinator.status_document import status
 from docs.generate import PAGES, REFERENCE
 from docs.generate.run_file import unit
@@ -126,7 +126,7 @@ def test_every_dependency_is_pinned() -> None:
 
 def test_the_status_page_names_the_fields_of_the_documents() -> None:
     text = (REFERENCE / "status.md").read_text("utf-8")
-    coordinator = status(Rounds(RunSpec(), RunId("0" * 32)), [], 0)
+    coordinator = status(RunMachine(RunSpec(), RunId("0" * 32)), [], 0)
     documents = [coordinator, NodeStatus("0" * 32, "node").document()]
     for document in documents:
         for name, value in document.items():

@@ -86,7 +86,7 @@ async def test_a_volunteers_own_directory_gets_the_model_though_the_coordinator_
 async def test_an_order_for_a_checkpoint_is_carried_out_while_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
-    from coordinator.machine.operator.acts import Checkpoint
+    from coordinator.machine.events.acts import Checkpoint
 
     data = tiny_corpus(tmp_path / "data")
     settings = CoordinatorSettings(

@@ -2,8 +2,8 @@
 makes after each round, some time after the first honest node, and says so.
 """
 
-from coordinator.machine.events import Audited, Event
-from coordinator.machine.operator.acts import Appoint, first_digest, ordered
+from coordinator.machine.events.acts import Appoint, first_digest, ordered
+from coordinator.machine.events.inputs import Audited, Event
 from protocol.ids import PeerId, RunId
 from tests.simulation.auditor import Auditor
 from tests.simulation.coordinator_party import SimulatedCoordinator

@@ -11,26 +11,28 @@ from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
 
-from coordinator.machine.events import (
+from coordinator.machine.events.acts import Appoint, Ordered
+from coordinator.machine.events.effects import (
     Admit,
-    Announced,
     AskResync,
     Chained,
     CommitRound,
     Effect,
-    Event,
     Evict,
     FinishRun,
+    OpenRound,
+    SkipRound,
+)
+from coordinator.machine.events.inputs import (
+    Announced,
+    Event,
     Holding,
     InstantReached,
     Lapsed,
     Left,
     NotHeld,
-    OpenRound,
-    SkipRound,
 )
-from coordinator.machine.operator.acts import Appoint, Ordered
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
 from protocol.codec.chain import Reschedule, Restart, Void, entry_digest
 from protocol.codec.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.ids import Digest, PeerId
@@ -62,7 +64,7 @@ class _Page:
 class Referee:
     """Judges the safety of one coordinator, event by event, also over its restarts."""
 
-    def __init__(self, machine: Rounds) -> None:
+    def __init__(self, machine: RunMachine) -> None:
         self.machine = machine
         self.commits: list[Commit] = []
         self.words: dict[int, str] = {}
@@ -427,7 +429,7 @@ class Referee:
         require(returned == sorted(self._returned), "returned positions", returned)
 
 
-def portrait(machine: Rounds, *, with_leases: bool = True) -> dict[str, Any]:
+def portrait(machine: RunMachine, *, with_leases: bool = True) -> dict[str, Any]:
     """The machine's whole state as plain values. To compare with a replay, which has no heartbeats,
     leave out leases, the time, and the reason in words, which decides nothing.
     """

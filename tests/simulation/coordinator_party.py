@@ -22,16 +22,16 @@ from coordinator.desk import OperatorDesk
 from coordinator.history import Contributions, History
 from coordinator.journal import RecordedCommit, RecordedEntry
 from coordinator.machine.decided_rounds import DecidedRound
-from coordinator.machine.events import (
+from coordinator.machine.events.acts import Act, Ordered
+from coordinator.machine.events.effects import (
     CommitRound,
     Effect,
-    Event,
     FinishRun,
     OpenRound,
     RecordDigest,
 )
-from coordinator.machine.operator.acts import Act, Ordered
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.inputs import Event
+from coordinator.machine.machine import RunMachine
 from coordinator.machine.screening import is_transient
 from coordinator.sequencer import Outcome, Sequencer
 from coordinator.service.door import Door
@@ -64,7 +64,7 @@ class Row:
     effects: tuple[Effect, ...]
 
 
-class WatchedRounds(Rounds):
+class WatchedRounds(RunMachine):
     """The machine, and the events that it has handled and that are not on disk yet."""
 
     def __init__(self, spec: RunSpec, name: str, journal: "MemoryJournal") -> None:
@@ -375,7 +375,7 @@ class SimulatedCoordinator:
 
     def _recover(self, sequencer: Sequencer) -> None:
         if self._lost is not None:
-            probe = Rounds(self.spec, self.run_id)
+            probe = RunMachine(self.spec, self.run_id)
             _fold(probe, self.journal)
             require(
                 durable_part(probe.state) == self._lost,
@@ -404,7 +404,7 @@ class SimulatedCoordinator:
         self._service.delivery.emit(outcome)
 
 
-def _fold(machine: Rounds, journal: MemoryJournal) -> None:
+def _fold(machine: RunMachine, journal: MemoryJournal) -> None:
     """The state that the whole history makes."""
     try:
         for _, at_ms, event in journal.numbered_events():

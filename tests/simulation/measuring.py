@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
-from coordinator.machine.events import Effect
+from coordinator.machine.events.effects import AskEvaluation, Effect, LossMeasured
 from node.model.training import Tokens
 from node.round.state_requests.evaluator import Evaluator, Instruments
 from node.round.state_requests.requests import NoStateRequests

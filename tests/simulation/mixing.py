@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coordinator.machine.events import Announced, Applied, Holding, LinksMeasured, SkipRound
+from coordinator.machine.events.effects import SkipRound
+from coordinator.machine.events.inputs import Announced, Applied, Holding, LinksMeasured
 from node.replica.factory import replica_for
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.position import Position

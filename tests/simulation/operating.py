@@ -9,9 +9,9 @@ again, as a person would.
 import random
 from collections.abc import Callable, Sequence
 
-from coordinator.machine.events import RestartAsked
-from coordinator.machine.operator import acts
-from coordinator.machine.operator.acts import Act
+from coordinator.machine.events import acts
+from coordinator.machine.events.acts import Act
+from coordinator.machine.events.inputs import RestartAsked
 from protocol.ids import Digest, PeerId
 from tests.simulation.coordinator_party import SimulatedCoordinator
 from tests.simulation.node_party import SimulatedNode

@@ -5,9 +5,9 @@ ban              the key is not admitted until unban
 extend, rate     commits carry the learning rate of the schedule that the chain says
 """
 
-from coordinator.machine.events import Event
-from coordinator.machine.operator import acts
-from coordinator.machine.operator.acts import Act, Ordered
+from coordinator.machine.events import acts
+from coordinator.machine.events.acts import Act, Ordered
+from coordinator.machine.events.inputs import Event
 from protocol.codec.chain import Reschedule
 from protocol.runfile import RunSpec, ScheduleSpec
 from protocol.schedule import in_force, scalars

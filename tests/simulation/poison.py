@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from coordinator.machine.events import Announced, Event, Holding, Joined, Left, Ready
+from coordinator.machine.events.inputs import Announced, Event, Holding, Joined, Left, Ready
 from protocol.ids import PeerId, sha256
 from tests.simulation.auditor import Auditor
 from tests.simulation.coordinator_party import SimulatedCoordinator

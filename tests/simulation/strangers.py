@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-from coordinator.machine.digests.verdicts import LEVEL
-from coordinator.machine.events import AskResync, Effect, Event, Evict, Lapsed, RecordDigest
-from coordinator.machine.operator import acts
-from coordinator.machine.operator.acts import Ordered, Salted, Vouched, first_digest, flaw
+from coordinator.machine.events import acts
+from coordinator.machine.events.acts import Ordered, Salted, Vouched, first_digest, flaw
+from coordinator.machine.events.effects import AskResync, Effect, Evict, RecordDigest
+from coordinator.machine.events.inputs import Event, Lapsed
+from coordinator.machine.rules.judging import LEVEL
 from node.links.frames import PART_BYTES_MAX
 from protocol.codec.chain import Restart
 from protocol.codec.commits import Commit

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine.mixing import edges
-from coordinator.machine.undecided_round import UndecidedRound
+from coordinator.machine.rules import edges
+from coordinator.machine.state.undecided_round import UndecidedRound
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.mixing.topologies import Edge

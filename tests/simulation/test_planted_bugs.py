@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine import deciding, events, rounds, samples, screening
-from coordinator.machine.members.membership import Membership
-from coordinator.machine.payloads import voiding
-from coordinator.machine.rounds import Rounds
-from coordinator.machine.run_state import RunState
-from coordinator.machine.undecided_round import UndecidedRound, unused_part, used_part
+from coordinator.machine.events.effects import CommitRound
+from coordinator.machine.events.inputs import Announced
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.rules import announcing, deciding, samples, voiding
+from coordinator.machine.state.membership import Membership
+from coordinator.machine.state.run import Run
+from coordinator.machine.state.undecided_round import UndecidedRound, unused_part, used_part
 from coordinator.sequencer import Outcome, Sequencer
 from node.control.decisions import DecisionLog
 from node.gossip.machine.events import Found, Offered
@@ -51,70 +52,79 @@ def copies_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_quorum_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    right = Rounds._decide
-    patch.setattr(Rounds, "_decide", lambda *arguments: with_rounds(right, *arguments, quorum=0))
+    right = deciding.decide
+    patch.setattr(
+        deciding,
+        "decide",
+        lambda undecided, run, now_ms: with_rounds(right, undecided, run, now_ms, quorum=0),
+    )
 
 
-def with_rounds(method: Callable[..., Any], machine: Rounds, *arguments: Any, **fields: int) -> Any:
-    """Call a method while the run file says something else."""
-    spec = machine.spec
-    machine.spec = spec.model_copy(update={"rounds": spec.rounds.model_copy(update=fields)})
+def with_rounds(
+    decide: Callable[..., Any], undecided: Any, run: Run, now_ms: int, **fields: int
+) -> Any:
+    """Decide while the run file says something else."""
+    spec = run.spec
+    run.spec = spec.model_copy(update={"rounds": spec.rounds.model_copy(update=fields)})
     try:
-        return method(machine, *arguments)
+        return decide(undecided, run, now_ms)
     finally:
-        machine.spec = spec
+        run.spec = spec
 
 
 def the_late_are_heard(patch: pytest.MonkeyPatch) -> None:
     """A stale announcement counts."""
-    right = Rounds._announced
+    right = announcing.is_news
 
-    def announced(machine: Rounds, event: Any, *arguments: Any) -> Any:
-        flight = machine.undecided(event.round)
+    def is_news(said: Announced, run: Run) -> bool:
+        flight = run.state.undecided_round(said.round)
         if flight is None:
-            return []
+            return right(said, run)
         reached, flight.reached = flight.reached, "bell"
-        effects = right(machine, event, *arguments)
+        news = right(said, run)
         flight.reached = reached
-        return effects
+        return news
 
-    patch.setattr(Rounds, "_announced", announced)
-    patch.setattr(screening, "_is_news", lambda *arguments: True)
+    patch.setattr(announcing, "is_news", is_news)
 
 
 def the_second_word_of_a_round_counts(patch: pytest.MonkeyPatch) -> None:
     """What a member announces later takes the place of what it announced first."""
-    right = Rounds._announced
+    right, is_news = announcing.take, announcing.is_news
 
-    def announced(machine: Rounds, event: Any, now_ms: int) -> Any:
-        flight = machine.undecided(event.round)
-        if flight and event.peer in flight.announced:
-            flight.announced[event.peer] = event
-            flight.receipts.hold(event.peer, (Digest(event.digest),), now_ms)
-        return right(machine, event, now_ms)
+    def take(said: Announced, run: Run, now_ms: int) -> Any:
+        flight = run.state.undecided_round(said.round)
+        if flight and said.peer in flight.announced:
+            flight.announced[said.peer] = said
+            flight.receipts.hold(said.peer, (Digest(said.digest),), now_ms)
+        return right(said, run, now_ms)
 
-    patch.setattr(Rounds, "_announced", announced)
-    patch.setattr(screening, "_is_news", lambda *arguments: True)
+    def again(said: Announced, run: Run) -> bool:
+        flight = run.state.undecided_round(said.round)
+        return bool(flight and said.peer in flight.announced) or is_news(said, run)
+
+    patch.setattr(announcing, "take", take)
+    patch.setattr(announcing, "is_news", again)
 
 
 def unused_samples_vanish(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds, "unused_part", lambda shares, samples: [])
+    patch.setattr(announcing, "unused_part", lambda shares, samples: [])
 
 
 def samples_are_trained_twice(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rounds, "unused_part", lambda shares, samples: list(shares))
+    patch.setattr(announcing, "unused_part", lambda shares, samples: list(shares))
 
 
 def left_out_samples_vanish(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(samples, "leave_out", lambda shares, state, *, mixes: None)
+    patch.setattr(samples, "leave_out", lambda shares, run: None)
 
 
 def left_out_samples_return_twice(patch: pytest.MonkeyPatch) -> None:
     right = samples.leave_out
 
-    def leave_out(shares: Sequence[Share], state: RunState, *, mixes: bool) -> None:
-        right(shares, state, mixes=mixes)
-        state.order.returned += shares
+    def leave_out(shares: Sequence[Share], run: Run) -> None:
+        right(shares, run)
+        run.state.order.returned += shares
 
     patch.setattr(samples, "leave_out", leave_out)
 
@@ -122,11 +132,11 @@ def left_out_samples_return_twice(patch: pytest.MonkeyPatch) -> None:
 def counted_payloads_samples_return(patch: pytest.MonkeyPatch) -> None:
     right = samples.settle
 
-    def settle(undecided: UndecidedRound, counted: Any, state: RunState, *, mixes: bool) -> None:
-        right(undecided, counted, state, mixes=mixes)
+    def settle(undecided: UndecidedRound, counted: Any, run: Run) -> None:
+        right(undecided, counted, run)
         for payload in counted:
             shares = undecided.assignments[payload.peer].shares
-            samples.leave_out(used_part(shares, payload.samples), state, mixes=mixes)
+            samples.leave_out(used_part(shares, payload.samples), run)
 
     patch.setattr(samples, "settle", settle)
 
@@ -157,32 +167,32 @@ def a_commit_is_not_sorted(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_round_is_decided_twice(patch: pytest.MonkeyPatch) -> None:
-    right = Rounds._advance
+    right = RunMachine._advance
 
-    def advance(machine: Rounds, now_ms: int) -> Any:
+    def advance(machine: RunMachine, now_ms: int) -> Any:
         effects = right(machine, now_ms)
-        words = [effect for effect in effects if isinstance(effect, events.CommitRound)]
+        words = [effect for effect in effects if isinstance(effect, CommitRound)]
         return [*effects, *words] if machine.state.totals.committed % 5 == 4 else effects
 
-    patch.setattr(Rounds, "_advance", advance)
+    patch.setattr(RunMachine, "_advance", advance)
 
 
 def a_heartbeat_revives(patch: pytest.MonkeyPatch) -> None:
     """A lease that ran out comes back to life with the next sign of life."""
     right, gone = Membership.renew, dict[int, dict[str, Any]]()
-    handle = Membership.handle
+    lapse = Membership.lapse
 
-    def remembering(members: Membership, event: Any, now_ms: int) -> Any:
-        if isinstance(event, events.Lapsed) and event.peer in members.roster:
-            gone.setdefault(id(members), {})[event.peer] = members.roster[event.peer]
-        return handle(members, event, now_ms)
+    def remembering(members: Membership, peer: Any, now_ms: int) -> bool:
+        if peer in members.roster:
+            gone.setdefault(id(members), {})[peer] = members.roster[peer]
+        return lapse(members, peer, now_ms)
 
     def renew(members: Membership, peer: Any, now_ms: int) -> None:
         if peer not in members.roster and peer in gone.get(id(members), {}):
             members.roster[peer] = gone[id(members)].pop(peer)
         right(members, peer, now_ms)
 
-    patch.setattr(Membership, "handle", remembering)
+    patch.setattr(Membership, "lapse", remembering)
     patch.setattr(Membership, "renew", renew)
 
 
@@ -193,7 +203,7 @@ def effects_leave_before_the_journal(patch: pytest.MonkeyPatch) -> None:
         signed = {
             effect.commit.round: sign_commit(effect.commit, core._key)
             for effect in batch.effects
-            if isinstance(effect, events.CommitRound)
+            if isinstance(effect, CommitRound)
         }
         core._emit(Outcome(tuple(batch.effects), signed))
         return right(core, batch)
@@ -212,15 +222,15 @@ def heartbeats_decide_something(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_newest_is_decided_first(patch: pytest.MonkeyPatch) -> None:
-    right = Rounds._advance
+    right = RunMachine._advance
 
-    def advance(machine: Rounds, now_ms: int) -> Any:
+    def advance(machine: RunMachine, now_ms: int) -> Any:
         machine.state.undecided.reverse()
         effects = right(machine, now_ms)
         machine.state.undecided.sort(key=lambda flight: flight.round)
         return effects
 
-    patch.setattr(Rounds, "_advance", advance)
+    patch.setattr(RunMachine, "_advance", advance)
 
 
 # ---- in the node
@@ -467,7 +477,7 @@ def test_a_planted_bug_is_found(plant: Plant, words: str, monkeypatch: pytest.Mo
     plant(monkeypatch)
     AIMS.get(plant, Aim()).take(monkeypatch)
     # the machine's own invariants would find some of them before the judges
-    monkeypatch.setattr(Rounds, "validate", lambda machine: None)
+    monkeypatch.setattr(RunMachine, "validate", lambda machine: None)
     with pytest.raises(Violation, match=words):
         run_seeds()
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.machine.operator.state import OperatorState
+from coordinator.machine.state.operator import OperatorState
 from node.control.decisions import DecisionLog
 from tests.simulation.__main__ import main
 from tests.simulation.casts import cast_of

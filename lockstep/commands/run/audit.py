@@ -8,7 +8,7 @@ import msgspec
 
 from coordinator.act_log import ActLog, read_acts
 from coordinator.journal import JOURNAL_NAME
-from coordinator.machine.operator import acts
+from coordinator.machine.events import acts
 from lockstep.commands.run.orders import moment
 from lockstep.commands.run.place import any_here
 from lockstep.console import output, write_json

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.machine.operator import acts
+from coordinator.machine.events import acts
 from lockstep import options
 
 run_app = typer.Typer(

@@ -9,8 +9,8 @@ from typing import Any, get_args
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from coordinator.machine.operator import acts
-from coordinator.machine.operator.acts import Act
+from coordinator.machine.events import acts
+from coordinator.machine.events.acts import Act
 from coordinator.process import CHECKPOINTS_NAME
 from lockstep.commands.run.place import PREFIX_MIN, at_work, key_of, target_of
 from lockstep.console import bytes_text, messages, output, write_json

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coordinator.machine.operator.acts import is_key
+from coordinator.machine.events.acts import is_key
 from lockstep.exit_codes import UsageError
 from lockstep.service.directory import pid_at_work
 from protocol.border.networks import host_of, ip_of

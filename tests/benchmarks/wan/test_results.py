@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coordinator.machine.pacing import samples_per_share
+from coordinator.machine.rules.pacing import samples_per_share
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection
 from node.model.build import build_model, named_parameters_once
 from protocol.errors import DataError, SettingsError

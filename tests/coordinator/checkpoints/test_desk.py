@@ -9,8 +9,8 @@ import pytest
 from coordinator.checkpoints.desk import NOTE_MS, PATIENCE_MS, CheckpointDesk
 from coordinator.checkpoints.store import PROGRESS, CheckpointStore
 from coordinator.history import Contributions
-from coordinator.machine.checkpoints.events import CheckpointFailed
-from coordinator.machine.checkpoints.state import Checkpoints, Work
+from coordinator.machine.events.inputs import CheckpointFailed
+from coordinator.machine.state.checkpoints import Checkpoints, Work
 from protocol.ids import sha256
 from tests.coordinator.machine.driver import A, B, C
 

@@ -1,32 +1,34 @@
-"""Drives `Rounds` by hand: members with short names, payloads with known digests, time that only
-the test moves.
+"""Drives `RunMachine` by hand: members with short names, payloads with known digests, time that
+only the test moves.
 """
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from coordinator.machine.events import (
-    Announced,
-    Applied,
+from coordinator.machine.events.acts import Pause, ordered
+from coordinator.machine.events.effects import (
     AskResync,
     Chained,
     CommitRound,
-    Disconnected,
     Effect,
+    OpenRound,
+    SkipRound,
+)
+from coordinator.machine.events.inputs import (
+    Announced,
+    Applied,
+    Disconnected,
     Event,
     Holding,
     Joined,
     Lapsed,
     Left,
     NotHeld,
-    OpenRound,
     Ready,
-    SkipRound,
 )
-from coordinator.machine.members.member import Member
-from coordinator.machine.members.membership import FIRST_STEP_MS
-from coordinator.machine.operator.acts import Pause, ordered
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.state.member import Member
+from coordinator.machine.state.membership import FIRST_STEP_MS
 from protocol.codec.chain import Void
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import RunSpec
@@ -87,7 +89,7 @@ class Driver:
         sections["membership"] = {"start_members": max(1, len(peers))} | sections.get(
             "membership", {}
         )
-        self.machine = Rounds(run_spec(**sections), RUN)
+        self.machine = RunMachine(run_spec(**sections), RUN)
         self.now_ms = 1_000_000
         self.effects: list[Effect] = []
         self.join(*peers)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coordinator.machine.run_state import RunState
+from coordinator.machine.state.run_state import RunState
 from protocol.errors import LocalProtocolError
 from protocol.ids import sha256
 from protocol.shuffle import Share

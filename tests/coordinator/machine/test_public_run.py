@@ -5,20 +5,19 @@ A, B and C are vouched for, D and E are not. Strangers are as many fresh keys as
 
 from typing import Any
 
-from coordinator.machine.closing import LEAST_PART, SOON_PART, fresh_max
-from coordinator.machine.events import (
+from coordinator.machine.events.acts import Salted, Vouched
+from coordinator.machine.events.effects import (
     Admit,
-    Applied,
     AskResync,
     Evict,
-    Holding,
     Refuse,
     SkipRound,
     TellMembers,
 )
-from coordinator.machine.members.membership import UNCONFIRMED_MAX
-from coordinator.machine.members.standing import COUNTED_ROUNDS, WITNESSES, Standing, half
-from coordinator.machine.operator.acts import Salted, Vouched
+from coordinator.machine.events.inputs import Applied, Holding
+from coordinator.machine.rules.closing import LEAST_PART, SOON_PART, fresh_max
+from coordinator.machine.state.membership import UNCONFIRMED_MAX
+from coordinator.machine.state.standing import COUNTED_ROUNDS, WITNESSES, Standing, half
 from coordinator.state_snapshot import decode_state, encode_state
 from protocol.ids import PeerId, sha256
 from tests.coordinator.machine.driver import (

@@ -1,20 +1,14 @@
 """A run whose newest state is lost goes on from a checkpoint, in virtual time."""
 
-from coordinator.machine.events import (
-    AskResync,
-    Effect,
-    Ready,
-    RecordDigest,
-    RestartAsked,
-    SkipRound,
-)
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.events.effects import AskResync, Effect, RecordDigest, SkipRound
+from coordinator.machine.events.inputs import Ready, RestartAsked
+from coordinator.machine.machine import RunMachine
 from coordinator.machine.screening import is_transient
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.codec.chain import Restart, entry_digest
 from protocol.ids import PeerId, sha256
 from tests.coordinator.machine.driver import RUN, A, B, C, Driver, entries_of, of_kind
-from tests.coordinator.machine.test_head_state import LEASE_MS, beat, driver_of, lost, trained
+from tests.coordinator.machine.rules.test_head_state import LEASE_MS, beat, driver_of, lost, trained
 
 SHA256 = sha256(b"parameters")
 DIGEST = 2**64 - 5
@@ -173,7 +167,7 @@ def test_the_journal_folds_to_the_same_state_and_a_snapshot_keeps_it() -> None:
         driver.ready(peer, digest=DIGEST)
         ready(driver, peer, 0, DIGEST, voids=1)
     assert driver.member(A).state == "ready"
-    again = Rounds(driver.machine.spec, RUN)
+    again = RunMachine(driver.machine.spec, RUN)
     again.resume(copy)
     for at_ms, event in seen:
         again.handle(event, at_ms)  # type: ignore[arg-type]

@@ -2,11 +2,8 @@
 
 import pytest
 
-from coordinator.machine.events import (
-    Holding,
-    InstantReached,
-    OpenRound,
-)
+from coordinator.machine.events.effects import OpenRound
+from coordinator.machine.events.inputs import Holding, InstantReached
 from protocol.errors import RemoteProtocolError
 from protocol.ids import sha256
 from tests.coordinator.machine.driver import A, B, C, D, Driver, of_kind, payload_digest

@@ -1,10 +1,7 @@
 """The decision of a round: its time and its outcome; the fate of the leased samples."""
 
-from coordinator.machine.events import (
-    CommitRound,
-    SkipRound,
-)
-from coordinator.machine.payloads.receipts import HOLDERS_TOLD_MAX
+from coordinator.machine.events.effects import CommitRound, SkipRound
+from coordinator.machine.state.receipts import HOLDERS_TOLD_MAX
 from protocol.codec.commits import check_link, commit_digest, genesis_digest
 from protocol.ids import PeerId
 from tests.coordinator.machine.driver import RUN, A, B, C, Driver, of_kind, payload_digest

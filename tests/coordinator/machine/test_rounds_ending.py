@@ -2,12 +2,8 @@
 
 import pytest
 
-from coordinator.machine.events import (
-    Assignment,
-    FinishRun,
-    InstantReached,
-    Restarted,
-)
+from coordinator.machine.events.effects import Assignment, FinishRun
+from coordinator.machine.events.inputs import InstantReached, Restarted
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.schedule import scalars

@@ -4,7 +4,7 @@ and history.
 
 import pytest
 
-from coordinator.machine.events import Concluded, Event, InstantReached
+from coordinator.machine.events.inputs import Concluded, Event, InstantReached
 from protocol.errors import LocalProtocolError
 from tests.coordinator.machine.driver import A, B, Driver
 from tests.simulation.checkers import portrait

@@ -1,15 +1,8 @@
 """Members that come back, go away or lose their session in the middle of a round."""
 
-from coordinator.machine.events import (
-    AskResync,
-    Evict,
-    Heartbeat,
-    Lapsed,
-    OpenRound,
-    Ready,
-    Restarted,
-)
-from coordinator.machine.members.membership import LOST_TOGETHER_MS
+from coordinator.machine.events.effects import AskResync, Evict, OpenRound
+from coordinator.machine.events.inputs import Heartbeat, Lapsed, Ready, Restarted
+from coordinator.machine.state.membership import LOST_TOGETHER_MS
 from tests.coordinator.machine.driver import A, B, C, Driver, of_kind, state_digest
 
 # ---- members in the middle of a round

@@ -8,12 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from coordinator.machine.events import (
+from coordinator.machine.events import acts
+from coordinator.machine.events.effects import Effect, Refuse
+from coordinator.machine.events.inputs import (
     Announced,
     Applied,
     Audited,
     Disconnected,
-    Effect,
     Event,
     Heartbeat,
     Holding,
@@ -21,11 +22,10 @@ from coordinator.machine.events import (
     Left,
     NotHeld,
     Ready,
-    Refuse,
     Restarted,
 )
-from coordinator.machine.operator import acts, orders
-from coordinator.machine.rounds import Rounds
+from coordinator.machine.machine import RunMachine
+from coordinator.machine.rules import orders
 from coordinator.machine.screening import is_transient, screened
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.errors import RemoteProtocolError
@@ -81,7 +81,7 @@ class AnyOrder(RuleBasedStateMachine):
                 "members_max": 4,
             },
         )
-        self.machine = Rounds(self.spec, RUN)
+        self.machine = RunMachine(self.spec, RUN)
         self.referee = Referee(self.machine)
         self.now_ms = 1_000_000
         self.journal: list[tuple[int, Event]] = []
@@ -109,12 +109,12 @@ class AnyOrder(RuleBasedStateMachine):
         """The part of an event that is journalled. The rest must change nothing: the machine comes
         to the same state with and without it.
         """
-        part = screened(event, self.machine.state, self.machine.members)
+        part = screened(event, self.machine)
         self.differing += part != event
         if part != event and self.differing % 8 == 1:  # a copy costs as much as a hundred events
             states = []
             for each in (event, part):
-                machine = Rounds(self.spec, RUN)
+                machine = RunMachine(self.spec, RUN)
                 machine.resume(decode_state(encode_state(self.machine.state)))
                 effects = machine.handle(each, self.now_ms)
                 states.append((durable_part(machine.state), effects))
@@ -268,7 +268,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(auditor=auditors, named=st.booleans())
     def the_operator_names_an_auditor_or_takes_it_off(self, auditor: PeerId, named: bool) -> None:
         act = acts.Appoint(auditor) if named else acts.Dismiss(auditor)
-        if not orders.objection(act, self.machine.state, self.machine.members):
+        if not orders.objection(act, self.machine):
             self.tell(acts.ordered(act, 1_700_000_000, self.machine.state.operator.head))
 
     @rule(auditor=auditors, behind=st.integers(0, 3), right=st.sampled_from([True, True, False]))
@@ -291,9 +291,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.now_ms += outage_ms
         self.tell(Restarted())
 
-    def replay(self) -> Rounds:
+    def replay(self) -> RunMachine:
         """A fresh machine after the journal; it must be this one and have said the same."""
-        machine, said = Rounds(self.spec, RUN), list[Effect]()
+        machine, said = RunMachine(self.spec, RUN), list[Effect]()
         for at_ms, event in self.journal:
             said += machine.handle(event, at_ms)
         assert repr(said) == repr(self.said)

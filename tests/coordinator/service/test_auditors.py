@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine.events import Audited
-from coordinator.machine.operator.acts import Admit, Appoint
+from coordinator.machine.events.acts import Admit, Appoint
+from coordinator.machine.events.inputs import Audited
 from coordinator.process import CoordinatorProcess
 from protocol import wire_pb2 as wire
 from tests.coordinator.client import ScriptedNode, node_of, quiet_spec, running, train, until_after

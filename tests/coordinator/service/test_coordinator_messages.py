@@ -3,9 +3,8 @@
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import RecordedCommit
-from coordinator.machine.evaluation.events import AskEvaluation
-from coordinator.machine.events import Assignment, OpenRound
-from coordinator.machine.payloads.receipts import Receipts
+from coordinator.machine.events.effects import AskEvaluation, Assignment, OpenRound
+from coordinator.machine.state.receipts import Receipts
 from coordinator.service import coordinator_messages
 from protocol.clock import Instants
 from protocol.codec.commits import Commit, Entry, SignedCommit, genesis_digest, sign_commit

@@ -3,8 +3,8 @@
 import pytest
 
 from coordinator.history import History
-from coordinator.machine.evaluation.state import Point
-from coordinator.machine.operator.acts import Vouched
+from coordinator.machine.events.acts import Vouched
+from coordinator.machine.events.effects import Point
 from coordinator.service.course import Course
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 
 from coordinator.act_log import read_acts
 from coordinator.journal import JOURNAL_NAME
-from coordinator.machine.operator import acts
+from coordinator.machine.events import acts
 from coordinator.metrics import registry
 from coordinator.process import CoordinatorProcess
 from coordinator.traffic import CoordinatorTraffic

@@ -2,12 +2,12 @@
 
 import pytest
 
-from coordinator.machine.checkpoints.events import CheckpointSaid
-from coordinator.machine.evaluation.events import Evaluated
-from coordinator.machine.events import (
+from coordinator.machine.events.inputs import (
     Announced,
     Applied,
     Audited,
+    CheckpointSaid,
+    Evaluated,
     Heartbeat,
     Holding,
     Joined,

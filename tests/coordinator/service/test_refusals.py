@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine.operator import acts
+from coordinator.machine.events import acts
 from coordinator.service.refusals import NODES_KEPT, REASON_MAX, RunRefusals
 from protocol.ids import PeerId
 from tests.coordinator.client import ScriptedNode, node_of, quiet_spec, running

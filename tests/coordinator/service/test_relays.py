@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine.events import Admit, Joined, Refuse
+from coordinator.machine.events.effects import Admit, Refuse
+from coordinator.machine.events.inputs import Joined
 from coordinator.service.relays import RELAYS_MAX, Relays
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId

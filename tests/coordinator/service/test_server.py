@@ -10,7 +10,7 @@ import grpc
 import pytest
 from prometheus_client import generate_latest
 
-from coordinator.machine.events import Evict
+from coordinator.machine.events.effects import Evict
 from coordinator.process import CoordinatorProcess
 from coordinator.sequencer import Outcome
 from coordinator.service import door, member_list, node_messages, server, sessions

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coordinator.machine.operator.acts import Extend, Rate
+from coordinator.machine.events.acts import Extend, Rate
 from lockstep.exit_codes import ExitCode
 from tests.lockstep.audit.runs import coordinator_in, spec_of
 from tests.lockstep.audit.test_verify import verified

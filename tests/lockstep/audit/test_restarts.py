@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from coordinator.machine.events import RestartAsked
+from coordinator.machine.events.inputs import RestartAsked
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.audit import follower as following

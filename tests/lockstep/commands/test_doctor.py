@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine.operator.acts import Admit, Ban, Token
+from coordinator.machine.events.acts import Admit, Ban, Token
 from coordinator.process import CoordinatorProcess
 from lockstep.cli import main
 from lockstep.commands import doctor

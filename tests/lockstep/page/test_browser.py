@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.machine.operator import acts
+from coordinator.machine.events import acts
 from lockstep.page import site
 from lockstep.page.routes import Page
 from lockstep.service.admin import AdminServer

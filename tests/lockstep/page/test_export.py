@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from coordinator.machine.checkpoints.state import Checkpoint
+from coordinator.machine.events.effects import Checkpoint
 from coordinator.process import CoordinatorProcess
 from lockstep.page.export import export
 from lockstep.page.routes import Page

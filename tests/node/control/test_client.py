@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.machine.operator import acts
+from coordinator.machine.events import acts
 from coordinator.process import CoordinatorProcess
 from node.control.client import CoordinatorClient, SessionState
 from node.control.members import MemberList

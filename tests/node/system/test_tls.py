@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.machine.operator.acts import Token
+from coordinator.machine.events.acts import Token
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from node.control.client import CoordinatorClient

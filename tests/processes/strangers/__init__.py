@@ -9,7 +9,7 @@ that strangers at a port can play is an attack here, in `catalogue`. The others 
     F24  names and addresses that all can read      nothing is held back: `lockstep join` says so
     F26  decoders of a hostile coordinator's bytes  tests/fuzz/test_fuzz.py
     F27  another libp2p daemon                      tests/node/transports/libp2p/test_daemon.py
-    F28  what grows over weeks                      tests/coordinator/machine/members
+    F28  what grows over weeks                      tests/coordinator/machine/rules
     F29  containers                                 tests/deploy/test_compose_file.py
     F30  kill -9                                    tests/processes/test_coordinator_kill.py
 

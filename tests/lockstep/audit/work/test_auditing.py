@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.machine.members.standing import Demoted
+from coordinator.machine.state.standing import Demoted
 from coordinator.status_document import _demoted
 from lockstep.audit.acting import movements_of
 from lockstep.audit.copies.check import CopyCheck

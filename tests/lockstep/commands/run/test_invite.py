@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.machine.operator import acts
+from coordinator.machine.events import acts
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.commands.run.invite import invite, picture

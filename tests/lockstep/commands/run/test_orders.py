@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from coordinator.journal import JOURNAL_NAME
-from coordinator.machine.operator import acts
+from coordinator.machine.events import acts
 from coordinator.process import CoordinatorProcess
 from lockstep.commands.run import orders
 from lockstep.commands.run.audit import audit

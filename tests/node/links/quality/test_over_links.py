@@ -2,7 +2,7 @@
 
 import secrets
 
-from coordinator.machine.events import LinksMeasured
+from coordinator.machine.events.inputs import LinksMeasured
 from coordinator.service.node_messages import event_of
 from node.links.quality.reports import LinkReports
 from protocol.mixing.measured_links import matrix_of, network_of

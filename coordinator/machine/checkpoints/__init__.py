@@ -1,1 +1,0 @@
-"""The published checkpoints of a run. Pure."""

@@ -1,1 +1,0 @@
-"""The validation loss of a run, measured by members in turn. Pure."""

@@ -1,0 +1,1 @@
+"""What the machine takes and returns: frozen values. The floor of all."""

@@ -1,1 +1,0 @@
-"""The payloads of rounds: who holds them, and when one is void. Pure."""
