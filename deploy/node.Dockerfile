@@ -40,7 +40,9 @@ RUN if [ "$LOCKED" = yes ]; then \
             print(*project["dependencies"], *project["optional-dependencies"]["node"], sep="\n")' \
             > requirements.txt \
         && python -m pip --python /opt/lockstep/bin/python install \
-            --constraint constraints.txt --requirement requirements.txt; \
+            --constraint constraints.txt --requirement requirements.txt \
+        && python -m pip --python /opt/lockstep/bin/python install --no-deps \
+            --constraint constraints.txt hivemind; \
     fi
 
 FROM requirements AS build

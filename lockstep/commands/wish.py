@@ -40,17 +40,20 @@ def show(home: Path, directory: Path | None, json_path: str | None) -> None:
     """
     try:
         status = _answer(Wish("me"), home, directory).get("status", {})
-        table = render(status, hint="")
+        table, lines = render(status, hint=""), []
     except UnavailableError as error:
         work = read_all((directory or home).expanduser())
         if not work:
             raise
         messages.print(str(error), soft_wrap=True)
         status, table = {"work": msgspec.to_builtins(work)}, work_table(work)
+        lines = pages(work)
     if json_path is not None:
         write_json(json_path, status)
     if json_path != "-":
         output.print(table)
+        for line in lines:
+            output.print(line, soft_wrap=True)
 
 
 def work_table(work: Mapping[RunId, Work]) -> Table:
@@ -80,6 +83,11 @@ def work_table(work: Mapping[RunId, Work]) -> Table:
             f"{datetime.fromtimestamp(each.last_s):%Y-%m-%d}",
         )
     return table
+
+
+def pages(work: Mapping[RunId, Work]) -> list[str]:
+    """Where everybody sees what this computer has done, a line for each run that has a page."""
+    return [f"page of {each.name}: {each.page}" for each in work.values() if each.page]
 
 
 def _answer(wish: Wish, home: Path, directory: Path | None) -> dict[str, Any]:

@@ -46,11 +46,14 @@ class Work(msgspec.Struct, frozen=True):
     down_bytes: int = 0
     last_s: int = 0
     """Time at which it was last at work, by this computer's clock, in seconds since 1970."""
+    page: str = ""
+    """Address at which everybody sees this computer's part of the run; empty: none is known."""
 
     def __add__(self, other: "Work") -> "Work":
         names = ("trained", "counted", "samples", "tokens", "up_bytes", "down_bytes")
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Work(other.name or self.name, **sums, last_s=max(self.last_s, other.last_s))
+        last_s, page = max(self.last_s, other.last_s), other.page or self.page
+        return Work(other.name or self.name, **sums, last_s=last_s, page=page)
 
 
 def work_of(status: Mapping[str, Any], name: str = "", now_s: float = 0.0) -> Work:
@@ -82,9 +85,9 @@ def read_all(home: Path) -> dict[RunId, Work]:
 class Ledger:
     """Adds up what one process does for a run."""
 
-    def __init__(self, home: Path, run_id: RunId, name: str) -> None:
-        """`name` is the run's."""
-        self._path, self._name = home / WORK_NAME / f"{run_id}.json", name
+    def __init__(self, home: Path, run_id: RunId, name: str, page: str = "") -> None:
+        """`name` is the run's, and `page` the address that shows this computer's part of it."""
+        self._path, self._name, self._page = home / WORK_NAME / f"{run_id}.json", name, page
         self._day = DailyUsage(home)
         self._others = read_all(home)
         self._earlier = self._others.pop(run_id, Work())
@@ -93,7 +96,7 @@ class Ledger:
     def note(self, status: Mapping[str, Any], now: datetime) -> int:
         """Takes the newest status of this process; returns the bytes of the day."""
         now_work = work_of(status, self._name, now.timestamp())
-        self._work = self._earlier + now_work
+        self._work = self._earlier + msgspec.structs.replace(now_work, page=self._page)
         return self._day.add(f"{now:%Y-%m-%d}", now_work.up_bytes + now_work.down_bytes)
 
     def document(self, status: Mapping[str, Any]) -> dict[str, Any]:

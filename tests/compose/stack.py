@@ -33,13 +33,18 @@ def unable() -> str:
     """Why this machine cannot try the stack; empty when it can."""
     if os.geteuid() != 0:
         return "it looks into the containers' networks and kills their processes, which needs root"
+    if not compose_command():
+        return "neither `docker compose` nor docker-compose is here"
+    return no_image()
+
+
+def no_image() -> str:
+    """Why this machine cannot build an image; empty when it can."""
     if (
         shutil.which("docker") is None
         or subprocess.run(["docker", "info"], capture_output=True).returncode
     ):
         return "no Docker engine answers here"
-    if not compose_command():
-        return "neither `docker compose` nor docker-compose is here"
     image = base_image()
     known = subprocess.run(["docker", "image", "inspect", image], capture_output=True)
     if (

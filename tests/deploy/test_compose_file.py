@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,9 @@ def test_an_image_runs_as_a_user_and_what_it_copies_is_in_the_context(path: Path
     assert copied
     assert copied <= context
     assert all((ROOT / name).exists() for name in context)
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {name.rstrip("*") for name in setuptools["packages"]["find"]["include"]}
+    assert packages <= context
 
 
 def test_the_auditor_stands_on_no_home_link_and_keeps_its_archive() -> None:

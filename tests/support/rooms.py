@@ -15,6 +15,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/benchmarks/test_chaos.py": ("coordinator/service/", "node/control/", "node/gossip/"),
     "tests/benchmarks/wan/": ("lockstep/wan/", "node/links/", "node/gossip/"),
     "tests/deploy/test_prometheus.py": ("deploy/", "coordinator/metrics.py", "node/status.py"),
+    "tests/deploy/test_volunteers_container.py": (
+        ".dockerignore",
+        "deploy/node.Dockerfile",
+        "docs/guide/install.md",
+        "pyproject.toml",
+    ),
     "tests/lockstep/audit/work/test_ways_of_a_pass.py": ("node/model/", "lockstep/audit/work/"),
     "tests/lockstep/test_package.py": ("pyproject.toml", "constraints.txt", "lockstep/commands/"),
     "tests/processes/siege/": ("border/", "coordinator/service/", "protocol/channel.py", *LINKS),

@@ -22,9 +22,9 @@ def status(trained: int, counted: int) -> dict[str, Any]:
     return {"rounds": rounds, "samples": trained, "tokens": 10 * trained, "traffic": traffic}
 
 
-def session(home: Path, run_id: RunId, trained: int, counted: int) -> Ledger:
+def session(home: Path, run_id: RunId, trained: int, counted: int, page: str = "") -> Ledger:
     """A process that has made these rounds and ended."""
-    ledger = Ledger(home, run_id, "winter")
+    ledger = Ledger(home, run_id, "winter", page)
     ledger.note(status(1, 1), NOW)
     ledger.note(status(trained, counted), NOW)
     ledger.save()
@@ -93,3 +93,14 @@ def test_me_without_a_node_tells_what_was_given(
     assert lines[-5][:5] == ["1a1a1a1a", "winter", "1,058", "1,055", "10,580"]
     assert lines[-2][:4] == ["in", "all", "1,060", "1,057"]
     assert max(map(len, said.out.splitlines())) <= 80
+
+
+def test_me_without_a_node_tells_where_the_run_shows_what_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = f"https://{'long.' * 20}example/?me={32 * 'a'}"
+    session(tmp_path, FIRST, 4, 4, page)
+    session(tmp_path, FIRST, 2, 2)  # while the coordinator told no page
+    session(tmp_path, SECOND, 2, 2)
+    assert main(["me", "--home", str(tmp_path)]) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[-1] == f"page of winter: {page}"

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coordinator.machine.events import acts
 from coordinator.process import CoordinatorProcess
 from coordinator.settings import CoordinatorSettings
 from lockstep.commands.run.invite import invite, picture
+from lockstep.console import messages
 from lockstep.service.directory import Owner, claimed
 from lockstep.service.order_socket import OrderSocket
 from protocol.border.join_link import parse_link
@@ -96,3 +98,15 @@ def test_the_code_of_the_longest_line_fits_a_terminal() -> None:
     assert len(rows) <= 40
     assert max(map(len, rows)) <= 80
     assert set("".join(rows)) <= set(" ▀▄█")
+
+
+def test_a_scanner_reads_the_line_from_the_terminal() -> None:
+    scanner = pytest.importorskip("cv2", reason="opencv-python-headless, which scans, is missing")
+    link = f"lockstep://run.example:50700/{32 * 'a'}?token={40 * 't'}#{43 * 'k'}"
+    with messages.capture() as seen:
+        messages.print(picture(f"lockstep join '{link}'"))
+    rows = seen.get().rstrip("\n").splitlines()
+    halves = [[[each in "█▀" for each in row], [each in "█▄" for each in row]] for row in rows]
+    pixels = np.array(halves, np.uint8).reshape(2 * len(rows), -1) * 255
+    read, *_ = scanner.QRCodeDetector().detectAndDecode(pixels.repeat(6, 0).repeat(6, 1))
+    assert read == f"lockstep join '{link}'"
