@@ -150,8 +150,8 @@ class NodeProcess:
         fetch = self._client.calls.fetch_commits
         heads = await asyncio.to_thread(HeadKeeper, info, settings.directory, fetch)
         use_threads(settings.threads)
-        devices = choose_devices(settings.device)
-        limit_memory(devices, settings.gpu_memory)
+        device, *_ = choose_devices(settings.device)
+        limit_memory(device, settings.gpu_memory)
         if settings.device in ("auto", "all") and (reason := unused(facts())):
             log.warning("trains on the CPU", extra={"reason": reason})
         status.phase = "opens its data"
@@ -159,7 +159,7 @@ class NodeProcess:
         status.data = corpus.document
         status.phase = "builds the model"
         try:
-            parts = settings, info, devices, corpus, self._peer
+            parts = settings, info, device, corpus, self._peer
             replica = await asyncio.to_thread(build_replica, *parts)
         except SettingsError as error:
             await self._client.decline(info.run_id, str(error))
@@ -171,7 +171,7 @@ class NodeProcess:
         await self._reach(lambda _: self._client.calls.fetch_members())
         made = info, replica, corpus, position, heads
         self._started = await self._assemble(*made, connections_max=connections_max)
-        self._started.hello.hardware = describe(*devices)
+        self._started.hello.hardware = describe(device)
 
     async def _assemble(
         self,
@@ -291,7 +291,7 @@ class NodeProcess:
         (0: no limit), from now on; `SettingsError` for a device whose memory has no limit.
         """
         if gpu_memory != self._settings.gpu_memory:
-            limit_memory(choose_devices(self._settings.device), gpu_memory)
+            limit_memory(choose_devices(self._settings.device)[0], gpu_memory)
             self._settings = replace(self._settings, gpu_memory=gpu_memory)
         self._duty.limit(duty_cycle)
         self._uplink.limit(upload)

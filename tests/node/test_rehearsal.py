@@ -128,7 +128,8 @@ def test_the_rooms_bounds_are_those_of_run_machine_and_owner(
     step, whole = LOCAL_STEPS.local_samples // 2, rounds.batch_samples_max // 2
     assert [room.samples_max for room in seen] == [step] * 4 + [whole]
     assert {room.pass_s_max for room in seen} == {rounds.compute_ms / 1000 / 2 / 4}
-    assert [room.memory_bytes for room in seen[:4]] == [8 * 10**8, 8 * 10**8, 4 * 10**8, 0]
+    a_half = [4 * 10**8, 4 * 10**8, 2 * 10**8, 0]
+    assert [room.memory_bytes for room in seen[:4]] == a_half, "ranks on CPUs share it"
 
 
 Machine = Callable[[int, bool], tuple[float, int]]
