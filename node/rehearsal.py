@@ -27,6 +27,7 @@ from node.system.device import (
     free_memory_bytes,
     give_back_memory,
     limit_memory,
+    resident_bytes,
     use_threads,
 )
 from protocol.ids import PeerId
@@ -41,7 +42,6 @@ TIMED_S = 0.1
 """Time for the timed passes of one trial: a short one is made more than once, and the quickest
 counts, as other programs only ever slow a pass."""
 
-_STATUS = Path("/proc/self/status")
 _PEAK_RESET = Path("/proc/self/clear_refs")
 
 
@@ -257,7 +257,7 @@ def _room_bytes(device: torch.device, allowed_bytes: int, ranks: int) -> int | N
     """
     free_bytes = free_memory_bytes(device)
     if allowed_bytes and device.type == "cpu":
-        left_bytes = max(0, allowed_bytes - _resident_bytes("VmRSS"))
+        left_bytes = max(0, allowed_bytes - resident_bytes("VmRSS"))
         free_bytes = left_bytes if free_bytes is None else min(free_bytes, left_bytes)
     if free_bytes is None:
         return None
@@ -271,21 +271,11 @@ def _begin_peak(device: torch.device) -> int:
         return torch.cuda.memory_allocated(device)
     with suppress(OSError):  # the peak of before counts then, and the room is judged too small
         _PEAK_RESET.write_text("5", encoding="ascii")
-    return _resident_bytes("VmRSS")
+    return resident_bytes("VmRSS")
 
 
 def _peak_bytes(device: torch.device) -> int:
     """Most bytes that were taken since `_begin_peak`."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return _resident_bytes("VmHWM")
-
-
-def _resident_bytes(field: str) -> int:
-    """Memory of this process, VmRSS now or VmHWM at its peak; 0 where that cannot be told."""
-    try:
-        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return 0
-    rows = (line.split() for line in lines if line.startswith(f"{field}:"))
-    return next((1024 * int(row[1]) for row in rows), 0)
+    return resident_bytes("VmHWM")

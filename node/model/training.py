@@ -71,7 +71,7 @@ class Passes(Protocol):
         """Complete the gradients."""
 
 
-class Crew(Protocol):
+class OtherRanks(Protocol):
     """The other ranks of a node, which share its passes (`node.ranks`)."""
 
     def passes(self, trainee: "TrainingModel", batches: Iterable[Tokens]) -> Passes:
@@ -115,7 +115,7 @@ class TrainingModel:
         self._is_balanced, self._balance_weight = asks_for_balance(model), balance_weight(model)
         self.recomputes = False
         """Whether blocks are computed again on the way back (`node.model.blocks`)."""
-        self.crew: Crew | None = None
+        self.crew: OtherRanks | None = None
         """The ranks that share its passes; None where it makes them alone."""
         self._has_fitted, self._has_told = False, False
 

@@ -44,6 +44,7 @@ _OWN_FAULT = re.compile(
 """Words of a device about what a program asks of it."""
 
 MEMINFO = Path("/proc/meminfo")
+STATUS = Path("/proc/self/status")
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -87,6 +88,27 @@ def choose_device(wanted: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= count:
         raise SettingsError(f"device: {wanted} asked for, found {count} CUDA devices")
     return device
+
+
+def device_of_rank(wanted: str, local_rank: int) -> torch.device:
+    """The device of a rank, by its number among those of this machine: the one at that place in a
+    list, or the card of that number.
+
+    Raises `SettingsError` where there is none.
+    """
+    if wanted in ("auto", "all", "cuda"):
+        if wanted != "cuda" and not torch.cuda.is_available():
+            return torch.device("cpu")
+        return choose_device(f"cuda:{local_rank}")
+    names = wanted.split(",")
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if local_rank >= len(names):
+        raise SettingsError(
+            f"device: expected one for each rank of a machine, found {wanted!r} and a rank "
+            f"{local_rank}"
+        )
+    return choose_device(names[local_rank])
 
 
 def device_failure(error: BaseException) -> str:
@@ -193,6 +215,23 @@ def free_memory_bytes(device: torch.device) -> int | None:
         return max(0, min(free, own))
     found = [count for count in (_available_bytes(), _container_bytes()) if count is not None]
     return min(found, default=None)
+
+
+def held_bytes_max(device: torch.device) -> int:
+    """Most memory of a device that this process has held, in bytes; 0 where that cannot be told."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resident_bytes("VmHWM")
+
+
+def resident_bytes(field: str) -> int:
+    """Memory of this process, VmRSS now or VmHWM at its peak; 0 where that cannot be told."""
+    try:
+        lines = STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return 0
+    rows = (line.split() for line in lines if line.startswith(f"{field}:"))
+    return next((1024 * int(row[1]) for row in rows), 0)
 
 
 def give_back_memory() -> None:

@@ -120,7 +120,7 @@ def test_the_rooms_bounds_are_those_of_run_machine_and_owner(
 
     monkeypatch.setattr(rehearsal, "_found", found)
     monkeypatch.setattr(rehearsal, "free_memory_bytes", lambda _: 10**9)
-    monkeypatch.setattr(rehearsal, "_resident_bytes", lambda _: 5 * 10**8)
+    monkeypatch.setattr(rehearsal, "resident_bytes", lambda _: 5 * 10**8)
     rounds, half = tiny_spec().rounds, replace(settings(tmp_path, "cpu,cpu"), duty_cycle=50)
     for allowed in (0, 2 * 10**9, 10**9, 1):
         assert rehearse(half, info(), allowed, finds=True).samples == 2
