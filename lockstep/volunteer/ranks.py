@@ -74,6 +74,8 @@ def crew_of(settings: NodeSettings, spec: RunSpec, place: RankPlace) -> "Iterato
         hello, device = _hello(settings, place)
         line = RankLine(place, started.listener_fd if started else None)
         crew = meet(line, device, hello, patience_of(spec), started.ended if started else dict)
+        if started:
+            ending.callback(lambda: crew.fault and started.kill())
         ending.callback(crew.close)
         yield crew
 

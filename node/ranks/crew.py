@@ -75,7 +75,9 @@ class Crew:
         self._members = [Member(hello.host, hello.device) for hello in hellos]
         self.speeds = Speeds(len(hellos))
         self._lock, self._number = threading.Lock(), 0
-        self._fault, self._closing, self._has_moved = "", False, True
+        self.fault = ""
+        """The rank at fault and why, in words; empty while there is none."""
+        self._closing, self._has_moved = False, True
 
     @property
     def count(self) -> int:
@@ -157,7 +159,7 @@ class Crew:
 
     def rest(self) -> None:
         """No rank holds a network any more; nothing where the node fails or ends anyway."""
-        if not (self._fault or self._closing):
+        if not (self.fault or self._closing):
             self._give(Rest())
 
     def close(self) -> None:
@@ -166,7 +168,7 @@ class Crew:
         with self._lock, suppress(UnavailableError):
             self._number += 1
             self._line.say(f"order/{self._number}", encode(Leave()))
-        self._line.close(whole=not self._fault)
+        self._line.close(whole=not self.fault)
 
     def _load(self, trainee: TrainingModel) -> None:
         weights = [each.data for each in trainee.parameters.values()]
@@ -180,8 +182,8 @@ class Crew:
     ) -> tuple[Any, list[OrderAnswer]]:
         """Rank 0's own part in an order, and the answers of the others, by rank."""
         with self._lock:
-            if self._fault or self._closing:
-                raise DeviceError(self._fault or "the ranks of this node are told to leave")
+            if self.fault or self._closing:
+                raise DeviceError(self.fault or "the ranks of this node are told to leave")
             try:
                 result, answers = self._obeyed(order, part)
             except UnavailableError as error:
@@ -285,8 +287,8 @@ class Crew:
 
     def _name(self, rank: int) -> str:
         member = self._members[rank]
-        return f"rank {rank} ({member.device} of {member.host})"
+        return f"rank {rank} ({member.device}, on {member.host})"
 
     def _fail(self, fault: str) -> NoReturn:
-        self._fault = fault
+        self.fault = fault
         raise DeviceError(fault)
