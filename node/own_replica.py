@@ -1,7 +1,6 @@
-"""The replica of a node at genesis, on the devices of its machine."""
+"""The replica of a node at genesis, on its device."""
 
 import logging
-from collections.abc import Sequence
 
 import torch
 
@@ -21,14 +20,13 @@ log = logging.getLogger("lockstep.node")
 def build_replica(
     settings: NodeSettings,
     info: RunInfo,
-    devices: Sequence[torch.device],
+    device: torch.device,
     corpus: Corpus,
     own: PeerId,
 ) -> Replica:
-    """The replica of node `own` at genesis, on the first device; the others compute gradients too.
-    `SettingsError` when the run file cannot be trained here.
+    """The replica of node `own` at genesis. `SettingsError` when the run file cannot be trained
+    here.
     """
-    device, *others = devices
     try_model(info, device)
     genesis, batch = genesis_of(info.spec, settings.directory / "genesis"), settings.micro_batch
     replica = replica_for(info.spec, info.run_id, device, batch, own, genesis=genesis)
@@ -36,7 +34,6 @@ def build_replica(
     require_fits(replica.trainee.model, vocabulary, length)
     if settings.recomputes:
         replica.trainee.recompute()
-    replica.trainee.spread(others)
     return replica
 
 

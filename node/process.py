@@ -12,6 +12,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from node.own_data import reach_corpus
 from node.own_network import own_swarm, own_transports
 from node.own_replica import build_replica
 from node.owner_view import owner_view
+from node.ranks.crew import Crew
 from node.replica.checkpoint_state import read_state
 from node.replica.position import Position
 from node.replica.replica import Replica
@@ -108,20 +110,25 @@ class NodeProcess:
         key: Ed25519PrivateKey,
         software: str,
         overhead: Overhead = unknown_overhead,
+        crew: Crew | None = None,
     ) -> None:
         self._settings, self._key, self._software = settings, key, software
+        self._crew = crew
         self._overhead, self._duty = overhead, DutyKeeper(settings.duty_cycle)
         self._uplink = Uplink(settings.upload_limit or None, own_clock_ms)
         self._downlink = Downlink(settings.download_limit, own_clock_ms)
-        self._peer: PeerId = peer_id(public_bytes(key))
         link = parse_link(settings.coordinator).with_token(settings.token)
         self._client = CoordinatorClient(link, key)
-        self._status = NodeStatus(self._peer, settings.name or self._peer[:8])
+        self._status = NodeStatus(own := self._peer, settings.name or own[:8])
         self._started: Started | None = None
         self._swarm: Swarm | None = None  # from the moment at which it listens
         self._background: list[asyncio.Task[None]] = []
         self.address = settings.listen
         self.registry: CollectorRegistry = registry(self._status)
+
+    @property
+    def _peer(self) -> PeerId:
+        return peer_id(public_bytes(self._key))
 
     @property
     def started(self) -> Started:
@@ -150,8 +157,8 @@ class NodeProcess:
         fetch = self._client.calls.fetch_commits
         heads = await asyncio.to_thread(HeadKeeper, info, settings.directory, fetch)
         use_threads(settings.threads)
-        devices = choose_devices(settings.device)
-        limit_memory(devices, settings.gpu_memory)
+        device, *_ = choose_devices(settings.device)
+        limit_memory(device, settings.gpu_memory)
         if settings.device in ("auto", "all") and (reason := unused(facts())):
             log.warning("trains on the CPU", extra={"reason": reason})
         status.phase = "opens its data"
@@ -159,11 +166,14 @@ class NodeProcess:
         status.data = corpus.document
         status.phase = "builds the model"
         try:
-            parts = settings, info, devices, corpus, self._peer
+            parts = settings, info, device, corpus, self._peer
             replica = await asyncio.to_thread(build_replica, *parts)
         except SettingsError as error:
             await self._client.decline(info.run_id, str(error))
             raise
+        if crew := self._crew:
+            held = replica.trainee, info.spec.model, settings.gpu_memory
+            await asyncio.to_thread(crew.hold, *held)
         status.parameters = replica.layout.parameters
         position = await asyncio.to_thread(replica.load, self._state_path)
         status.round = position.head_round if position else -1
@@ -171,7 +181,7 @@ class NodeProcess:
         await self._reach(lambda _: self._client.calls.fetch_members())
         made = info, replica, corpus, position, heads
         self._started = await self._assemble(*made, connections_max=connections_max)
-        self._started.hello.hardware = describe(*devices)
+        self._started.hello.hardware = crew.hardware if crew else describe(device)
 
     async def _assemble(
         self,
@@ -291,7 +301,9 @@ class NodeProcess:
         (0: no limit), from now on; `SettingsError` for a device whose memory has no limit.
         """
         if gpu_memory != self._settings.gpu_memory:
-            limit_memory(choose_devices(self._settings.device), gpu_memory)
+            limit_memory(choose_devices(self._settings.device)[0], gpu_memory)
+            if self._crew:
+                self._crew.limit(gpu_memory)
             self._settings = replace(self._settings, gpu_memory=gpu_memory)
         self._duty.limit(duty_cycle)
         self._uplink.limit(upload)
@@ -309,6 +321,9 @@ class NodeProcess:
         if self._swarm:
             await self._swarm.stop()
             self._swarm = None
+        if self._crew:
+            with suppress(DeviceError):
+                await asyncio.to_thread(self._crew.rest)
         await self._client.close()
 
     # ---- for people
@@ -316,9 +331,10 @@ class NodeProcess:
     def status(self) -> dict[str, Any]:
         """The document of /status.json."""
         links = self._started.mesh.document() if self._started else {}
-        known = {"coordinator": self._client.address, "session": self._client.words, "links": links}
-        known |= {"notice": self._client.notice}
+        known: dict[str, Any] = {"coordinator": self._client.address, "links": links}
+        known |= {"session": self._client.words, "notice": self._client.notice}
         known["waiting_for"] = self._swarm.waiting_for if self._swarm else ""
+        known["ranks"] = self._crew.document() if self._crew else []
         known["heads"] = self._started.heads.document() if self._started else {}
         document = known | self._status.document() | self._owner_view()
         if traffic := self._traffic():

@@ -27,6 +27,7 @@ from node.system.device import (
     free_memory_bytes,
     give_back_memory,
     limit_memory,
+    resident_bytes,
     use_threads,
 )
 from protocol.ids import PeerId
@@ -41,7 +42,6 @@ TIMED_S = 0.1
 """Time for the timed passes of one trial: a short one is made more than once, and the quickest
 counts, as other programs only ever slow a pass."""
 
-_STATUS = Path("/proc/self/status")
 _PEAK_RESET = Path("/proc/self/clear_refs")
 
 
@@ -50,19 +50,19 @@ class Rehearsal:
     """A round of this machine, as it was measured."""
 
     micro_batch: int
-    """Samples in a pass on each device."""
+    """Samples in a pass of each rank."""
     samples: int
-    """Samples in a pass on all devices together."""
+    """Samples in a pass of all ranks together, which are taken to be as quick as this one."""
     pass_s: float
     round_s: float
     """Seconds of all the work of a round with one pass."""
     reason: str
     """Why no larger pass was tried, in words; empty where its size was given."""
     pass_bytes: int = 0
-    """Most memory of the first device that the round took beside what a replica holds; 0: it could
+    """Most memory of the device that the round took beside what a replica holds; 0: it could
     not be told."""
     device: str = "cpu"
-    """Type of the devices."""
+    """Type of the device."""
     recomputes: bool = False
     """Whether blocks are computed again on the way back."""
     is_light: bool = False
@@ -81,11 +81,12 @@ def rehearse(
     Raises `SettingsError` when the run cannot be trained here, `DeviceError` when a device fails.
     """
     use_threads(settings.threads)
-    devices = choose_devices(settings.device)
-    limit_memory(devices, settings.gpu_memory)
+    device, *others = choose_devices(settings.device)
+    settings = replace(settings, ranks=max(settings.ranks, 1 + len(others)))
+    limit_memory(device, settings.gpu_memory)
     try:
         with device_errors():
-            return _rehearsed(settings, info, devices, memory_bytes if finds else None)
+            return _rehearsed(settings, info, device, memory_bytes if finds else None)
     finally:
         give_back_memory()
 
@@ -93,25 +94,23 @@ def rehearse(
 def _rehearsed(
     settings: NodeSettings,
     info: RunInfo,
-    devices: tuple[torch.device, ...],
+    device: torch.device,
     memory_bytes: int | None,
 ) -> Rehearsal:
     """`memory_bytes` None: the size of a pass is that of the settings."""
-    device, *others = devices
     first = settings.micro_batch if memory_bytes is None else 1
     replica = replica_for(info.spec, info.run_id, device, first, PeerId("0" * 32))
     if settings.recomputes:
         replica.trainee.recompute()
-    replica.trainee.spread(others)
     _round(replica, info, 0)
     give_back_memory()
     reason = ""
     if memory_bytes is not None:
         compute_s = info.spec.rounds.compute_ms / 1000 * settings.duty_cycle / 100
         room = Room(
-            _pass_samples_max(info, len(devices)),
+            max(1, _pass_samples_max(info) // settings.ranks),
             compute_s / PASS_PARTS,
-            _room_bytes(device, memory_bytes),
+            _room_bytes(device, memory_bytes, settings.ranks),
         )
         reason = _found(replica.trainee, info, room)
         give_back_memory()
@@ -121,7 +120,7 @@ def _rehearsed(
     trainee = replica.trainee  # with smaller passes than were asked for where memory has run out
     return Rehearsal(
         trainee.micro_batch_max,
-        samples,
+        min(samples * settings.ranks, _pass_samples_max(info)),
         pass_s,
         round_s,
         reason,
@@ -133,14 +132,12 @@ def _rehearsed(
     )
 
 
-def _pass_samples_max(info: RunInfo, devices: int) -> int:
-    """Most samples of a pass on each device: a local step is made of a batch, and passes end with
-    it.
-    """
+def _pass_samples_max(info: RunInfo) -> int:
+    """Most samples of a pass: a local step is made of a batch, and passes end with it."""
     algorithm, most = info.spec.algorithm, info.spec.rounds.batch_samples_max
     if algorithm.moves:
         most = min(most, algorithm.local_samples)
-    return max(1, most // devices)
+    return most
 
 
 def _found(trainee: TrainingModel, info: RunInfo, room: Room) -> str:
@@ -175,12 +172,12 @@ def _search(trainee: TrainingModel, info: RunInfo, room: Room) -> tuple[list[Tri
 
 
 def _tried(trainee: TrainingModel, info: RunInfo, samples: int) -> Trial | None:
-    """A pass with `samples` on each device; None when it does not fit a device's memory.
+    """A pass with `samples`; None when it does not fit the device's memory.
 
     Raises what `TrainingModel.in_memory` raises when not even one sample fits.
     """
     trainee.micro_batch_max = samples
-    tokens = _tokens(trainee, info, samples * (1 + len(trainee.twins)))
+    tokens = _tokens(trainee, info, samples)
     trainee.model.train()
     trainee.zero_gradients()
     give_back_memory()  # of the trial before, which this one would use unseen
@@ -208,13 +205,14 @@ def _quickest(trainee: TrainingModel, tokens: Any) -> float | None:
 
 
 def _timed(trainee: TrainingModel, tokens: Any) -> float | None:
-    """Seconds of one pass on all devices; None when it does not fit the memory of one."""
+    """Seconds of one pass; None when it does not fit the device's memory."""
+    (piece,) = trainee.pieces([tokens])
     began_s = time.monotonic()
     try:
         if trainee.micro_batch_max == 1:
-            trainee.in_memory(lambda: trainee.gradients(list(trainee.pieces([tokens]))))
+            trainee.in_memory(lambda: trainee.gradient(piece))
         else:
-            trainee.gradients(list(trainee.pieces([tokens])))
+            trainee.gradient(piece)
         return time.monotonic() - began_s
     except torch.OutOfMemoryError:
         pass
@@ -229,8 +227,8 @@ def _round(replica: Replica, info: RunInfo, round: int) -> tuple[int, float, flo
     is the first one of a batch, as in a node: it makes the step too only where it is all of it.
     """
     trainee, algorithm = replica.trainee, info.spec.algorithm
-    samples = trainee.micro_batch_max * (1 + len(trainee.twins))
-    tokens = _tokens(trainee, info, algorithm.local_samples if algorithm.moves else samples)
+    samples = algorithm.local_samples if algorithm.moves else trainee.micro_batch_max
+    tokens = _tokens(trainee, info, samples)
     began_s = time.monotonic()
     passes = replica.begin([tokens], None, scalars(info.spec.schedule, round))
     pass_began_s = time.monotonic()
@@ -252,15 +250,18 @@ def _tokens(trainee: TrainingModel, info: RunInfo, samples: int) -> Any:
 # ---- memory
 
 
-def _room_bytes(device: torch.device, allowed_bytes: int) -> int | None:
+def _room_bytes(device: torch.device, allowed_bytes: int, ranks: int) -> int | None:
     """Memory that passes may take beside this process with its replica; None where that cannot be
     told. What is allowed counts where the CPU trains: the memory of a GPU has a limit of its own.
+    Ranks on CPUs share it.
     """
     free_bytes = free_memory_bytes(device)
     if allowed_bytes and device.type == "cpu":
-        left_bytes = max(0, allowed_bytes - _resident_bytes("VmRSS"))
+        left_bytes = max(0, allowed_bytes - resident_bytes("VmRSS"))
         free_bytes = left_bytes if free_bytes is None else min(free_bytes, left_bytes)
-    return None if free_bytes is None else int(MEMORY_SHARE * free_bytes)
+    if free_bytes is None:
+        return None
+    return int(MEMORY_SHARE * free_bytes) // (ranks if device.type == "cpu" else 1)
 
 
 def _begin_peak(device: torch.device) -> int:
@@ -270,21 +271,11 @@ def _begin_peak(device: torch.device) -> int:
         return torch.cuda.memory_allocated(device)
     with suppress(OSError):  # the peak of before counts then, and the room is judged too small
         _PEAK_RESET.write_text("5", encoding="ascii")
-    return _resident_bytes("VmRSS")
+    return resident_bytes("VmRSS")
 
 
 def _peak_bytes(device: torch.device) -> int:
     """Most bytes that were taken since `_begin_peak`."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return _resident_bytes("VmHWM")
-
-
-def _resident_bytes(field: str) -> int:
-    """Memory of this process, VmRSS now or VmHWM at its peak; 0 where that cannot be told."""
-    try:
-        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return 0
-    rows = (line.split() for line in lines if line.startswith(f"{field}:"))
-    return next((1024 * int(row[1]) for row in rows), 0)
+    return resident_bytes("VmHWM")

@@ -24,7 +24,7 @@ DEVICES = rf"auto|all|{_DEVICE}(,{_DEVICE}){{0,63}}"
 PERCENTS = ("duty_cycle", "gpu_memory")
 """Settings that are percentages, 1 to 100."""
 
-LEAST = {"threads": 0, "micro_batch": 1, "save_every": 1, "data_cache": 10**6}
+LEAST = {"threads": 0, "ranks": 1, "micro_batch": 1, "save_every": 1, "data_cache": 10**6}
 """Least values of settings that are numbers."""
 
 
@@ -102,7 +102,10 @@ class NodeSettings:
 
     device: str = "auto"
     """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one; several with commas,
-    which train as one node, or "all" GPUs."""
+    each with a rank of this node, or "all" GPUs."""
+
+    ranks: int = 1
+    """Ranks of this node, which share its passes (`node.ranks`)."""
 
     threads: int = 0
     """CPU threads for the computation; 0: torch chooses."""

@@ -258,7 +258,7 @@ def _examine_work(
         use_threads(settings.threads)
         devices = choose_devices(settings.device)
         device = devices[0]
-        limit_memory(devices, settings.gpu_memory)
+        limit_memory(device, settings.gpu_memory)
         yield examine_device(describe(*devices), unused(facts()))
         found = check_model(info.spec, device)
     except LockstepError as error:

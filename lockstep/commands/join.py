@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -27,7 +27,7 @@ from lockstep.service.keys import KEY_NAME, load_or_create_key
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
-from lockstep.volunteer import measured
+from lockstep.volunteer import measured, ranks
 from lockstep.volunteer.anew import begins_anew
 from lockstep.volunteer.consent import ask_once, has_agreed, somebody_is_there, terms
 from lockstep.volunteer.control import ControlSocket
@@ -50,6 +50,9 @@ from protocol.handshake import public_bytes
 from protocol.ids import peer_id
 from protocol.run_info import RunInfo
 from protocol.words import quantity
+
+if TYPE_CHECKING:
+    from node.ranks.crew import Crew
 
 log = logging.getLogger("lockstep.join")
 
@@ -95,6 +98,10 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     """
     keep_freed_memory()
     wait_asleep(wishes.nice)
+    rank = ranks.own_place()
+    if rank.rank:
+        ranks.follow(settings, rank, partial(be_nice, wishes.nice))
+        return
     size = wishes.micro_batch or settings.micro_batch
     settings = replace(settings, micro_batch=size, **wishes.limits.rates)
     _check_before_imports(settings)
@@ -113,7 +120,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     options = replace(options, directory=place)
     asks = not (home.only or options.follow_parent)
     owner = Owner("node", info.run_id, info.spec.name)
-    with begins_anew(settings, info.run_id) as chosen, claimed(place, owner):
+    with begins_anew(settings, info.run_id, rank.is_launched) as chosen, claimed(place, owner):
         key = _own_key(home)
         if over := _at_the_door(link.with_token(settings.token), info, key, place):
             messages.print(over, soft_wrap=True)
@@ -121,7 +128,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             return
         if asks and not (wishes.yes or has_agreed(place) or somebody_is_there()):
             _agreed(settings, info, wishes, None)  # it says what to add, and nothing is measured
-        settings, seen = _measured(chosen, info, wishes, shown=asks)
+        settings, seen = _measured(ranks.shared(chosen, rank), info, wishes, shown=asks)
         if asks and not _agreed(settings, info, wishes, seen):
             messages.print("nothing was started; the same command asks again", soft_wrap=True)
             return
@@ -135,8 +142,9 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         ledger = Ledger(home.path, info.run_id, info.spec.name, page)
         limited = (wishes.limits, ledger, others)
         facts = RunFacts(partial(measured.judged_limits, info.spec), page)
-        joining = _join(settings, options, key, limited, niceness=wishes.nice, facts=facts)
-        reason, status = run_event_loop(joining)
+        with ranks.crew_of(settings, info.spec, rank) as crew:
+            joining = _join(settings, options, key, limited, crew, wishes.nice, facts=facts)
+            reason, status = run_event_loop(joining)
         if wishes.micro_batch is None:
             measured.reconsider(place, info.run_id, status)
         for line in farewell(status, place):
@@ -340,8 +348,9 @@ async def _join(
     options: ServeOptions,
     key: Ed25519PrivateKey,
     limited: tuple[Limits, Ledger, OthersWatch],
-    *,
+    crew: "Crew | None",
     niceness: int,
+    *,
     facts: RunFacts,
 ) -> tuple[str, dict[str, Any]]:
     """Returns how it ended, in words, and the last status. The process is made inside the event
@@ -356,7 +365,7 @@ async def _join(
     def make(limits: Limits) -> NodeProcess:
         kept = replace(settings, duty_cycle=limits.duty_cycle, gpu_memory=limits.gpu_memory)
         kept = replace(kept, **limits.rates)
-        return NodeProcess(kept, key, f"lockstep {__version__}", meter.measure_overhead)
+        return NodeProcess(kept, key, f"lockstep {__version__}", meter.measure_overhead, crew)
 
     process = PausableNode(make, *limited, run=facts)
     control = ControlSocket(settings.directory, process)

@@ -45,10 +45,13 @@ class DeviceFailures(RunNote):
 
 
 @contextmanager
-def begins_anew(settings: NodeSettings, run_id: RunId) -> Iterator[NodeSettings]:
+def begins_anew(
+    settings: NodeSettings, run_id: RunId, launched: bool = False
+) -> Iterator[NodeSettings]:
     """Puts a new process of the same command in the place of this one when a device fails in the
-    block; `DeviceError` when that was the third time in an hour. A process that began so waits for
-    the rest of its pause first.
+    block; `DeviceError` when that was the third time in an hour, or when the program that has
+    `launched` this process starts it again. A process that began so waits for the rest of its pause
+    first.
 
     Yields the settings to work with: those given, but no CPU stands in for a card that failed.
     """
@@ -61,6 +64,8 @@ def begins_anew(settings: NodeSettings, run_id: RunId) -> Iterator[NodeSettings]
     try:
         yield settings
     except DeviceError as error:
+        if launched:
+            raise
         failures = _failures(place, run_id)
         failures.at_s += (time.time(),)
         write_note(place / FAILURES_NAME, failures)

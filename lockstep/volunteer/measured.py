@@ -48,14 +48,14 @@ class Measured(RunNote):
     """The size of a pass that is quickest on this machine, and where that was found."""
 
     micro_batch: int = 0
-    """Samples in a pass on each device; 0: it is to be measured."""
+    """Samples in a pass of each rank; 0: it is to be measured."""
     device: str = ""
     threads: int = 0
     gpu_memory: int = 100
     memory_bytes: int = 0
     """Memory that the run may take; 0: the machine's."""
     samples: int = 0
-    """Samples in a pass on all devices together."""
+    """Samples in a pass of all ranks together."""
     pass_s: float = 0.0
     recomputes: bool = False
     """Whether blocks are computed again on the way back."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from node.exact.engine import GRADIENT_MAX, GradientError, require_finite
-from node.model.training import GradientAccumulation, RoundWork, Tokens, TrainingModel
+from node.model.training import Passes, RoundWork, Tokens, TrainingModel
 from protocol.errors import LocalProtocolError
 
 
@@ -44,7 +44,7 @@ class MovedFrom(Mapping[str, Tensor]):
 
 
 class LocalSteps:
-    """One round's local steps; the same interface as `GradientAccumulation`."""
+    """One round's local steps; a round's `Passes`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class LocalSteps:
         """`batches`: int64 [samples, length + 1] each, one for every step."""
         self._trainee, self._batches = trainee, iter(batches)
         self._optimizer, self._learning_rate = optimizer, learning_rate
-        self._passes: GradientAccumulation | None = None
+        self._passes: Passes | None = None
         self._left = 0
         self._done: list[RoundWork] = []
         self._failure: GradientError | None = None
@@ -105,7 +105,7 @@ class LocalSteps:
         nats = sum(work.loss_nats_per_token * work.tokens for work in self._done)
         return RoundWork(samples, nats / tokens, tokens)
 
-    def _step(self, passes: GradientAccumulation) -> None:
+    def _step(self, passes: Passes) -> None:
         self._passes, work = None, passes.finish()
         gradients: dict[str, Any] = {
             name: parameter.grad for name, parameter in self._trainee.parameters.items()

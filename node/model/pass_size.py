@@ -34,7 +34,7 @@ PASSES_A_TRIAL = 2
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A pass of a number of samples on each device, as it was measured."""
+    """A pass of a number of samples, as it was measured."""
 
     samples: int
     pass_s: float

@@ -4,23 +4,16 @@
 bell. Gradients are local business: autocast, thread counts and the size of a micro-batch may differ
 between nodes, for nothing here changes a parameter.
 
-Several devices of one machine are one node: each has a twin of the model, a pass is a micro-batch
-on every device at once, and the gradients of all are summed on the first, which alone is applied
-to:
-
-    first device    pass pass ... | its sum + twins' sums, in order | .grad
-    second device   pass pass ... | its sum -^
-                    ^- parameters copied before a pass, if the first's have moved
+A node of many devices is one of many ranks, which share the passes (`node.ranks`); the network
+here is that of one.
 """
 
 import contextlib
-import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -64,10 +57,34 @@ class RoundWork:
     """Targets predicted."""
 
 
+class Passes(Protocol):
+    """Forward and backward passes of one round, one micro-batch after the other. Blocks."""
+
+    @property
+    def samples(self) -> int:
+        """Samples trained so far."""
+
+    def next(self) -> bool:
+        """Make one pass; False when there are no more samples."""
+
+    def finish(self) -> RoundWork:
+        """Complete the gradients."""
+
+
+class OtherRanks(Protocol):
+    """The other ranks of a node, which share its passes (`node.ranks`)."""
+
+    def passes(self, trainee: "TrainingModel", batches: Iterable[Tokens]) -> Passes:
+        """The passes of all ranks over micro-batches."""
+
+    def moved(self) -> None:
+        """The parameters have changed since the last pass."""
+
+
 class TrainingModel:
     """A model on its device that does the work of a round.
 
-    `micro_batch_max` (samples per pass and device) is halved for good when a pass does not fit a
+    `micro_batch_max` (samples per pass) is halved for good when a pass does not fit a
     device's memory; where one sample does not, blocks are computed again on the way back.
     """
 
@@ -85,7 +102,7 @@ class TrainingModel:
         if micro_batch_max < 1:
             raise SettingsError(f"micro_batch: expected at least 1 sample, got {micro_batch_max}")
         self.device = torch.device(device)
-        self.dtype, self._gradient_dtype = dtype, gradient_dtype
+        self.dtype, self.gradient_dtype = dtype, gradient_dtype
         for parameter in model.parameters():  # not buffers, as rotations need all bits
             parameter.data = parameter.data.to(dtype)
             if dtype != gradient_dtype and hasattr(parameter, "grad_dtype"):
@@ -98,43 +115,30 @@ class TrainingModel:
         self._is_balanced, self._balance_weight = asks_for_balance(model), balance_weight(model)
         self.recomputes = False
         """Whether blocks are computed again on the way back (`node.model.blocks`)."""
-        self.twins: tuple[TrainingModel, ...] = ()
-        """The same model on this machine's other devices, for gradients alone."""
-        self._threads: ThreadPoolExecutor | None = None
-        self._has_moved, self._has_fitted, self._has_told = True, False, False
-
-    def spread(self, others: Sequence[torch.device]) -> None:
-        """Train on these devices too; one may be named twice."""
-        self.twins = tuple(
-            TrainingModel(
-                copy.deepcopy(self.model),
-                device,
-                self.micro_batch_max,
-                self.dtype,
-                self._gradient_dtype,
-            )
-            for device in others
-        )
-        if self.twins:
-            self._threads = ThreadPoolExecutor(len(self.twins), thread_name_prefix="device")
+        self.crew: OtherRanks | None = None
+        """The ranks that share its passes; None where it makes them alone."""
+        self._has_fitted, self._has_told = False, False
 
     def recompute(self, on: bool = True) -> bool:
         """Compute blocks again on the way back from now on, or keep all. False if this type of
         model cannot.
         """
-        able = all(recompute_blocks(each.model, on) for each in (self, *self.twins))
+        able = recompute_blocks(self.model, on)
         self.recomputes = able and on
         return able
 
     def moved(self) -> None:
-        """The parameters have changed since the last pass: twins copy them before the next one."""
-        self._has_moved = True
+        """The parameters have changed since the last pass: other ranks load them before the next
+        one.
+        """
+        if self.crew:
+            self.crew.moved()
 
-    def passes(self, batches: Iterable[Tokens]) -> "GradientAccumulation":
+    def passes(self, batches: Iterable[Tokens]) -> Passes:
         """The passes of a round over micro-batches, none of them made yet."""
         self.model.train()
         self.moved()
-        return GradientAccumulation(self, batches)
+        return self.crew.passes(self, batches) if self.crew else GradientAccumulation(self, batches)
 
     @torch.no_grad()
     def evaluate(self, samples: Tokens) -> float:
@@ -150,24 +154,6 @@ class TrainingModel:
             return nats / (len(samples) * (samples.shape[1] - 1))
         finally:
             self.model.train(was_training)
-
-    def gradients(self, pieces: Sequence[Tensor]) -> float:
-        """Add the gradients of pieces to `.grad`, each on a device of its own: the first one here,
-        the others on the twins. Returns the cross-entropy summed over all targets.
-        """
-        if self._threads is None:
-            return self.gradient(pieces[0])
-        if self._has_moved:
-            self._lead_twins()
-        pairs = zip(self.twins, pieces[1:], strict=False)  # the last pieces may be fewer
-        made = [self._threads.submit(twin.gradient, piece) for twin, piece in pairs]
-        try:
-            nats = self.gradient(pieces[0])
-        finally:
-            errors = [each.exception() for each in made]  # no pass is under way any more
-        for error in filter(None, errors):
-            raise error
-        return nats + sum(each.result() for each in made)
 
     def gradient(self, piece: Tensor) -> float:
         """Add the gradients of one piece to `.grad`, on this device. Returns the cross-entropy
@@ -196,30 +182,11 @@ class TrainingModel:
         """Zeros, not None: a parameter that no sample touched has a gradient too."""
         for parameter in self.parameters.values():
             gradient_of(parameter).zero_()
-        for twin in self.twins:
-            twin.zero_gradients()
 
     def give_back_gradients(self) -> None:
         """Let go of the memory of all gradients."""
-        for each in (self, *self.twins):
-            for parameter in each.parameters.values():
-                parameter.grad = None
-
-    def sum_gradients(self) -> None:
-        """Add the twins' gradients to this device's, in the order of the devices."""
-        for twin in self.twins:
-            for name, parameter in self.parameters.items():
-                gradient = twin.parameters[name].grad
-                if parameter.grad is not None and gradient is not None:
-                    parameter.grad += gradient.to(self.device)
-
-    @torch.no_grad()
-    def _lead_twins(self) -> None:
-        for twin in self.twins:
-            twin.model.train()
-            for name, parameter in twin.parameters.items():
-                parameter.copy_(self.parameters[name])
-        self._has_moved = False
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     def nats(self, piece: Tensor) -> Tensor:
         """Cross-entropy summed over all targets, float32 scalar, without gradients. piece: int64
@@ -354,7 +321,6 @@ class GradientAccumulation:
         """
         if self.samples == 0:
             raise LocalProtocolError("expected at least one sample to train on, got none")
-        self._trainee.sum_gradients()
         for parameter in self._trainee.parameters.values():
             if parameter.grad is not None:
                 parameter.grad /= self.samples
@@ -370,13 +336,13 @@ class GradientAccumulation:
             self._failed
         ):  # it ran out of memory and has left part of its gradients behind: all starts again
             self._begin()
-        pieces = list(islice(self._pieces, 1 + len(self._trainee.twins)))
-        if not pieces:
+        piece = next(self._pieces, None)
+        if piece is None:
             return False
         self._failed = True
-        self._nats += self._trainee.gradients(pieces)
-        self.samples += sum(map(len, pieces))
-        self._tokens += sum(len(piece) * (piece.shape[1] - 1) for piece in pieces)
+        self._nats += self._trainee.gradient(piece)
+        self.samples += len(piece)
+        self._tokens += len(piece) * (piece.shape[1] - 1)
         self._failed = False
         return True
 

@@ -23,8 +23,7 @@ from node.exact.chunks import ChunkLayout
 from node.exact.engine import DemoSettings, Engine, Extraction
 from node.exact.vote_sum import Contribution, decoded
 from node.model.build import build_model, named_parameters_once
-from node.model.local_steps import LocalSteps
-from node.model.training import GradientAccumulation, Tokens, TrainingModel
+from node.model.training import Passes, Tokens, TrainingModel
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.position import Position, described_voids, restored_voids
@@ -121,7 +120,7 @@ class Replica:
 
     def begin(
         self, batches: Iterable[Tokens], pending: wire.Announced | None, rate_bits: tuple[int, int]
-    ) -> GradientAccumulation | LocalSteps:
+    ) -> Passes:
         """Put the model where the first gradients of a round are taken, and begin its passes.
 
         Only steps of the node's own need `pending`, what this node announced in the undecided round

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from node.exact.engine import GradientError
-from node.model.training import RoundWork
-from node.round.context import Passes, RoundContext
+from node.model.training import Passes, RoundWork
+from node.round.context import RoundContext
 from node.status import NodeStatus
 from node.system.device import device_errors
 from protocol import wire_pb2 as wire

@@ -15,7 +15,7 @@ from torch import Tensor
 from node.control.decisions import DecisionLog
 from node.control.heads import HeadKeeper
 from node.exact.engine import Extraction
-from node.model.training import RoundWork
+from node.model.training import Passes
 from node.replica.position import Position
 from node.round.catching_up.catch_up import CatchUp
 from node.round.state_requests.requests import NoStateRequests, StateRequests
@@ -41,20 +41,6 @@ class Samples(Protocol):
         """Tell which spans of the data order, first position and count, a round will read within
         `limit_s` seconds.
         """
-
-
-class Passes(Protocol):
-    """Forward and backward passes of one round, one micro-batch after the other. Blocks."""
-
-    @property
-    def samples(self) -> int:
-        """Samples trained so far."""
-
-    def next(self) -> bool:
-        """Make one pass; False when there are no more samples."""
-
-    def finish(self) -> RoundWork:
-        """Complete the gradients."""
 
 
 class TrainedModel(Protocol):

@@ -13,7 +13,7 @@ import os
 import platform
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,12 +44,13 @@ _OWN_FAULT = re.compile(
 """Words of a device about what a program asks of it."""
 
 MEMINFO = Path("/proc/meminfo")
+STATUS = Path("/proc/self/status")
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def choose_devices(wanted: str) -> tuple[torch.device, ...]:
-    """The devices of a list with commas, the first for the parameters; "all" takes every CUDA
-    device, else the CPU.
+    """The devices of a list with commas, one for each rank; "all" takes every CUDA device, else the
+    CPU.
 
     Raises `SettingsError` for one that is not there, or a GPU that is named twice.
     """
@@ -89,6 +90,27 @@ def choose_device(wanted: str) -> torch.device:
     return device
 
 
+def device_of_rank(wanted: str, local_rank: int) -> torch.device:
+    """The device of a rank, by its number among those of this machine: the one at that place in a
+    list, or the card of that number.
+
+    Raises `SettingsError` where there is none.
+    """
+    if wanted in ("auto", "all", "cuda"):
+        if wanted != "cuda" and not torch.cuda.is_available():
+            return torch.device("cpu")
+        return choose_device(f"cuda:{local_rank}")
+    names = wanted.split(",")
+    if wanted == "cpu":
+        return torch.device("cpu")
+    if local_rank >= len(names):
+        raise SettingsError(
+            f"device: expected one for each rank of a machine, found {wanted!r} and a rank "
+            f"{local_rank}"
+        )
+    return choose_device(names[local_rank])
+
+
 def device_failure(error: BaseException) -> str:
     """The failure of a device behind an error, in torch's words; empty for any other error."""
     if not isinstance(error, RuntimeError):
@@ -118,21 +140,18 @@ def use_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def limit_memory(devices: tuple[torch.device, ...], percent: int) -> None:
-    """Take at most this part of the memory of each GPU; a pass that does not fit it is out of
-    memory, and made with fewer samples.
-
-    Raises `SettingsError` where one of the devices is no GPU.
+def limit_memory(device: torch.device, percent: int) -> None:
+    """Take at most this part of a GPU's memory; a pass that does not fit it is out of memory, and
+    made with fewer samples. `SettingsError` for a device that is no GPU.
     """
-    if percent < 100 and (others := [each for each in devices if each.type != "cuda"]):
+    if percent < 100 and device.type != "cuda":
         raise SettingsError(
-            f"gpu_memory: expected a GPU of CUDA or ROCm, found {others[0]}; leave --gpu-memory "
-            "out, or name a GPU with --device"
+            f"gpu_memory: expected a GPU of CUDA or ROCm, found {device}; leave --gpu-memory out, "
+            "or name a GPU with --device"
         )
-    for device in devices:
-        if device.type == "cuda" and percent / 100 != memory_share(device):
-            torch.cuda.set_per_process_memory_fraction(percent / 100, device)
-            _shares[device.index or 0] = percent / 100
+    if device.type == "cuda" and percent / 100 != memory_share(device):
+        torch.cuda.set_per_process_memory_fraction(percent / 100, device)
+        _shares[device.index or 0] = percent / 100
 
 
 def memory_share(device: torch.device) -> float:
@@ -172,13 +191,16 @@ def facts() -> Facts:
 def describe(device: torch.device, *others: torch.device) -> str:
     """Devices in words, for tables."""
     if others:
-        counts = Counter(describe(each) for each in (device, *others))
-        return " + ".join(
-            f"{count} x {name}" if count > 1 else name for name, count in counts.items()
-        )
+        return in_sum(describe(each) for each in (device, *others))
     if device.type == "cuda":
         return gpu_name(torch.cuda.get_device_name(device), facts())
     return f"{platform.machine()} CPU, {torch.get_num_threads()} of {os.cpu_count()} threads"
+
+
+def in_sum(names: Iterable[str]) -> str:
+    """Devices that are named one by one, in a few words."""
+    counts = Counter(names)
+    return " + ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
 
 
 def free_memory_bytes(device: torch.device) -> int | None:
@@ -193,6 +215,23 @@ def free_memory_bytes(device: torch.device) -> int | None:
         return max(0, min(free, own))
     found = [count for count in (_available_bytes(), _container_bytes()) if count is not None]
     return min(found, default=None)
+
+
+def held_bytes_max(device: torch.device) -> int:
+    """Most memory of a device that this process has held, in bytes; 0 where that cannot be told."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resident_bytes("VmHWM")
+
+
+def resident_bytes(field: str) -> int:
+    """Memory of this process, VmRSS now or VmHWM at its peak; 0 where that cannot be told."""
+    try:
+        lines = STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return 0
+    rows = (line.split() for line in lines if line.startswith(f"{field}:"))
+    return next((1024 * int(row[1]) for row in rows), 0)
 
 
 def give_back_memory() -> None:

@@ -120,7 +120,7 @@ def test_the_rooms_bounds_are_those_of_run_machine_and_owner(
 
     monkeypatch.setattr(rehearsal, "_found", found)
     monkeypatch.setattr(rehearsal, "free_memory_bytes", lambda _: 10**9)
-    monkeypatch.setattr(rehearsal, "_resident_bytes", lambda _: 5 * 10**8)
+    monkeypatch.setattr(rehearsal, "resident_bytes", lambda _: 5 * 10**8)
     rounds, half = tiny_spec().rounds, replace(settings(tmp_path, "cpu,cpu"), duty_cycle=50)
     for allowed in (0, 2 * 10**9, 10**9, 1):
         assert rehearse(half, info(), allowed, finds=True).samples == 2
@@ -128,7 +128,8 @@ def test_the_rooms_bounds_are_those_of_run_machine_and_owner(
     step, whole = LOCAL_STEPS.local_samples // 2, rounds.batch_samples_max // 2
     assert [room.samples_max for room in seen] == [step] * 4 + [whole]
     assert {room.pass_s_max for room in seen} == {rounds.compute_ms / 1000 / 2 / 4}
-    assert [room.memory_bytes for room in seen[:4]] == [8 * 10**8, 8 * 10**8, 4 * 10**8, 0]
+    a_half = [4 * 10**8, 4 * 10**8, 2 * 10**8, 0]
+    assert [room.memory_bytes for room in seen[:4]] == a_half, "ranks on CPUs share it"
 
 
 Machine = Callable[[int, bool], tuple[float, int]]

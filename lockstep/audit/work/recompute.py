@@ -31,7 +31,7 @@ from node.exact.sign_audit import (
 )
 from node.model.build import build_model
 from node.model.local_steps import LocalSteps, MovedFrom
-from node.model.training import GradientAccumulation, Tokens, TrainingModel
+from node.model.training import Passes, Tokens, TrainingModel
 from protocol.audit.thresholds import Thresholds, thresholds_of
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError
@@ -63,7 +63,7 @@ def unaudited(spec: RunSpec) -> str:
 class Recomputation:
     """The work of one author, pass by pass."""
 
-    def __init__(self, passes: GradientAccumulation | LocalSteps) -> None:
+    def __init__(self, passes: Passes) -> None:
         self._passes = passes
         self.failure: GradientError | None = None
         """Why what was computed is of no use."""

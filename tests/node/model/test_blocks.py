@@ -103,14 +103,3 @@ def test_a_sample_that_does_not_fit_is_computed_again_before_the_node_gives_up(
     monkeypatch.setattr(smaller, "gradient", Memory(smaller, 0.4).gradient)
     with pytest.raises(SettingsError, match="one sample does not fit"):
         do_work(smaller, [SAMPLES])
-
-
-def test_a_machine_of_several_devices_computes_again_on_all() -> None:
-    trainee = TrainingModel(build_model("llama", LLAMA))
-    trainee.spread([torch.device("cpu")])
-    expected = gradients(trainee)
-    trainee.recompute()
-    (twin,) = trainee.twins
-    assert all(each.model.model.layers[0].gradient_checkpointing for each in (trainee, twin))
-    for name, gradient in gradients(trainee).items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7, msg=name)

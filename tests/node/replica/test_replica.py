@@ -66,15 +66,6 @@ def sent_in(replica: Replica, round: int) -> tuple[Commit, bytes]:
     ), payload
 
 
-def test_a_node_of_several_devices_has_the_bits_of_the_others(corpus: Corpus) -> None:
-    one, several = replica_of(), replica_of()
-    several.trainee.spread([torch.device("cpu")] * 2)
-    for round in range(3):
-        train(several, corpus, round)
-        commit, payload = sent_in(several, round)
-        assert several.apply(commit, [payload]) == one.apply(commit, [payload])
-
-
 def test_a_payload_with_the_k_of_another_run_counts_for_nothing(corpus: Corpus) -> None:
     replica, other = replica_of(), replica_of(top_k=40)
     train(other, corpus, 0)

@@ -1,5 +1,7 @@
 """A GPU is named as what it is, and one that is not used is told of with the reason."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -92,12 +94,12 @@ def set_shares(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_share_of_the_memory_bounds_what_is_taken_and_what_is_seen_as_free(
     set_shares: list[float],
 ) -> None:
-    limit_memory((CARD,), 100)
+    limit_memory(CARD, 100)
     assert set_shares == [], "without a limit torch is left as it is"
     assert free_memory_bytes(CARD) == 9_000
-    limit_memory((CARD,), 40)
+    limit_memory(CARD, 40)
     assert (free_memory_bytes(CARD), module.gpu_memory_bytes(CARD)) == (3_000, 4_000)
-    limit_memory((CARD,), 100)
+    limit_memory(CARD, 100)
     assert set_shares == [0.4, 1.0]
     assert free_memory_bytes(CARD) == 9_000
 
@@ -106,8 +108,8 @@ def test_a_share_of_a_gpu_s_memory_is_refused_where_there_is_no_gpu(
     set_shares: list[float],
 ) -> None:
     with pytest.raises(SettingsError, match="expected a GPU of CUDA or ROCm, found cpu"):
-        limit_memory((CPU,), 50)
-    limit_memory((CPU,), 100)
+        limit_memory(CPU, 50)
+    limit_memory(CPU, 100)
     assert set_shares == []
 
 
@@ -116,3 +118,30 @@ def test_a_share_of_a_gpu_s_memory_is_refused_where_there_is_no_gpu(
 def test_a_percentage_outside_its_bounds_is_refused(name: str, value: int) -> None:
     with pytest.raises(SettingsError, match=f"{name}: expected 1 to 100 percent, found {value}"):
         NodeSettings("host:1", module.Path("x"), **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["cpu,cpu", "all", "cuda:0,cuda:1", "auto", "cuda"])
+def test_lists_of_devices_are_settings(device: str) -> None:
+    assert NodeSettings("127.0.0.1:1", Path("."), device=device).device == device
+
+
+@pytest.mark.parametrize("device", ["cpu,", "auto,cpu", "all,cpu", "cuda:0,,cuda:1", "gpu", ""])
+def test_other_words_are_not(device: str) -> None:
+    with pytest.raises(SettingsError, match="device: expected cpu, cuda, cuda:N, several with"):
+        NodeSettings("127.0.0.1:1", Path("."), device=device)
+
+
+def test_devices_are_chosen_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_devices("cpu,cpu") == (CPU, CPU)
+    assert describe(CPU, CPU) == f"2 x {describe(CPU)}"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card {device.index}")
+    both = choose_devices("all")
+    assert [str(each) for each in both] == ["cuda:0", "cuda:1"]
+    assert describe(*both) == "card 0 + card 1"
+    assert choose_devices("cuda:1,cuda:0") == both[::-1]
+    with pytest.raises(SettingsError, match="every GPU once"):
+        choose_devices("cuda:0,cuda")
+    with pytest.raises(SettingsError, match=r"cuda:2 asked for, found 2"):
+        choose_devices("cuda:0,cuda:2")

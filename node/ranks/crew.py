@@ -1,0 +1,294 @@
+"""Rank 0's side: gives orders to the other ranks, waits for answers, and names who is at fault.
+
+    an order   said -> rank 0's own part -> all have answered, or a fault
+    a fault    a process that ended; a rank that answers with an error, gives no sign of life, or
+               does not answer in time
+
+A fault is final: it ends the work with `DeviceError`, as a failed device does, and the node begins
+anew with other ranks.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from node.model.precision import gradient_of
+from node.model.training import Tokens, TrainingModel
+from node.ranks.dealing import Speeds, dealt
+from node.ranks.line import RankLine, RankPatience
+from node.ranks.orders import (
+    Hello,
+    Hold,
+    Leave,
+    Limit,
+    Load,
+    Order,
+    OrderAnswer,
+    Rest,
+    Sum,
+    Type,
+    Work,
+    decode_answer,
+    encode,
+)
+from node.ranks.passes import SharedPasses
+from node.system.device import held_bytes_max, in_sum
+from protocol.errors import DeviceError, UnavailableError
+from protocol.runfile import ModelSpec
+
+_Result = TypeVar("_Result")
+
+POLL_S = 0.001
+"""Pause between two looks at an exchange of tensors."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A rank of the node, for people."""
+
+    host: str
+    device: str
+    memory_bytes: int = 0
+
+
+class Crew:
+    """All ranks of a node. Its methods block, and are safe from several threads."""
+
+    def __init__(
+        self,
+        line: RankLine,
+        device: torch.device,
+        hellos: Sequence[Hello],
+        patience: RankPatience,
+        ended: Callable[[], Mapping[int, str]] = dict,
+    ) -> None:
+        """`hellos` of all ranks, rank 0's first; `ended` tells the ranks whose processes are known
+        to have ended, and how.
+        """
+        self._line, self._device, self._patience, self._ended = line, device, patience, ended
+        self._members = [Member(hello.host, hello.device) for hello in hellos]
+        self.speeds = Speeds(len(hellos))
+        self._lock, self._number = threading.Lock(), 0
+        self.fault = ""
+        """The rank at fault and why, in words; empty while there is none."""
+        self._closing, self._has_moved = False, True
+
+    @property
+    def count(self) -> int:
+        """Ranks of the node."""
+        return len(self._members)
+
+    @property
+    def hardware(self) -> str:
+        """All devices in words."""
+        return in_sum(member.device for member in self._members)
+
+    def document(self) -> list[dict[str, Any]]:
+        """Each rank's part of the status document."""
+        pairs = zip(self._members, self.speeds.measured, strict=True)
+        return [
+            {
+                "host": member.host,
+                "device": member.device,
+                "memory_bytes": member.memory_bytes,
+                "samples_per_second": speed,
+            }
+            for member, speed in pairs
+        ]
+
+    # ---- orders
+
+    def hold(self, trainee: TrainingModel, spec: ModelSpec, gpu_memory: int) -> None:
+        """All ranks hold this network, and share its passes from now on; they take at most this
+        part of each GPU's memory, in percent.
+        """
+        types = (
+            str(each).removeprefix("torch.") for each in (trainee.dtype, trainee.gradient_dtype)
+        )
+        weights, gradients = (cast(Type, name) for name in types)
+        self._give(Hold(spec.type, dict(spec.config), weights, gradients))
+        if gpu_memory < 100:
+            self.limit(gpu_memory)
+        trainee.crew, self._has_moved = self, True
+
+    def moved(self) -> None:
+        self._has_moved = True
+
+    def passes(self, trainee: TrainingModel, batches: Iterable[Tokens]) -> SharedPasses:
+        return SharedPasses(self, trainee, batches)
+
+    def make_pass(self, trainee: TrainingModel, samples: Tensor, *, anew: bool) -> float:
+        """Add the gradients of int64 [samples, length + 1] to those of all ranks, which are zero
+        before where they begin `anew`. Returns the cross-entropy summed over all targets.
+
+        Raises `torch.OutOfMemoryError` where a rank has no memory for its share.
+        """
+        if self._has_moved:
+            self._load(trainee)
+        shares = dealt(len(samples), self.speeds.all, trainee.micro_batch_max)
+        own = samples[: shares[0]]
+        tokens = samples.to(torch.int32).numpy().tobytes()
+
+        def compute() -> tuple[float, float]:
+            if anew:
+                trainee.zero_gradients()
+            began_s = time.monotonic()
+            nats = float(trainee.gradient(own.to(self._device))) if len(own) else 0.0
+            return nats, time.monotonic() - began_s
+
+        order = Work(shares, tokens, anew=anew, recomputes=trainee.recomputes)
+        (nats, seconds), answers = self._give(order, compute)
+        for rank, took_s in enumerate([seconds, *(answer.seconds for answer in answers)]):
+            self.speeds.note(rank, shares[rank], took_s)
+        return float(nats) + sum(answer.nats for answer in answers)
+
+    def sum(self, trainee: TrainingModel) -> None:
+        """Add the gradients of all ranks to the trainee's."""
+        gradients = [gradient_of(each) for each in trainee.parameters.values()]
+        self._give(Sum(), lambda: self._exchange(self._line.reduce, gradients))
+
+    def limit(self, gpu_memory: int) -> None:
+        """Take at most this part of each GPU's memory, in percent."""
+        self._give(Limit(gpu_memory))
+
+    def rest(self) -> None:
+        """No rank holds a network any more; nothing where the node fails or ends anyway."""
+        if not (self.fault or self._closing):
+            self._give(Rest())
+
+    def close(self) -> None:
+        """Let the other ranks end. What waits for them elsewhere raises `DeviceError`."""
+        self._closing = True
+        with self._lock, suppress(UnavailableError):
+            self._number += 1
+            self._line.say(f"order/{self._number}", encode(Leave()))
+        self._line.close(whole=not self.fault)
+
+    def _load(self, trainee: TrainingModel) -> None:
+        weights = [each.data for each in trainee.parameters.values()]
+        self._give(Load(), lambda: self._exchange(self._line.broadcast, weights))
+        self._has_moved = False
+
+    # ---- answers
+
+    def _give(
+        self, order: Order, part: Callable[[], Any] = lambda: None
+    ) -> tuple[Any, list[OrderAnswer]]:
+        """Rank 0's own part in an order, and the answers of the others, by rank."""
+        with self._lock:
+            if self.fault or self._closing:
+                raise DeviceError(self.fault or "the ranks of this node are told to leave")
+            try:
+                result, answers = self._obeyed(order, part)
+            except UnavailableError as error:
+                self._fail(str(error))
+        self._members[0].memory_bytes = held_bytes_max(self._device)
+        for rank, answer in enumerate(answers, 1):
+            self._members[rank].memory_bytes = (
+                answer.memory_bytes or self._members[rank].memory_bytes
+            )
+            if answer.short:
+                raise torch.OutOfMemoryError(f"{self._name(rank)}: {answer.short}")
+        return result, answers
+
+    def _obeyed(
+        self, order: Order, part: Callable[[], _Result]
+    ) -> tuple[_Result, list[OrderAnswer]]:
+        self._number += 1
+        self._line.expect_signs()
+        until_s = time.monotonic() + self._patience.order_s
+        self._line.say(f"order/{self._number}", encode(order))
+        try:
+            result = part()
+        except torch.OutOfMemoryError:
+            self._answers(order, until_s)
+            raise
+        return result, self._answers(order, until_s)
+
+    def _answers(self, order: Order, until_s: float) -> list[OrderAnswer]:
+        keys = [f"answer/{self._number}/{rank}" for rank in range(1, self.count)]
+        while (found := self._line.hear(*keys)) is None:
+            self._look(order, until_s)
+        answers = [decode_answer(words) for words in found]
+        if any(answer.error or answer.lost for answer in answers):
+            self._judge(order, until_s)
+        self._line.forget(f"order/{self._number}", *keys)
+        return answers
+
+    def _exchange(self, begin: Callable[[Tensor], Any], tensors: Sequence[Tensor]) -> None:
+        """Exchange tensors with all ranks, as long as none is at fault."""
+        until_s = time.monotonic() + self._patience.order_s
+        look_s = time.monotonic() + 1
+        for work in [begin(tensor) for tensor in tensors]:
+            while not work.is_completed():
+                time.sleep(POLL_S)
+                if time.monotonic() > look_s:
+                    self._look(None, until_s)
+                    look_s = time.monotonic() + 1
+            try:
+                work.wait()
+            except RuntimeError as error:
+                self._judge(None, until_s, str(error).strip().partition("\n")[0][:200])
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    # ---- faults
+
+    def _judge(self, order: Order | None, until_s: float, words: str = "") -> NoReturn:
+        """An exchange failed: wait until the rank at fault shows, and raise."""
+        silent_s = time.monotonic() + self._patience.silence_s + 2
+        while time.monotonic() < min(silent_s, until_s):
+            self._look(order, until_s)
+            time.sleep(0.2)
+        for rank, answer in self._partial():
+            if answer.lost:
+                self._fail(f"{self._name(rank)} lost the others: {answer.lost}")
+        self._fail(f"the ranks of this node lost each other: {words}")
+
+    def _look(self, order: Order | None, until_s: float) -> None:
+        """Raises `DeviceError` that names a rank at fault, if there is one."""
+        if self._closing:
+            raise DeviceError("the ranks of this node are told to leave")
+        for rank, how in self._ended().items():
+            self._fail(f"{self._name(rank)} {how}")
+        answered = dict(self._partial())
+        for rank, answer in answered.items():
+            if answer.error:
+                self._fail(f"{self._name(rank)} failed: {answer.error}")
+        for rank in range(1, self.count):
+            silent_s = self._line.silent_s(rank)
+            if silent_s > self._patience.silence_s:
+                self._fail(
+                    f"{self._name(rank)} gave no sign of life for {silent_s:.0f} s: its process "
+                    "is stopped, asleep or gone, or its machine cut off"
+                )
+        late = [rank for rank in range(1, self.count) if rank not in answered]
+        if time.monotonic() > until_s and late:
+            what = "an exchange" if order is None else f"the order {type(order).__name__.lower()!r}"
+            self._fail(
+                f"{self._name(late[0])} hangs: it did not come to the end of {what} in "
+                f"{self._patience.order_s:.0f} s"
+            )
+
+    def _partial(self) -> list[tuple[int, OrderAnswer]]:
+        """The answers to the newest order that are there, with their ranks."""
+        found = []
+        for rank in range(1, self.count):
+            key = f"answer/{self._number}/{rank}"
+            if self._line.has(key) and (words := self._line.hear(key)):
+                found.append((rank, decode_answer(words[0])))
+        return found
+
+    def _name(self, rank: int) -> str:
+        member = self._members[rank]
+        return f"rank {rank} ({member.device}, on {member.host})"
+
+    def _fail(self, fault: str) -> NoReturn:
+        self.fault = fault
+        raise DeviceError(fault)

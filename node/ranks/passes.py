@@ -1,0 +1,72 @@
+"""The passes of all ranks of a node: between two of them the bell may ring, or parameters move.
+
+A pass has at most `micro_batch_max` samples for each rank. They are dealt by the ranks' speeds, so
+a batch that is small for one rank is shared all the same.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from node.model.training import RoundWork, Tokens, TrainingModel
+from protocol.errors import LocalProtocolError
+
+
+class Sharing(Protocol):
+    """The ranks, as passes need them (`node.ranks.crew.Crew`)."""
+
+    @property
+    def count(self) -> int:
+        """Ranks of the node."""
+
+    def make_pass(self, trainee: TrainingModel, samples: Tensor, *, anew: bool) -> float:
+        """Add the gradients of samples to those of all ranks; the cross-entropy of all targets."""
+
+    def sum(self, trainee: TrainingModel) -> None:
+        """Add the gradients of all ranks to the trainee's."""
+
+
+class SharedPasses:
+    """One round's work, or one batch's, pass by pass."""
+
+    def __init__(self, crew: Sharing, trainee: TrainingModel, batches: Iterable[Tokens]) -> None:
+        self._crew, self._trainee = crew, trainee
+        self._source = (torch.as_tensor(row) for batch in batches for row in batch)
+        self._rows: list[Tensor] = []
+        self.samples, self._nats, self._anew = 0, 0.0, True
+
+    def next(self) -> bool:
+        """Make one pass; False when no sample is left. Raises what `TrainingModel.in_memory`
+        raises, and `DeviceError` when a rank is at fault.
+        """
+        return self._trainee.in_memory(self._pass)
+
+    def finish(self) -> RoundWork:
+        """Leaves the mean gradient over the samples done, of which there must be one, in every
+        parameter's `.grad` on rank 0.
+        """
+        if self.samples == 0:
+            raise LocalProtocolError("expected at least one sample to train on, got none")
+        self._crew.sum(self._trainee)
+        for parameter in self._trainee.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad /= self.samples
+        tokens = sum(len(row) - 1 for row in self._rows[: self.samples])
+        return RoundWork(self.samples, self._nats / tokens, tokens)
+
+    def _pass(self) -> bool:
+        if self._anew:  # at first, and where memory ran out and gradients are there in part
+            self.samples, self._nats = 0, 0.0
+        most = self.samples + self._trainee.micro_batch_max * self._crew.count
+        self._rows.extend(islice(self._source, max(0, most - len(self._rows))))
+        rows = self._rows[self.samples : most]
+        if not rows:
+            return False
+        anew, self._anew = self._anew, True
+        self._nats += self._crew.make_pass(self._trainee, torch.stack(rows), anew=anew)
+        self._anew = False
+        self.samples += len(rows)
+        return True

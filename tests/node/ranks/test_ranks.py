@@ -1,0 +1,181 @@
+"""Real ranks, each a process: their node computes what one rank computes."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from node.model.training import TrainingModel
+from node.ranks.crew import Crew
+from node.ranks.line import RankLine, RankPatience
+from node.ranks.meeting import meet
+from node.ranks.place import RankPlace
+from node.replica.factory import replica_for
+from node.replica.replica import Replica
+from protocol.ids import PeerId, RunId
+from protocol.runfile import AlgorithmSpec, RunSpec
+from protocol.schedule import scalars
+from tests.node.ranks.follower import hello_of
+from tests.support.tiny import DEMO, tiny_spec
+
+CPU = torch.device("cpu")
+RUN, OWN = RunId("a" * 32), PeerId("b" * 32)
+VOTES = tiny_spec(overlap=0, algorithm=DEMO)
+MOVES = tiny_spec(overlap=0, algorithm=AlgorithmSpec(top_k=16, local_samples=5))
+MANY = RankPatience(silence_s=60.0, order_s=240.0)
+
+Process = subprocess.Popen[bytes]
+
+
+@contextmanager
+def ranks(count: int) -> Iterator[tuple[Crew, list[Process]]]:
+    """The crew of a node of this many ranks, and the processes of all but rank 0."""
+    torch.set_num_threads(1)
+    listener = socket.create_server(("127.0.0.1", 0))
+    place = RankPlace(0, count, 0, count, *listener.getsockname())
+    command = [sys.executable, "-m", "tests.node.ranks.follower"]
+    processes = [
+        subprocess.Popen([*command, str(rank), str(count), str(place.port)])
+        for rank in range(1, count)
+    ]
+
+    def ended() -> dict[int, str]:
+        codes = {rank: process.poll() for rank, process in enumerate(processes, 1)}
+        return {rank: f"ended with {code}" for rank, code in codes.items() if code is not None}
+
+    try:
+        crew = meet(RankLine(place, listener.detach()), CPU, hello_of(0), MANY, ended)
+        try:
+            yield crew, processes
+        finally:
+            crew.close()
+        assert crew.fault or [process.wait(60) for process in processes] == [0] * (count - 1)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            patch.setenv(name, "lo" if sys.platform == "linux" else "lo0")
+        with ranks(request.param) as (made, _):
+            yield made
+
+
+def replicas(spec: RunSpec, crew: Crew) -> tuple[Replica, Replica]:
+    """One of a rank alone, and one of all ranks."""
+    alone, many = (replica_for(spec, RUN, CPU, 2, OWN) for _ in range(2))
+    crew.hold(many.trainee, spec.model, 100)
+    return alone, many
+
+
+def samples(count: int, seed: int = 3) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 33))
+
+
+def train(replica: Replica, spec: RunSpec, round: int, counts: tuple[int, ...]) -> float:
+    """A round over batches of these counts; the loss."""
+    batches = [samples(count, 10 * round + at) for at, count in enumerate(counts)]
+    passes = replica.begin(batches, None, scalars(spec.schedule, round))
+    while passes.next():
+        pass
+    work = passes.finish()
+    assert work.samples == sum(counts)
+    assert work.tokens == 32 * sum(counts)
+    replica.accumulate()
+    return work.loss_nats_per_token
+
+
+def signs(replica: Replica, round: int) -> dict[int, bool]:
+    """The signs that a payload has, by their places."""
+    found = replica.extract(round).coefficients
+    chunks = np.repeat(np.arange(len(found.counts)), found.counts)
+    places = 4096 * chunks + found.indices
+    return dict(zip(places.tolist(), (found.values > 0).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("counts", [(1,), (3,), (2, 2, 2, 2, 1)])
+def test_gradients_are_those_of_one_rank(crew: Crew, counts: tuple[int, ...]) -> None:
+    alone, many = replicas(VOTES, crew)
+    losses = [train(each, VOTES, 0, counts) for each in (alone, many)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for name, parameter in alone.trainee.parameters.items():
+        found = many.trainee.parameters[name].grad
+        torch.testing.assert_close(found, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("spec", [VOTES, MOVES])
+def test_the_payload_of_many_ranks_is_that_of_one_up_to_rounding(crew: Crew, spec: RunSpec) -> None:
+    alone, many = replicas(spec, crew)
+    for replica in (alone, many):
+        train(replica, spec, 4, (5, 5, 3))
+    one, other = (signs(replica, 4) for replica in (alone, many))
+    both = one.keys() & other.keys()
+    assert len(both) >= 0.95 * len(one), "gradients in bfloat16 choose a few places otherwise"
+    assert sum(one[place] == other[place] for place in both) >= 0.99 * len(both)
+
+
+def test_parameters_that_move_between_two_passes_reach_every_rank(crew: Crew) -> None:
+    alone, many = replicas(VOTES, crew)
+    for replica in (alone, many):
+        passes = replica.begin([samples(2, at) for at in range(8)], None, (0, 0))
+        while passes.next():
+            with torch.no_grad():
+                if passes.samples == 8:
+                    for tensor in replica.committed.values():
+                        tensor.mul_(0.5)
+            replica.stand_at()
+        passes.finish()
+    for name, parameter in alone.trainee.parameters.items():
+        found = many.trainee.parameters[name].grad
+        torch.testing.assert_close(found, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_rank_without_memory_has_all_make_smaller_passes(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, many = replicas(VOTES, crew)
+    enough = TrainingModel.gradient
+
+    def gradient(self: TrainingModel, piece: torch.Tensor) -> float:
+        if self is many.trainee and len(piece) > 1:
+            enough(self, piece)
+            raise torch.OutOfMemoryError("too much for this one")
+        return enough(self, piece)
+
+    monkeypatch.setattr(TrainingModel, "gradient", gradient)
+    for replica in (alone, many):
+        train(replica, VOTES, 0, (2, 2, 2, 2, 2, 2, 2, 2))
+    assert many.trainee.micro_batch_max == 1
+    for name, parameter in alone.trainee.parameters.items():
+        found = many.trainee.parameters[name].grad
+        torch.testing.assert_close(found, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_blocks_are_computed_again_on_every_rank(crew: Crew) -> None:
+    alone, many = replicas(VOTES, crew)
+    many.trainee.recompute()
+    for replica in (alone, many):
+        train(replica, VOTES, 0, (2, 2, 2, 2))
+    for name, parameter in alone.trainee.parameters.items():
+        found = many.trainee.parameters[name].grad
+        torch.testing.assert_close(found, parameter.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_node_that_rests_and_goes_on_holds_its_network_anew(crew: Crew) -> None:
+    replicas(VOTES, crew)
+    crew.rest()
+    alone, many = replicas(VOTES, crew)
+    assert train(alone, VOTES, 0, (3,)) == pytest.approx(train(many, VOTES, 0, (3,)), rel=1e-5)
+    about = crew.document()
+    assert [each["host"] for each in about] == [f"host-{rank}" for rank in range(crew.count)]
+    assert all(each["memory_bytes"] > 10**7 for each in about)
+    assert crew.hardware == f"{crew.count} x a CPU"
