@@ -66,7 +66,9 @@ MEANINGS: dict[ExitCode, str] = {
         "the coordinator refused or removed this node, its replica diverged, or the run has two "
         "histories"
     ),
-    ExitCode.DEVICE: "a graphics card, or its driver, failed three times in an hour",
+    ExitCode.DEVICE: (
+        "a graphics card, its driver or a rank of the node failed three times in an hour"
+    ),
     ExitCode.SHORTAGE: "this machine lacks descriptors or memory for now",
     ExitCode.INTERRUPTED: "stopped by Ctrl-C or SIGTERM before the work was done",
     ExitCode.UNREAD: "the program that was to read the output has ended, as `head` does",

@@ -74,10 +74,12 @@ def crew_of(settings: NodeSettings, spec: RunSpec, place: RankPlace) -> "Iterato
         hello, device = _hello(settings, place)
         line = RankLine(place, started.listener_fd if started else None)
         crew = meet(line, device, hello, patience_of(spec), started.ended if started else dict)
-        if started:
-            ending.callback(lambda: crew.fault and started.kill())
-        ending.callback(crew.close)
-        yield crew
+        try:
+            yield crew
+        finally:
+            crew.close()
+            if started and crew.fault:
+                started.kill()  # nobody waits for a rank that hangs
 
 
 def follow(settings: NodeSettings, place: RankPlace, be_nice: Callable[[], None]) -> None:

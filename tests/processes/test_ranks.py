@@ -129,6 +129,8 @@ def test_ranks_of_torchrun_are_one_node_that_comes_back_and_finishes_its_round(
                     [*launch, *join], capture_output=True, text=True, env=environment
                 )
                 os.kill(ranks_of(node.pid)[1], signal.SIGKILL)
+                until(lambda: said.read_text().count(" started admin=") == 2, "a second start")
+                cluster.coordinator.refresh()
                 before = committed(cluster)
                 until(lambda: committed(cluster) > before + 3, "commits after a rank was killed")
                 node.send_signal(signal.SIGINT)

@@ -1,10 +1,7 @@
 """Real ranks, each a process: their node computes what one rank computes."""
 
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,61 +9,28 @@ import torch
 
 from node.model.training import TrainingModel
 from node.ranks.crew import Crew
-from node.ranks.line import RankLine, RankPatience
-from node.ranks.meeting import meet
-from node.ranks.place import RankPlace
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from protocol.ids import PeerId, RunId
 from protocol.runfile import AlgorithmSpec, RunSpec
 from protocol.schedule import scalars
-from tests.node.ranks.follower import hello_of
+from tests.support.crew import CPU, crew_of
 from tests.support.tiny import DEMO, tiny_spec
 
-CPU = torch.device("cpu")
 RUN, OWN = RunId("a" * 32), PeerId("b" * 32)
 VOTES = tiny_spec(overlap=0, algorithm=DEMO)
 MOVES = tiny_spec(overlap=0, algorithm=AlgorithmSpec(top_k=16, local_samples=5))
-MANY = RankPatience(silence_s=60.0, order_s=240.0)
-
-Process = subprocess.Popen[bytes]
-
-
-@contextmanager
-def ranks(count: int) -> Iterator[tuple[Crew, list[Process]]]:
-    """The crew of a node of this many ranks, and the processes of all but rank 0."""
-    torch.set_num_threads(1)
-    listener = socket.create_server(("127.0.0.1", 0))
-    place = RankPlace(0, count, 0, count, *listener.getsockname())
-    command = [sys.executable, "-m", "tests.node.ranks.follower"]
-    processes = [
-        subprocess.Popen([*command, str(rank), str(count), str(place.port)])
-        for rank in range(1, count)
-    ]
-
-    def ended() -> dict[int, str]:
-        codes = {rank: process.poll() for rank, process in enumerate(processes, 1)}
-        return {rank: f"ended with {code}" for rank, code in codes.items() if code is not None}
-
-    try:
-        crew = meet(RankLine(place, listener.detach()), CPU, hello_of(0), MANY, ended)
-        try:
-            yield crew, processes
-        finally:
-            crew.close()
-        assert crew.fault or [process.wait(60) for process in processes] == [0] * (count - 1)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
 def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        for name in (
+            "GLOO_SOCKET_IFNAME",
+            "NCCL_SOCKET_IFNAME",
+        ):  # `loopback_only` then lets them be
             patch.setenv(name, "lo" if sys.platform == "linux" else "lo0")
-        with ranks(request.param) as (made, _):
+        with crew_of(request.param) as made:
             yield made
 
 

@@ -1,0 +1,77 @@
+"""Rounds of a node of many ranks, timed."""
+
+import os
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from node.ranks.line import loopback_only
+from node.replica.factory import replica_for
+from node.replica.replica import Replica
+from node.system.device import held_bytes_max
+from protocol.ids import PeerId, RunId
+from protocol.runfile import AlgorithmSpec, DataSpec, ModelSpec, RunSpec
+from protocol.schedule import scalars
+from tests.benchmarks.passes.models import MODELS
+from tests.support.crew import CPU, crew_of
+
+SMALL = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+}
+
+SAMPLES, STEPS, LENGTH, MICRO_BATCH = 16, 2, 128, 4
+"""Samples of a local step, local steps of a round, tokens of a sample, samples of a rank's pass."""
+
+
+def measured(ranks: int, rounds: int, *, large: bool) -> dict[str, Any]:
+    """Memory of each rank at its peak, in bytes, and the median time of a round, in seconds."""
+    model = MODELS["llama of 51 M"][0] if large else ModelSpec(config=SMALL)
+    spec = RunSpec(
+        name="ranks",
+        model=model,
+        data=DataSpec(corpus="none", sequence_length=LENGTH),
+        algorithm=AlgorithmSpec(local_samples=SAMPLES),
+    )
+    threads = max(1, (os.cpu_count() or 1) // ranks)
+    loopback_only()
+    torch.set_num_threads(threads)
+    replica = replica_for(spec, RunId("a" * 32), CPU, MICRO_BATCH, PeerId("b" * 32))
+    if ranks == 1:
+        times = [_round(replica, spec, round) for round in range(rounds)]
+        memory = [held_bytes_max(CPU)]
+    else:
+        with crew_of(ranks, threads) as crew:
+            crew.hold(replica.trainee, model, 100)
+            times = [_round(replica, spec, round) for round in range(rounds)]
+            memory = [each["memory_bytes"] for each in crew.document()]
+    round_s = statistics.median(times[1:] or times)
+    return {
+        "ranks": ranks,
+        "threads": threads,
+        "parameters": replica.layout.parameters,
+        "memory_bytes": memory,
+        "round_s": round_s,
+        "samples_per_s": STEPS * SAMPLES / round_s,
+    }
+
+
+def _round(replica: Replica, spec: RunSpec, round: int) -> float:
+    """Seconds of one round."""
+    vocabulary = int(spec.model.config["vocab_size"])
+    batches = np.random.default_rng(round).integers(0, vocabulary, (STEPS, SAMPLES, LENGTH + 1))
+    began_s = time.monotonic()
+    passes = replica.begin([*batches], None, scalars(spec.schedule, round))
+    while passes.next():
+        pass
+    passes.finish()
+    replica.accumulate()
+    replica.extract(round)
+    return time.monotonic() - began_s
