@@ -71,6 +71,8 @@ class CheckpointDesk:
         self._lock = asyncio.Lock()
         self._upload: _Upload | None = None
         self._moved_ms, self._noted_ms = 0, 0
+        self._noted = True
+        """Whether the store may keep a note of a work's progress."""
         self._seen: object = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -240,9 +242,13 @@ class CheckpointDesk:
         if (seen := _progress(work)) != self._seen:
             self._seen, self._moved_ms, self._noted_ms = seen, now_ms, 0
         if work is None:
+            if self._noted:
+                self._noted = False
+                with suppress(LockstepError):
+                    await self._patiently(self._store.forget)
             return
         if self._moved_ms >= self._noted_ms + NOTE_MS:
-            self._noted_ms = self._moved_ms
+            self._noted_ms, self._noted = self._moved_ms, True
             progress = Progress(work.round, work.writer, self._moved_ms)
             with suppress(LockstepError):  # a disk that takes no note says so elsewhere
                 await self._patiently(self._store.remember, progress)

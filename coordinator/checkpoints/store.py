@@ -2,7 +2,7 @@
 
     checkpoints/incoming/     the files of the member that was asked, as they come
     checkpoints/ROUND-SHA256/ one that is complete and checked
-    checkpoints/progress      when the one that is awaited came on last
+    checkpoints/progress      when the one that is awaited came on last; only while one is
 
 Blocks; every method raises `StorageError` for a disk that fails, `ShortageError` where descriptors
 or memory are short, and `RemoteProtocolError` for parts and files that a member must not send.
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from border.files import whole_file
 from coordinator.checkpoints.parameters import digests_of, directory_bytes
 from coordinator.machine.events.effects import directory_name
 from protocol.border.checkpoint_files import (
@@ -106,13 +107,16 @@ class CheckpointStore:
         return state_digest, sha256, file_bytes
 
     def remember(self, progress: Progress) -> None:
-        """Keep this over a restart. It is not forced to disk: without it more time is given."""
+        """Keep this over a restart."""
         path = self.directory / PROGRESS
-        with _storage_errors(path):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(".part")
+        with _storage_errors(path), whole_file(path) as part:
             part.write_bytes(msgspec.json.encode(progress))
-            part.replace(path)
+
+    def forget(self) -> None:
+        """Nothing is awaited: remove what was kept of it."""
+        with _storage_errors(self.directory):
+            for path in self.directory.glob(f"{PROGRESS}*"):
+                path.unlink(missing_ok=True)
 
     def remembered(self) -> Progress | None:
         """What was kept last; None for nothing that can be read."""

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
+from border.files import whole_file
 from coordinator.journal import Journal, RecordedCommit
 from coordinator.machine.events.effects import CommitRound
 from coordinator.sequencer import Outcome
@@ -107,11 +108,11 @@ class HeadDesk:
 
     def _two_histories(self, own: Head, head: Head) -> EquivocationError:
         proof = Equivocation(self._run_id, self._key, own, head)
-        path, part = self._directory / PROOF_NAME, self._directory / f".{PROOF_NAME}"
+        path = self._directory / PROOF_NAME
         kept = f"the proof is in {path}"
         try:
-            part.write_bytes(proof.document())
-            part.replace(path)
+            with whole_file(path) as part:
+                part.write_bytes(proof.document())
         except OSError as error:
             kept = f"the proof is not kept: {error.strerror or error}"
         return EquivocationError(

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from border.files import MODE_FOR_ALL
 from lockstep.page.site import KEPT_S, Site
-from node.system.files import MODE_FOR_ALL, replacing_file, storage_errors
+from node.system.files import replacing_file, storage_errors
 from protocol.errors import UnavailableError
 
 TIMEOUT_S = 10.0

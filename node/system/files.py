@@ -10,7 +10,6 @@ import contextlib
 import errno
 import functools
 import logging
-import os
 import re
 import shutil
 import tempfile
@@ -19,13 +18,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from border.files import MODE_FOR_ALL, TEMPORARY, force_to_disk, whole_file
 from protocol.errors import StorageError
 from protocol.shortage import Patience, shortages
 
 _log = logging.getLogger(__name__)
-
-MODE_FOR_ALL = 0o644
-"""Mode of a file that other accounts of a shared machine may read."""
 
 MODE_FOR_OWNER = 0o600
 """Mode of a file with a secret."""
@@ -37,7 +34,6 @@ LEFTOVER_S = 600
 """Age from which on a temporary file counts as left by a killed process: a second process that
 somebody starts in the same directory must not take the first one's."""
 
-_TEMPORARY = ".part-"
 _LEFTOVER = re.compile(r".+\.part-[a-z0-9_]{8}")
 _REPLACED = ".replaced"
 _FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
@@ -100,24 +96,9 @@ def read_range(path: Path, offset: int, count: int) -> bytes | None:
 def replacing_file(
     path: Path, bytes_needed: int | None = None, mode: int = MODE_FOR_ALL
 ) -> Iterator[Path]:
-    """Yields a temporary path to write; on success it becomes `path`, on any error it is removed.
-    The file has `mode` when it appears under its name, and lets only its owner in before that.
-
-    Raises `StorageError` when the disk refuses.
-    """
-    with storage_errors(path, bytes_needed):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f"{path.name}{_TEMPORARY}", dir=path.parent)
-        os.close(handle)
-        temporary = Path(name)
-        try:
-            yield temporary
-            _force_to_disk(temporary)
-            temporary.chmod(mode)
-            temporary.replace(path)
-            _force_to_disk(path.parent)
-        finally:
-            temporary.unlink(missing_ok=True)
+    """As `border.files.whole_file`, but raises `StorageError` when the disk refuses."""
+    with storage_errors(path, bytes_needed), whole_file(path, mode) as temporary:
+        yield temporary
 
 
 @contextlib.contextmanager
@@ -129,12 +110,12 @@ def replacing_directory(path: Path, bytes_needed: int | None = None) -> Iterator
     """
     with storage_errors(path, bytes_needed):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f"{path.name}{_TEMPORARY}", dir=path.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f"{path.name}{TEMPORARY}", dir=path.parent))
         try:
             yield temporary
             for file in temporary.iterdir():
-                _force_to_disk(file)
-            _force_to_disk(temporary)
+                force_to_disk(file)
+            force_to_disk(temporary)
             temporary.chmod(0o755)
             _take_the_place_of(path, temporary)
         finally:
@@ -171,16 +152,5 @@ def _take_the_place_of(path: Path, temporary: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         path.rename(aside)
     temporary.rename(path)
-    _force_to_disk(path.parent)
+    force_to_disk(path.parent)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _force_to_disk(path: Path) -> None:
-    """Force a file or directory to the disk; Windows has no fsync for directories, needs none."""
-    if os.name == "nt" and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -47,6 +47,10 @@ async def failed_after(run: Sequencer, desk: CheckpointDesk, milliseconds: int) 
     return run.submitted
 
 
+def names_in(place: Path) -> list[str]:
+    return [path.name for path in place.iterdir()]
+
+
 async def test_a_member_that_does_nothing_fails_after_the_patience(tmp_path: Path) -> None:
     run = Sequencer()
     desk = await began(run, tmp_path)
@@ -80,6 +84,17 @@ async def test_another_writer_has_its_own_time(tmp_path: Path) -> None:
     run.now += 10 * PATIENCE_MS
     run.rounds.state.checkpoints.work = Work(9, 9, C, B)
     assert not await failed_after(run, await began(run, tmp_path), PATIENCE_MS)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_the_note_goes_with_the_work(tmp_path: Path, restarted: bool) -> None:
+    run = Sequencer()
+    desk = await began(run, tmp_path)
+    await failed_after(run, desk, 1)
+    assert names_in(tmp_path) == [PROGRESS]
+    run.rounds.state.checkpoints.work = None
+    await failed_after(run, await began(run, tmp_path) if restarted else desk, 1)
+    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("note", [b"", b"{}", b"\xff", b'{"round":9,"writer":"x","moved_ms":"y"}'])
