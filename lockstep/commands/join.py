@@ -43,6 +43,8 @@ from lockstep.volunteer.wishes import Wishes
 from node.control.first_contact import remember
 from node.settings import NodeSettings
 from node.system.malloc import keep_freed_memory
+from node.transports.kinds import parse_kinds
+from node.transports.libp2p.daemon import find_p2pd
 from protocol.addresses import is_page
 from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document
@@ -312,6 +314,8 @@ def _check_before_imports(settings: NodeSettings) -> None:
     for package in sorted(NODE_EXTRA):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    if "libp2p" in parse_kinds(settings.links):
+        find_p2pd()
     if settings.data and not (settings.data / MANIFEST_NAME).is_file():
         raise DataError(
             f"{settings.data}: expected a prepared corpus with a {MANIFEST_NAME}, found none; "
