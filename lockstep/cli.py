@@ -10,6 +10,7 @@ Settings come from the default, the settings file, the environment and the flag,
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,16 +18,21 @@ import typer
 
 from lockstep import __version__, coordinator_options, options
 from lockstep.audit.cli import auditor, verify
+from lockstep.cluster.settings import DemoOptions
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import invite, run_app
 from lockstep.console import error_line, messages, output, own_command
+from lockstep.declared import CommandGroup, takes
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import EXTRAS, how_to_add
 from lockstep.service.logs import log_to_standard_error
 from lockstep.settings_file import option_names, read_settings
 from lockstep.wan.cli import wan_app
+from node.relay.settings import RelaySettings
+from node.settings import RestartFrom
 from protocol.errors import LockstepError, SettingsError
+from protocol.option import Option
 
 _EPILOG = "\n".join(
     ["Exit codes:", *(f"{code.value:3d}  {meaning}" for code, meaning in MEANINGS.items())]
@@ -38,7 +44,7 @@ HOMELESS = (
 )
 """The cure of an account without a home, such as a container's user that is a mere number."""
 
-app = typer.Typer(
+app = CommandGroup(
     name="lockstep",
     help="Train one neural network on many people's computers; every copy of it stays equal, bit "
     "for bit.",
@@ -48,7 +54,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(name="data", help="Prepare training data.", no_args_is_help=True)
+RelayDirectory = Annotated[
+    Path | None,
+    Option(
+        "DIR",
+        shown="~/.lockstep/relay, with a directory for each run",
+        help="Directory of this relay's identity and payloads, for one run.",
+    ),
+]
+
+data_app = CommandGroup(name="data", help="Prepare training data.", no_args_is_help=True)
 
 VOLUNTEER = "Give a machine to a run"
 
@@ -134,12 +149,15 @@ def _print_version(asked: bool) -> None:
 
 
 @app.callback()
+@takes
 def _root(
     context: typer.Context,
     *,
-    settings: options.SettingsFile = None,
+    settings: Annotated[
+        Path | None, Option("FILE", help="Settings file: TOML with one table per command.")
+    ] = None,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Log everything; show the traceback of an error.")
+        bool, Option(variable=False, help="Log everything; show the traceback of an error.")
     ] = False,
     version: Annotated[
         bool,
@@ -154,37 +172,48 @@ def _root(
 
 
 def demo(
+    settings: DemoOptions,
     *,
-    nodes: options.Nodes = 4,
-    rounds: Annotated[
-        int,
-        typer.Option(metavar="N", envvar="LOCKSTEP_ROUNDS", min=1, help="Steps to train."),
-    ] = 60,
-    seed: options.Seed = 0,
-    directory: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR", envvar="LOCKSTEP_DIRECTORY", help="Directory for everything it writes."
+    json: Annotated[
+        str,
+        Option(
+            "FILE",
+            shown="DIR/summary.json",
+            variable=False,
+            help="File for the summary; - prints it.",
         ),
-    ] = Path("out/demo"),
-    json: options.Summary = "",
-    algorithm: options.Algorithm = "local_steps",
+    ] = "",
 ) -> None:
     """Train a small model with a coordinator and several nodes on this machine."""
-    from lockstep.cluster.demo import DemoOptions, run_demo
+    from lockstep.cluster.demo import run_demo
 
-    summary = json or str(directory / "summary.json")
-    run_demo(DemoOptions(directory, nodes, rounds, seed, summary, algorithm))
+    run_demo(replace(settings, json_path=json or str(settings.directory / "summary.json")))
 
 
 @app.command(rich_help_panel=OPERATOR)
 def init(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="File to write.")] = Path("run.toml"),
+    path: Annotated[Path, Option("PATH", argument=True, help="File to write.")] = Path("run.toml"),
     *,
-    defaults: Annotated[bool, typer.Option("--defaults", help="Ask no questions.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
-    published: options.Published = None,
-    algorithm: options.ChosenAlgorithm = "",
+    defaults: Annotated[bool, Option(variable=False, help="Ask no questions.")] = False,
+    force: Annotated[bool, Option(variable=False, help="Replace the file if it exists.")] = False,
+    published: Annotated[
+        Path | None,
+        Option(
+            "CONFIG.json",
+            names=("--from",),
+            variable=False,
+            help="Published model configuration. Needs torch.",
+        ),
+    ] = None,
+    algorithm: Annotated[
+        str,
+        Option(
+            "NAME",
+            shown="local_steps, or as asked",
+            variable=False,
+            help="Algorithm of the run: local_steps, demo or gossip-adam.",
+        ),
+    ] = "",
 ) -> None:
     """Write a commented run file."""
     from lockstep.commands.init import chosen, remarks
@@ -207,7 +236,7 @@ def coordinator(
     run_file: coordinator_options.RunFile = None,
     *,
     directory: coordinator_options.Directory = None,
-    listen: options.Listen = "127.0.0.1:50700",
+    listen: coordinator_options.Listen = "127.0.0.1:50700",
     advertise: coordinator_options.Advertise = "",
     admin: options.Admin = "127.0.0.1:50701",
     public_page: coordinator_options.PublicPage = "",
@@ -216,7 +245,7 @@ def coordinator(
     plain_text: coordinator_options.PlainText = False,
     vouch: coordinator_options.Vouch = None,
     admit: coordinator_options.Admission = "",
-    restart_from: options.Checkpoint = None,
+    restart_from: RestartFrom = None,
     force: coordinator_options.ForcedRestart = False,
     checkpoint_room: coordinator_options.CheckpointRoom = "2GB",
     checkpoints_kept: coordinator_options.CheckpointsKept = 2,
@@ -275,26 +304,9 @@ def _judged(run_file: Path | None, restart_from: Path | None, *, force: bool) ->
 
 @app.command(rich_help_panel=OPERATOR)
 def relay(
-    url: options.Url,
+    settings: RelaySettings,
     *,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            envvar="LOCKSTEP_DIRECTORY",
-            show_default="~/.lockstep/relay, with a directory for each run",
-            help="Directory of this relay's identity and payloads, for one run.",
-        ),
-    ] = None,
-    listen: options.Listen = "0.0.0.0:50710",
-    advertise: options.Advertise = None,
-    links: options.Links = "grpc",
-    upload_limit: options.UploadLimit = 0,
-    peer_limit: options.PeerLimit = 0,
-    disk: options.Disk = 4 * 1024**3,
-    token: options.Token = "",
-    p2pd_sha256: options.P2pdSha256 = "",
-    archive: options.Archive = False,
+    directory: RelayDirectory = None,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:
@@ -305,26 +317,10 @@ def relay(
     from lockstep.commands.relay import relay as relay_run
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
-    from node.relay.settings import RelaySettings
-    from protocol.border.join_link import split_token
 
-    url, token = split_token(url, token)
     place = (directory or Path("~/.lockstep/relay")).expanduser()
-    settings = RelaySettings(
-        coordinator=url,
-        directory=place,
-        listen=listen,
-        advertise=tuple(advertise or ()),
-        links=links,
-        log_bytes_max=disk,
-        upload_limit=upload_limit,
-        peer_limit=peer_limit,
-        token=token,
-        p2pd_sha256=p2pd_sha256,
-        archive=archive,
-    )
     home = Home(place, only=directory is not None)
-    relay_run(settings, ServeOptions(place, admin, follow_parent), home)
+    relay_run(settings.at(place), ServeOptions(place, admin, follow_parent), home)
 
 
 @app.command(rich_help_panel=OPERATOR)
@@ -334,7 +330,11 @@ def status(
     json: options.JsonFile = None,
     watching: Annotated[
         bool,
-        typer.Option("--watch", help="Show it again and again, until the run ends or Ctrl-C."),
+        Option(
+            names=("--watch",),
+            variable=False,
+            help="Show it again and again, until the run ends or Ctrl-C.",
+        ),
     ] = False,
 ) -> None:
     """Show a run as its coordinator sees it."""
@@ -353,23 +353,18 @@ def status(
 def prepare(
     sources: Annotated[
         list[str],
-        typer.Argument(
-            metavar="SOURCE...",
+        Option(
+            "SOURCE...",
+            argument=True,
             help="Files, directories, globs, rows:FILE:COLUMN, "
             "datasets:NAME (@REVISION, :config=C, :split=S, :column=T may follow), or builtin.",
         ),
     ],
     *,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", envvar="LOCKSTEP_DATA", help="Directory to fill.")
-    ],
+    out: Annotated[Path, Option("DIR", variable="LOCKSTEP_DATA", help="Directory to fill.")],
     tokenizer: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            envvar="LOCKSTEP_TOKENIZER",
-            help="Tokenizer: bytes, a tokenizer.json file, or bpe:SIZE to train one.",
-        ),
+        Option("NAME", help="Tokenizer: bytes, a tokenizer.json file, or bpe:SIZE to train one."),
     ] = "bytes",
 ) -> None:
     """Turn text into the shards that nodes train on."""
@@ -381,11 +376,12 @@ def prepare(
 @data_app.command()
 def publish(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Directory that `lockstep data prepare` filled.")
+        Path,
+        Option("DIR", argument=True, help="Directory that `lockstep data prepare` filled."),
     ],
     url: Annotated[
         str,
-        typer.Argument(metavar="URL", help="Directory or fsspec URL (s3, hf, gs) for the data."),
+        Option("URL", argument=True, help="Directory or fsspec URL (s3, hf, gs) for the data."),
     ],
 ) -> None:
     """Copy prepared data to where nodes fetch the parts that they train on."""

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from lockstep.options import NETWORK, PLACES
+from protocol.option import NETWORK, PLACES, Option
 
 ADMITTED = "Who comes in, and who counts"
 
@@ -15,40 +13,44 @@ CHECKS = "Checks, which end the command"
 
 RunFile = Annotated[
     Path | None,
-    typer.Argument(
-        metavar="RUN.toml", show_default=False, help="Run file (`lockstep init` writes one)."
-    ),
+    Option("RUN.toml", argument=True, shown=False, help="Run file (`lockstep init` writes one)."),
 ]
 
 Directory = Annotated[
     Path | None,
-    typer.Option(
-        rich_help_panel=PLACES,
-        metavar="DIR",
-        envvar="LOCKSTEP_DIRECTORY",
-        show_default="RUN.coordinator, beside the run file",
+    Option(
+        "DIR",
+        PLACES,
+        shown="RUN.coordinator, beside the run file",
         help="Directory of the journal and the key.",
+    ),
+]
+
+Listen = Annotated[
+    str,
+    Option(
+        "HOST:PORT",
+        NETWORK,
+        help="Address for connections of nodes; port 0 takes a free one.",
     ),
 ]
 
 Advertise = Annotated[
     str,
-    typer.Option(
-        rich_help_panel=NETWORK,
-        metavar="HOST[:PORT]",
-        envvar="LOCKSTEP_ADVERTISE",
-        show_default="an address of this machine",
+    Option(
+        "HOST[:PORT]",
+        NETWORK,
+        shown="an address of this machine",
         help="Name or address at which volunteers reach this machine, for the link that joins.",
     ),
 ]
 
 PublicPage = Annotated[
     str,
-    typer.Option(
-        rich_help_panel=PLACES,
-        metavar="HOST:PORT",
-        envvar="LOCKSTEP_PUBLIC_PAGE",
-        show_default="none",
+    Option(
+        "HOST:PORT",
+        PLACES,
+        shown="none",
         help="Address of a page of the run that everybody may read: without hosts, tokens and "
         "notes. Nodes are told where it is.",
     ),
@@ -56,11 +58,10 @@ PublicPage = Annotated[
 
 PageUrl = Annotated[
     str,
-    typer.Option(
-        rich_help_panel=PLACES,
-        metavar="URL",
-        envvar="LOCKSTEP_PAGE_URL",
-        show_default="as --public-page serves it",
+    Option(
+        "URL",
+        PLACES,
+        shown="as --public-page serves it",
         help="Address at which others find the public page, as behind a proxy, or a copy of it "
         "(`lockstep run page`).",
     ),
@@ -68,11 +69,10 @@ PageUrl = Annotated[
 
 Notify = Annotated[
     str,
-    typer.Option(
-        rich_help_panel=PLACES,
-        metavar="URL|COMMAND",
-        envvar="LOCKSTEP_NOTIFY",
-        show_default="none",
+    Option(
+        "URL|COMMAND",
+        PLACES,
+        shown="none",
         help="URL that gets a POST, or command that is run, at an alarm, a stall, skipped rounds "
         "in a row, a demotion, a new checkpoint and the end.",
     ),
@@ -80,20 +80,19 @@ Notify = Annotated[
 
 PlainText = Annotated[
     bool,
-    typer.Option(
-        "--plain-text",
-        rich_help_panel=NETWORK,
+    Option(
+        panel=NETWORK,
+        variable=False,
         help="Speak without TLS on a network too, if you trust it. On loopback there is none.",
     ),
 ]
 
 Vouch = Annotated[
     list[str] | None,
-    typer.Option(
-        rich_help_panel=ADMITTED,
-        metavar="PEER_ID",
-        envvar="LOCKSTEP_VOUCH",
-        show_default=False,
+    Option(
+        "PEER_ID",
+        ADMITTED,
+        shown=False,
         help='Node whose word counts in a run with trust = "public", by its id in `lockstep '
         "status`; may be given several times. A run remembers it.",
     ),
@@ -101,22 +100,19 @@ Vouch = Annotated[
 
 Admission = Annotated[
     str,
-    typer.Option(
-        "--admit",
-        rich_help_panel=ADMITTED,
-        metavar="RULE",
-        envvar="LOCKSTEP_ADMIT",
-        show_default="as before, open at first",
+    Option(
+        "RULE",
+        ADMITTED,
+        shown="as before, open at first",
         help="Whom the run admits: open, token or list (see `lockstep run`).",
     ),
 ]
 
 CheckpointRoom = Annotated[
     str,
-    typer.Option(
-        rich_help_panel=MODEL,
-        metavar="SIZE",
-        envvar="LOCKSTEP_CHECKPOINT_ROOM",
+    Option(
+        "SIZE",
+        MODEL,
         help="Disk for checkpoints of the model, which members write and send; 0: keep none here. "
         "Room for two at least keeps the last one while the next comes.",
     ),
@@ -124,48 +120,41 @@ CheckpointRoom = Annotated[
 
 CheckpointsKept = Annotated[
     int,
-    typer.Option(
-        rich_help_panel=MODEL,
-        metavar="N",
-        envvar="LOCKSTEP_CHECKPOINTS_KEPT",
-        min=1,
-        help="Number of the newest checkpoints that stay.",
-    ),
+    Option("N", MODEL, least=1, help="Number of the newest checkpoints that stay."),
 ]
 
 ForcedRestart = Annotated[
     bool,
-    typer.Option(
-        "--force",
-        rich_help_panel=PLACES,
+    Option(
+        panel=PLACES,
+        variable=False,
         help="With --restart-from: restart even if a node may hold the newest state.",
     ),
 ]
 
 CheckDirectory = Annotated[
     Path | None,
-    typer.Option(
-        rich_help_panel=CHECKS,
-        metavar="DIR",
+    Option(
+        "DIR",
+        CHECKS,
+        variable=False,
         help="Verify the journal of a stopped coordinator in DIR, then exit.",
     ),
 ]
 
 CheckRun = Annotated[
     bool,
-    typer.Option(
-        "--check-run",
-        rich_help_panel=CHECKS,
+    Option(
+        panel=CHECKS,
+        variable=False,
         help="Try the run's model on one sample, then exit. Needs torch.",
     ),
 ]
 
 NoTryModel = Annotated[
     bool,
-    typer.Option(
-        "--no-try-model",
-        envvar="LOCKSTEP_NO_TRY_MODEL",
+    Option(
         help="Serve a new run without trying its model on one sample first, in a process of its "
-        "own; arithmetic is checked all the same. Without torch nothing is tried.",
+        "own; arithmetic is checked all the same. Without torch nothing is tried."
     ),
 ]

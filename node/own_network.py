@@ -16,7 +16,8 @@ from node.settings import NodeSettings
 from node.system.clock import own_clock_ms
 from node.transports.base import Transport
 from node.transports.dial_guard import DialGuard
-from node.transports.factory import make_transports, parse_kinds
+from node.transports.factory import make_transports
+from node.transports.kinds import parse_kinds
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, peer_id
 from protocol.run_info import RunInfo

@@ -1,16 +1,18 @@
 """The settings of a volunteer's machine; those of the run come from the coordinator."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from node.system.hardware import MPS_REFUSAL
 from node.system.rate_limit import check_rates
-from node.transports.factory import parse_kinds
+from node.transports.kinds import parse_kinds
 from protocol.addresses import check_advertise, check_listen, has_login
-from protocol.border.join_link import parse_link
+from protocol.border.join_link import parse_link, split_token
 from protocol.errors import SettingsError
 from protocol.limits import TEXT_BYTES_MAX
+from protocol.option import DATA, LINK, NETWORK, PLACES, USE, Option, check_bounds
 
 NAME_BYTES_MAX = 64
 """Bytes of a node's name, which tables and status pages of others show."""
@@ -21,11 +23,115 @@ DEVICES = rf"auto|all|{_DEVICE}(,{_DEVICE}){{0,63}}"
 """Names of devices, as a regular expression."""
 
 
-PERCENTS = ("duty_cycle", "gpu_memory")
-"""Settings that are percentages, 1 to 100."""
+# ---- declarations that other processes' settings have too
 
-LEAST = {"threads": 0, "ranks": 1, "micro_batch": 1, "save_every": 1, "data_cache": 10**6}
-"""Least values of settings that are numbers."""
+Token = Annotated[
+    str,
+    Option(
+        "TOKEN",
+        shown="that of the link, if any",
+        help="Secret from the operator, for a run that admits by token; needed once for a key.",
+    ),
+]
+
+Data = Annotated[
+    Path | None,
+    Option(
+        "DIR",
+        DATA,
+        shown="the run's own data",
+        help="Directory of prepared data (`lockstep data prepare` fills one).",
+    ),
+]
+
+Advertise = Annotated[
+    tuple[str, ...],
+    Option(
+        "ADDRESS",
+        NETWORK,
+        shown="found out at the start",
+        help="Address at which peers reach this machine; repeatable.",
+    ),
+]
+
+Links = Annotated[
+    str,
+    Option(
+        "KINDS",
+        NETWORK,
+        help="Transports to peers: grpc, libp2p or grpc,libp2p (the preferred one first).",
+    ),
+]
+
+P2pdSha256 = Annotated[
+    str,
+    Option(
+        "DIGEST",
+        NETWORK,
+        shown="that of hivemind's release",
+        help="SHA-256 of the libp2p daemon that may be started, in hexadecimal.",
+    ),
+]
+
+UploadLimit = Annotated[
+    int,
+    Option(
+        "BYTES",
+        USE,
+        least=0,
+        help="Limit on the upload to all peers together, in bytes per second; 0: none.",
+    ),
+]
+
+DownloadLimit = Annotated[
+    int,
+    Option(
+        "BYTES",
+        USE,
+        least=0,
+        help="Limit on what comes from peers and from the data's server together, in bytes per "
+        "second; 0: none.",
+    ),
+]
+
+DutyCycle = Annotated[
+    int,
+    Option(
+        "PERCENT",
+        USE,
+        least=1,
+        most=100,
+        help="Limit on the part of the time in which this machine computes.",
+    ),
+]
+
+GpuMemory = Annotated[
+    int,
+    Option(
+        "PERCENT",
+        USE,
+        least=1,
+        most=100,
+        help="Limit on the part of each GPU's memory that the node takes.",
+    ),
+]
+
+Threads = Annotated[int, Option("N", USE, least=0, help="CPU threads; 0: as many as cores.")]
+
+RestartFrom = Annotated[
+    Path | None,
+    Option(
+        "CHECKPOINT",
+        PLACES,
+        shown=False,
+        variable=False,
+        help="Checkpoint, or snapshot file, from which a run goes on whose newest state is lost.",
+    ),
+]
+
+SaveEvery = Annotated[
+    int, Option("ROUNDS", PLACES, least=1, help="Rounds between two saves of the state.")
+]
 
 
 def check_network(
@@ -65,85 +171,71 @@ def check_publish(url: str) -> None:
 class NodeSettings:
     """Settings of one node process."""
 
-    coordinator: str
-    """Link of the run, lockstep://HOST:PORT/RUN#KEY, or HOST:PORT."""
+    coordinator: Annotated[str, LINK]
 
-    directory: Path
+    directory: Path = Path()
     """Directory of the node's state, payload log and checkpoint."""
 
-    data: Path | None = None
-    """A prepared corpus (`lockstep data prepare`); None takes the run's own data."""
+    token: Token = field(default="", repr=False)
+    """It is sent over TLS or loopback alone."""
 
-    data_url: str = ""
-    """Where the data are published, any URL of fsspec, in place of the run file's; empty: that."""
+    name: Annotated[str, Option("NAME", shown="none")] = ""
+    """Name of this node in tables, at most 64 bytes."""
 
-    data_cache: int = 10**9
-    """Bytes on disk for ranges of published data at most."""
+    data: Data = None
 
-    corpora: Path | None = None
-    """Where built-in corpora are prepared on first use, shared by all nodes of a machine; None:
-    inside `directory`."""
+    data_url: Annotated[str, Option("URL", DATA, shown="as in the run file")] = ""
+    """URL of published data (http, https, s3, hf, file), whose ranges are fetched."""
 
-    listen: str = "auto"
-    """HOST:PORT for peers, port 0 for a free one; "auto": the interface that leads to the
-    coordinator."""
+    data_cache: Annotated[int, Option("BYTES", DATA, least=10**6)] = 10**9
+    """Limit on the ranges of published data that are kept on disk, in bytes."""
 
-    advertise: tuple[str, ...] = ()
-    """Addresses at which peers reach this node, when they differ from `listen`."""
+    corpora: Annotated[Path | None, Option("DIR", DATA, shown="HOME/corpora")] = None
+    """Directory of built-in corpora, shared by all nodes of this machine."""
 
-    links: str = "grpc"
-    """Transports to peers, the preferred one first: "grpc", "libp2p", or both with a comma."""
+    listen: Annotated[str, Option("HOST:PORT", NETWORK)] = "auto"
+    """Address for connections of peers; auto: the interface that leads to the coordinator."""
 
-    upload_limit: int = 0
-    """Bytes per second that this node uploads to all peers together at most; 0: no limit."""
+    advertise: Advertise = ()
 
-    download_limit: int = 0
-    """Bytes per second that this node downloads at most; 0: no limit."""
+    links: Links = "grpc"
 
-    device: str = "auto"
-    """"cpu", "cuda", "cuda:1", or "auto" for the first GPU if there is one; several with commas,
-    each with a rank of this node, or "all" GPUs."""
+    dial_private: Annotated[bool, Option("", NETWORK, variable=False)] = False
+    """Dial private addresses that members announce though the coordinator is outside: for machines
+    of yours behind one router."""
+
+    p2pd_sha256: P2pdSha256 = ""
+
+    device: Annotated[str, Option("NAME", USE)] = "auto"
+    """Device that trains: cpu, cuda, cuda:1, several with commas, each with a rank of this node;
+    all: every GPU; auto: the first one, if there is one."""
 
     ranks: int = 1
     """Ranks of this node, which share its passes (`node.ranks`)."""
 
-    threads: int = 0
-    """CPU threads for the computation; 0: torch chooses."""
+    threads: Threads = 0
 
-    micro_batch: int = 8
+    micro_batch: Annotated[int, Option("N", USE, least=1)] = 8
     """Samples in one forward and backward pass."""
 
     recomputes: bool = False
     """Whether a pass computes the model's blocks again on the way back, to take less memory."""
 
-    duty_cycle: int = 100
-    """Percent of the time in which this node computes at most."""
+    duty_cycle: DutyCycle = 100
 
-    gpu_memory: int = 100
-    """Percent of a GPU's memory that this node takes at most."""
+    gpu_memory: GpuMemory = 100
 
-    save_every: int = 20
-    """Rounds between two saves of the node's state: as many are replayed after a kill."""
+    upload_limit: UploadLimit = 0
 
-    name: str = ""
-    """Name of this node in tables, at most 64 bytes."""
+    download_limit: DownloadLimit = 0
 
-    token: str = field(default="", repr=False)
-    """Secret that admits this node, where the run wants one; it is sent over TLS or loopback
-    alone."""
+    save_every: SaveEvery = 20
 
-    dial_private: bool = False
-    """Whether private addresses that members announce are dialled although the coordinator is
-    outside."""
+    publish: Annotated[str, Option("URL", PLACES, shown="nowhere")] = ""
+    """Directory or fsspec URL (such as hf://ACCOUNT/REPOSITORY, with HF_TOKEN) that gets every
+    checkpoint of the run, with this node's word for it."""
 
-    p2pd_sha256: str = ""
-    """SHA-256 of the libp2p daemon to use, in hexadecimal; empty: that of the tested release."""
-
-    publish: str = ""
-    """Directory or fsspec URL that gets every checkpoint of the run; empty: none."""
-
-    restart_from: Path | None = None
-    """A checkpoint or snapshot that this node offers to a run which goes on from it."""
+    restart_from: RestartFrom = None
 
     def __post_init__(self) -> None:
         listen = "127.0.0.1:0" if self.listen == "auto" else self.listen
@@ -157,16 +249,7 @@ class NodeSettings:
                 f"device: expected cpu, cuda, cuda:N, several with commas, all or auto, found "
                 f"{self.device!r}"
             )
-        for number, least in LEAST.items():
-            if getattr(self, number) < least:
-                raise SettingsError(
-                    f"{number}: expected at least {least}, found {getattr(self, number)}"
-                )
-        for percent in PERCENTS:
-            if not 1 <= getattr(self, percent) <= 100:
-                raise SettingsError(
-                    f"{percent}: expected 1 to 100 percent, found {getattr(self, percent)}"
-                )
+        check_bounds(self)
         check_publish(self.publish)
         try:
             size = len(self.name.encode())
@@ -181,3 +264,8 @@ class NodeSettings:
             raise SettingsError(
                 f"name: expected text without control characters, found {self.name!a}"
             )
+
+    def at(self, directory: Path) -> "NodeSettings":
+        """These settings in a directory, with the token of the link, if it has one."""
+        url, token = split_token(self.coordinator, self.token)
+        return replace(self, coordinator=url, token=token, directory=directory)

@@ -13,7 +13,7 @@ difference.
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lockstep import __version__
 from lockstep.audit.follower import Follower
 from lockstep.audit.metrics import AuditCollector
+from lockstep.audit.settings import AuditorSettings
 from lockstep.audit.words import REPEAT_S, Words
 from lockstep.audit.work.start import begin
 from lockstep.console import messages
@@ -35,7 +36,6 @@ from lockstep.service.signals import run_event_loop
 from node.control.first_contact import remember
 from node.relay.archive import Archive
 from node.relay.process import RelayProcess
-from node.relay.settings import RelaySettings
 from node.settings import NodeSettings
 from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
@@ -56,29 +56,6 @@ COMMITS_S = 30.0
 
 LAST_COMMIT_S = 30.0
 """Longest wait for the commit in hand when the auditor is told to stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditorSettings:
-    """Settings of one auditor."""
-
-    relay: RelaySettings
-    """Settings of its links and its archive."""
-
-    threads: int = 0
-    """CPU threads; 0: as many as cores. They change only the time."""
-
-    snapshot: Path | None = None
-    """Snapshot to begin at when nothing is saved yet; None: genesis."""
-
-    save_every: int = 50
-    """Rounds between two saved states: a kill costs the replay of no more than these."""
-
-    data: Path | None = None
-    """A prepared corpus, for the audit of work; None takes the run's built-in corpus."""
-
-    work_share: float = 0.02
-    """Part of the run's compute that the audit of work may take; 0: none."""
 
 
 class RelayRecord:
@@ -142,9 +119,9 @@ class AuditorProcess:
         assert parts.archive is not None, "an auditor's relay has an archive"
         record = RelayRecord(parts.info, self._relay, parts.archive)
         settings, directory = self._settings, self._settings.relay.directory
-        node = NodeSettings(settings.relay.coordinator, directory, settings.data)
+        node = NodeSettings(settings.relay.coordinator, directory, data=settings.data)
         authors, self._unaudited = await asyncio.to_thread(
-            begin, parts.info, node, settings.work_share, self._accuse, self._key
+            begin, parts.info, node, settings.work_share / 100, self._accuse, self._key
         )
         if self._unaudited:
             log.warning("no audit of work", extra={"reason": self._unaudited})

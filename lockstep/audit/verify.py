@@ -11,7 +11,7 @@ the first round that differs, and names it.
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +22,7 @@ from lockstep.audit.findings import Findings, in_words
 from lockstep.audit.published import PublishedCheckpoint
 from lockstep.audit.records import RecordInFiles, RecordOverNetwork, RunRecord
 from lockstep.audit.restarts import snapshot_directories, snapshot_file
+from lockstep.audit.settings import VerifySettings
 from lockstep.audit.walk import LogWalk
 from lockstep.audit.work.check import WorkCheck
 from lockstep.audit.work.proofs import ProofCheck
@@ -37,32 +38,6 @@ from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
 from protocol.codec.commits import Commit
 from protocol.ids import Digest
-
-
-@dataclass(frozen=True, slots=True)
-class VerifySettings:
-    """Settings of one audit."""
-
-    target: str
-    """Directory of a coordinator or a demo, or the address of a coordinator."""
-
-    checkpoint: Path | None = None
-    """Published checkpoint to compare; None: that of a demo's directory, if there is one."""
-
-    snapshot: Path | None = None
-    """Snapshot or checkpoint to begin at; None: genesis."""
-
-    payloads: tuple[Path, ...] = ()
-    """Directories of payloads; empty: those beside the coordinator's."""
-
-    threads: int = 0
-    """CPU threads; 0: as many as cores. They change only the time."""
-
-    json_path: str | None = None
-    """File for the findings; "-" is standard output."""
-
-    work: Path | None = None
-    """The run's prepared data, to compute the evidence against authors again; None: it is not."""
 
 
 def verify(settings: VerifySettings) -> None:

@@ -11,7 +11,6 @@ byte-level llama of a million parameters on Lockstep's own sources and pages.
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from lockstep.cluster.child import Child
 from lockstep.cluster.live_table import shown
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.cluster.loss_plot import plot_loss
+from lockstep.cluster.settings import DemoOptions
 from lockstep.cluster.summary import (
     FinishedRun,
     MeasuredLoss,
@@ -66,30 +66,6 @@ TITLES = {"local_steps": "local steps", "demo": "DeMo", "gossip-adam": "gossip A
 
 MARK_NAME = ".lockstep-demo"
 """Name of the file that marks a directory as a demo's, which the next demo may empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """Settings of one demo."""
-
-    directory: Path
-    """Directory for everything; the state of an earlier demo's processes is replaced, the prepared
-    corpus is kept."""
-
-    nodes: int
-    """Number of node processes."""
-
-    rounds: int
-    """Steps to train."""
-
-    seed: int
-    """Seed of the initial weights and the data order."""
-
-    json_path: str
-    """File for the summary; "-" is standard output."""
-
-    algorithm: str = "local_steps"
-    """Name of the algorithm."""
 
 
 def run_demo(settings: DemoOptions) -> None:

@@ -17,7 +17,7 @@ from lockstep.cluster.child import Child, Where, here
 from lockstep.cluster.names import COORDINATOR, RELAY, node_name
 from lockstep.exit_codes import error_of
 from lockstep.service.tokens import made_up, new_token
-from node.transports.factory import parse_kinds
+from node.transports.kinds import parse_kinds
 from protocol.errors import UnavailableError
 
 START_S = 180.0

@@ -70,7 +70,7 @@ class Finding:
 
 
 def doctor(
-    settings: NodeSettings, home: Path, json_path: str | None, *, finds_pass: bool = False
+    settings: NodeSettings, home: Home, json_path: str | None, *, finds_pass: bool = False
 ) -> int:
     """Prints the findings, or writes them as JSON; returns the exit code that a join would have.
     `finds_pass`: the size of a pass is measured, as a first join does.
@@ -106,11 +106,11 @@ def render(findings: list[Finding]) -> Table:
     return table
 
 
-def examine(settings: NodeSettings, home: Path, *, finds_pass: bool) -> Iterator[Finding]:
+def examine(settings: NodeSettings, home: Home, *, finds_pass: bool) -> Iterator[Finding]:
     """Every finding, in order."""
     software = examine_software()
     yield software
-    yield (own := examine_place("home", home.expanduser()))
+    yield (own := examine_place("home", home.path))
     link, info = parse_link(settings.coordinator).with_token(settings.token), None
     address = link.address
     try:
@@ -128,7 +128,7 @@ def examine(settings: NodeSettings, home: Path, *, finds_pass: bool) -> Iterator
         yield finding
         if own.verdict == "ok":
             yield from examine_door(link, info, home, status)
-            place = examine_place("run's place", Home(home.expanduser()).run(info.run_id))
+            place = examine_place("run's place", home.run(info.run_id))
             yield from () if place.verdict == "ok" else (place,)
     yield examine_way_in(address)
     yield Finding("clock", "ok", "rounds go by the coordinator's clock; this one's may be wrong")
@@ -209,12 +209,12 @@ def _examine_run(coordinator: str) -> tuple[Finding, dict[str, Any]]:
 
 
 def examine_door(
-    link: JoinLink, info: RunInfo, home: Path, status: Mapping[str, Any]
+    link: JoinLink, info: RunInfo, home: Home, status: Mapping[str, Any]
 ) -> Iterator[Finding]:
     """Whether the run takes this machine: the coordinator says so of its key, or of a token in the
     hands of any new key.
     """
-    path = home.expanduser() / KEY_NAME
+    path = home.path / KEY_NAME
     if not (path.is_file() or link.token):
         yield from examine_admission(status)
         return
@@ -243,7 +243,7 @@ def examine_admission(status: Mapping[str, Any]) -> Iterator[Finding]:
 def _examine_work(
     settings: NodeSettings,
     info: RunInfo,
-    home: Path,
+    home: Home,
     status: Mapping[str, Any],
     *,
     finds_pass: bool,
@@ -268,7 +268,7 @@ def _examine_work(
     for note in found.notes:
         yield Finding("model", "note", note)
     payloads = info.spec.retention.log_bytes_max
-    yield examine_disk(home, payloads + STATE_BYTES_PER_PARAMETER * found.parameters)
+    yield examine_disk(home.path, payloads + STATE_BYTES_PER_PARAMETER * found.parameters)
     yield from _examine_data(settings, info)
     try:
         measured = rehearse(settings, info, finds=finds_pass)

@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -39,9 +39,12 @@ from lockstep.volunteer.others.watch import OthersWatch
 from lockstep.volunteer.pausable import PausableNode, RunFacts
 from lockstep.volunteer.screen import in_all, part_text, traffic_bytes
 from lockstep.volunteer.watch import watch
+from lockstep.volunteer.wishes import Wishes
 from node.control.first_contact import remember
 from node.settings import NodeSettings
 from node.system.malloc import keep_freed_memory
+from node.transports.kinds import parse_kinds
+from node.transports.libp2p.daemon import find_p2pd
 from protocol.addresses import is_page
 from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document
@@ -72,23 +75,6 @@ NAME_QUESTION = "a name for this computer, for all to see (Enter: none): "
 AGAIN = "left after its round; the same command goes on from here"
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """The owner's wishes that are no setting of the node itself."""
-
-    limits: Limits
-    nice: int
-    """Niceness of the process; 0 competes with other programs as an equal."""
-    memory_bytes: int = 0
-    """Memory that the node may take, Python and torch included; 0: the machine's."""
-    disk_bytes: int = 0
-    """Disk that the run may take; 0: what is free."""
-    yes: bool = False
-    """The owner agrees to what the run uses, without being asked."""
-    micro_batch: int | None = None
-    """Samples in a pass; None: as this start or an earlier one measures it."""
-
-
 def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wishes) -> None:
     """Runs a node until the run is finished, the coordinator removes it, or its owner ends it. It
     starts as any program does, and is nice from the moment at which it has imported everything.
@@ -103,7 +89,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         ranks.follow(settings, rank, partial(be_nice, wishes.nice))
         return
     size = wishes.micro_batch or settings.micro_batch
-    settings = replace(settings, micro_batch=size, **wishes.limits.rates)
+    settings = replace(settings, micro_batch=size)
     _check_before_imports(settings)
     require_writable(home.path)
     others = OthersWatch(wishes.limits.others)
@@ -112,7 +98,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     known = home.knows(link.address)
     info = first_word(link, known=known, follow_parent=options.follow_parent)
     place = home.run(info.run_id)
-    for line in (*judged(info.spec, wishes.memory_bytes, wishes.disk_bytes, place), SEEN):
+    for line in (*judged(info.spec, wishes.memory, wishes.disk, place), SEEN):
         messages.print(line, soft_wrap=True)
     settings = replace(
         settings, directory=place, name=settings.name or home.remembered().name or ""
@@ -134,7 +120,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             return
         settings = _named(settings, home, asks=asks and not wishes.yes)
         if wishes.micro_batch is None and seen and seen.rehearsal:
-            parts = place, info.run_id, settings, wishes.memory_bytes
+            parts = place, info.run_id, settings, wishes.memory
             measured.remember(*parts, seen.rehearsal)
         remember(place, link.address)
         page = _say_page(settings, key)
@@ -213,7 +199,7 @@ def _measured(
     """
     finds = wishes.micro_batch is None
     if finds:
-        parts = settings.directory, info.run_id, settings, wishes.memory_bytes
+        parts = settings.directory, info.run_id, settings, wishes.memory
         if known := measured.remembered(*parts):
             return known, None
     elif not shown or has_agreed(settings.directory):
@@ -221,9 +207,9 @@ def _measured(
     with messages.status("measures this machine: half a minute, more where it is busy"):
         import_node()
         be_nice(wishes.nice)
-        seen = measured.look(settings, info, wishes.memory_bytes, finds=finds)
+        seen = measured.look(settings, info, wishes.memory, finds=finds)
     if seen.rehearsal:
-        require_within(info.spec, seen.rehearsal, wishes.memory_bytes)
+        require_within(info.spec, seen.rehearsal, wishes.memory)
         settings = measured.with_passes(settings, seen.rehearsal)
     return settings, seen
 
@@ -336,6 +322,8 @@ def _check_before_imports(settings: NodeSettings) -> None:
     for package in sorted(NODE_EXTRA):
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    if "libp2p" in parse_kinds(settings.links):
+        find_p2pd()
     if settings.data and not (settings.data / MANIFEST_NAME).is_file():
         raise DataError(
             f"{settings.data}: expected a prepared corpus with a {MANIFEST_NAME}, found none; "
@@ -363,8 +351,7 @@ async def _join(
     meter = OverheadMeter()
 
     def make(limits: Limits) -> NodeProcess:
-        kept = replace(settings, duty_cycle=limits.duty_cycle, gpu_memory=limits.gpu_memory)
-        kept = replace(kept, **limits.rates)
+        kept = replace(settings, **limits.of_a_node)
         return NodeProcess(kept, key, f"lockstep {__version__}", meter.measure_overhead, crew)
 
     process = PausableNode(make, *limited, run=facts)

@@ -5,7 +5,7 @@ of the nodes and what a machine computes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from lockstep.commands.plan_options import PlanOptions
 from lockstep.commands.planning.matrix import read_matrix
 from lockstep.commands.planning.measured import MeasuredMembers, measured
 from lockstep.commands.status import ask
@@ -39,48 +40,6 @@ CORE_FLOPS = 50e9
 
 DENSE_BYTES = 2
 """Bytes of a number in a dense gradient, as others send it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """What a person says besides the run file; None where it is not said."""
-
-    nodes: int | None = None
-    profiles: tuple[str, ...] = ()
-    """Names of home links, for the nodes in turn."""
-    profiles_file: Path | None = None
-    """File of link profiles; None: the built-in one."""
-    matrix: Path | None = None
-    """Measured links instead of profiles."""
-    measure: str | None = None
-    """Link to a coordinator whose members are planned for."""
-    parameters: int | None = None
-    compute_s: float | None = None
-    """Seconds of a forward and backward pass over a node's samples of a round."""
-    flops: float | None = None
-    samples: int | None = None
-    """Samples of a node in a round."""
-    jitter: float = 0.0
-    slower: tuple[float, ...] = ()
-
-
-def profile_names(text: str) -> tuple[str, ...]:
-    """The names in a list with commas; spaces around them do not matter."""
-    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
-
-
-def numbers(option: str, text: str) -> tuple[float, ...]:
-    """The numbers in a list with commas; `UsageError` for one that is none, or not above 0."""
-    found = []
-    for part in text.split(",") if text.strip() else ():
-        try:
-            value = float(part)
-        except ValueError:
-            value = 0.0
-        if not 0 < value < 1e9:
-            raise UsageError(f"{option}: expected numbers above 0, such as 1,1.5,2, got {part!r}")
-        found.append(value)
-    return tuple(found)
 
 
 def plan_run(run_file: Path, options: PlanOptions, json_path: str | None) -> None:

@@ -1,124 +1,92 @@
 """What can be told to `lockstep plan`: its options, apart so that `lockstep --help` stays quick."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from lockstep.exit_codes import UsageError
+from lockstep.options import JsonFile, ProfilesFile, listed
+from protocol.option import Option, check_bounds
 
-from lockstep import options
 
-RunFile = Annotated[Path, typer.Argument(metavar="RUN.toml", help="Run file.")]
-Nodes = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", min=1, max=256, show_default="those of --matrix", help="Number of nodes."
-    ),
-]
-Profiles = Annotated[
-    str,
-    typer.Option(
-        metavar="NAMES", show_default="cable", help="Link profiles, for the nodes in turn."
-    ),
-]
-Matrix = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        show_default="none",
-        help="Links as measured between any two nodes, instead of profiles: JSON.",
-    ),
-]
-Measure = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LINK",
-        show_default="none",
-        help="Coordinator whose members, as measured, are planned for.",
-    ),
-]
-Parameters = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        max=10**12,
-        show_default="from the run file",
-        help="Parameters of the model.",
-    ),
-]
-ComputeSeconds = Annotated[
-    float | None,
-    typer.Option(
-        metavar="S",
-        min=0,
-        show_default="estimated",
-        help="Seconds of a node's forward and backward pass in a round.",
-    ),
-]
-Flops = Annotated[
-    float | None,
-    typer.Option(
-        metavar="F",
-        min=1,
-        show_default="5e10, or from --compute-s",
-        help="Operations per second of a node.",
-    ),
-]
-Samples = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        min=1,
-        show_default="an equal share of rounds.batch_samples_max",
-        help="Samples of a node in a round.",
-    ),
-]
-Jitter = Annotated[
-    float,
-    typer.Option(
-        metavar="CV", min=0, max=10, help="Standard deviation of a round's compute over its mean."
-    ),
-]
-Slower = Annotated[
-    str,
-    typer.Option(
-        metavar="FACTORS",
-        show_default="equally fast",
-        help="Factors of the nodes' compute, in turn, such as 1,1,2.",
-    ),
-]
+def factors(text: str) -> tuple[float, ...]:
+    """The numbers in a list with commas; `UsageError` for one that is none, or not above 0."""
+    found = []
+    for part in text.split(",") if text.strip() else ():
+        try:
+            value = float(part)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < 1e9:
+            raise UsageError(f"--slower: expected numbers above 0, such as 1,1.5,2, got {part!r}")
+        found.append(value)
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a person says besides the run file; None where it is not said."""
+
+    nodes: Annotated[
+        int | None, Option("N", shown="those of --matrix", least=1, most=256, variable=False)
+    ] = None
+    """Number of nodes."""
+
+    profiles: Annotated[
+        tuple[str, ...], Option("NAMES", shown="cable", variable=False, reads=listed)
+    ] = ()
+    """Link profiles, for the nodes in turn."""
+
+    profiles_file: ProfilesFile = None
+
+    matrix: Annotated[Path | None, Option("FILE", shown="none", variable=False)] = None
+    """Links as measured between any two nodes, instead of profiles: JSON."""
+
+    measure: Annotated[str | None, Option("LINK", shown="none", variable=False)] = None
+    """Coordinator whose members, as measured, are planned for."""
+
+    parameters: Annotated[
+        int | None,
+        Option("N", shown="from the run file", least=1, most=10**12, variable=False),
+    ] = None
+    """Parameters of the model."""
+
+    compute_s: Annotated[float | None, Option("S", shown="estimated", least=0, variable=False)] = (
+        None
+    )
+    """Seconds of a node's forward and backward pass in a round."""
+
+    flops: Annotated[
+        float | None, Option("F", shown="5e10, or from --compute-s", least=1, variable=False)
+    ] = None
+    """Operations per second of a node."""
+
+    samples: Annotated[
+        int | None,
+        Option("N", shown="an equal share of rounds.batch_samples_max", least=1, variable=False),
+    ] = None
+    """Samples of a node in a round."""
+
+    jitter: Annotated[float, Option("CV", least=0, most=10, variable=False)] = 0.1
+    """Standard deviation of a round's compute over its mean."""
+
+    slower: Annotated[
+        tuple[float, ...],
+        Option("FACTORS", shown="equally fast", variable=False, reads=factors),
+    ] = ()
+    """Factors of the nodes' compute, in turn, such as 1,1,2."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 def plan(
-    run_file: RunFile,
+    run_file: Annotated[Path, Option("RUN.toml", argument=True, help="Run file.")],
+    given: PlanOptions,
     *,
-    nodes: Nodes = None,
-    profiles: Profiles = "",
-    profiles_file: options.ProfilesFile = None,
-    matrix: Matrix = None,
-    measure: Measure = None,
-    parameters: Parameters = None,
-    compute_s: ComputeSeconds = None,
-    flops: Flops = None,
-    samples: Samples = None,
-    jitter: Jitter = 0.1,
-    slower: Slower = "",
-    json: options.JsonFile = None,
+    json: JsonFile = None,
 ) -> None:
     """Predict a round of each method on given lines, and say what pays. Needs no torch."""
-    from lockstep.commands.plan import PlanOptions, numbers, plan_run, profile_names
+    from lockstep.commands.plan import plan_run
 
-    given = PlanOptions(
-        nodes=nodes,
-        profiles=profile_names(profiles),
-        profiles_file=profiles_file,
-        matrix=matrix,
-        measure=measure,
-        parameters=parameters,
-        compute_s=compute_s,
-        flops=flops,
-        samples=samples,
-        jitter=jitter,
-        slower=numbers("--slower", slower),
-    )
     plan_run(run_file, given, json)

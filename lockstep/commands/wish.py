@@ -18,31 +18,31 @@ from lockstep.service.home import Home
 from lockstep.volunteer.control import Wish, ask
 from lockstep.volunteer.ledger import Work, read_all
 from lockstep.volunteer.screen import render
+from lockstep.volunteer.wishes import NodePlace
 from protocol.errors import RemoteProtocolError, SettingsError, UnavailableError
 from protocol.ids import RunId, short
 
 
 def tell(
     command: str,
-    home: Path,
-    directory: Path | None,
+    place: NodePlace,
     seconds: float | None = None,
     limits: Mapping[str, str | int | bool] | None = None,
 ) -> None:
     """Tells the node the owner's wish, and prints its answer."""
-    answer = _answer(Wish(command, seconds, dict(limits or {})), home, directory)
+    answer = _answer(Wish(command, seconds, dict(limits or {})), place)
     output.print(str(answer.get("said", "")), soft_wrap=True, markup=False)
 
 
-def show(home: Path, directory: Path | None, json_path: str | None) -> None:
+def show(place: NodePlace, json_path: str | None) -> None:
     """Prints the node's status, or writes it as JSON; where no node works, what this computer has
     done so far.
     """
     try:
-        status = _answer(Wish("me"), home, directory).get("status", {})
+        status = _answer(Wish("me"), place).get("status", {})
         table, lines = render(status, hint=""), []
     except UnavailableError as error:
-        work = read_all((directory or home).expanduser())
+        work = read_all(place.path)
         if not work:
             raise
         messages.print(str(error), soft_wrap=True)
@@ -90,8 +90,8 @@ def pages(work: Mapping[RunId, Work]) -> list[str]:
     return [f"page of {each.name}: {each.page}" for each in work.values() if each.page]
 
 
-def _answer(wish: Wish, home: Path, directory: Path | None) -> dict[str, Any]:
-    answer = ask(node_at_work(home, directory), wish)
+def _answer(wish: Wish, place: NodePlace) -> dict[str, Any]:
+    answer = ask(node_at_work(place), wish)
     if error := answer.get("error"):
         raise RemoteProtocolError(str(error))
     if refused := answer.get("refused"):
@@ -99,15 +99,15 @@ def _answer(wish: Wish, home: Path, directory: Path | None) -> dict[str, Any]:
     return answer
 
 
-def node_at_work(home: Path, directory: Path | None) -> Path:
+def node_at_work(place: NodePlace) -> Path:
     """The directory of the one node at work; `UnavailableError` for none, `UsageError` for
     several.
     """
-    own = Home((directory or home).expanduser(), only=directory is not None)
+    own = Home(place.path, place.only)
     found = own.at_work()
     if not found:
         raise UnavailableError(f"no node is at work in {own.path}; `lockstep join` starts one")
     if len(found) > 1:
-        lines = ", ".join(f"{place} ({owner_of(place)})" for place in found)
+        lines = ", ".join(f"{each} ({owner_of(each)})" for each in found)
         raise UsageError(f"several nodes are at work: name one with --directory: {lines}")
     return found[0]

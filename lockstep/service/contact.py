@@ -150,7 +150,7 @@ def ask_run(link: JoinLink) -> RunInfo:
         except grpc.RpcError as error:
             raise translated(error, address) from None
     info = checked_run(run, address)
-    link.check(info, None)  # its TLS was judged when the channel was opened
+    link.check(info.run_id, info.coordinator_key, None)  # TLS was judged with the channel
     return info
 
 

@@ -11,12 +11,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 from lockstep.console import bytes_text
 from lockstep.volunteer.others.quiet import QuietLimits
+from node.settings import DownloadLimit, DutyCycle, GpuMemory, UploadLimit
 from node.system.rate_limit import check_rates
 from protocol.errors import SettingsError
+from protocol.option import USE, Option, check_bounds, declared
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
@@ -45,140 +47,12 @@ class Window:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The owner's standing wishes."""
-
-    hours: tuple[Window, ...] = ()
-    """The machine works in these windows; always where there is none."""
-
-    daily_transfer: int = 0
-    """Bytes, up and down together, from midnight to midnight; 0: no limit."""
-
-    works_on_battery: bool = False
-
-    others: QuietLimits = field(default_factory=QuietLimits)
-    """When the machine counts as free of people and of other programs."""
-
-    duty_cycle: int = 100
-    """Percent of the time in which the node computes at most."""
-
-    gpu_memory: int = 100
-    """Percent of a GPU's memory that the node takes at most."""
-
-    upload_limit: int = 0
-    """Bytes per second to all peers together; 0: no limit."""
-
-    download_limit: int = 0
-    """Bytes per second from peers and from the server of the data together; 0: no limit."""
-
-    @property
-    def rates(self) -> dict[str, Any]:
-        """The limits in bytes per second, as the settings of a node name them."""
-        return {"upload_limit": self.upload_limit, "download_limit": self.download_limit}
-
-
-BOUNDS = {
-    "daily_transfer": (0, 10**15),
-    "when_idle": (0, _MINUTES_A_DAY),
-    "other_load": (0, 100),
-    "duty_cycle": (1, 100),
-    "gpu_memory": (1, 100),
-    "upload_limit": (0, 10**12),
-    "download_limit": (0, 10**12),
-}
-"""Least and greatest values of the limits that are numbers."""
-
-
-def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
-    """The limits with some of them changed, named as the options of `lockstep limit` are.
-
-    Raises `SettingsError` for a name or a value that is none.
-    """
-    for name, value in changes.items():
-        match name, value:
-            case "hours", str():
-                limits = replace(limits, hours=parse_hours(value))
-            case "on_battery", bool():
-                limits = replace(limits, works_on_battery=value)
-            case _, bool():
-                raise SettingsError(f"{name}: expected a number, found {value}")
-            case "daily_transfer", int():
-                limits = replace(limits, daily_transfer=value)
-            case "when_idle", int():
-                limits = replace(limits, others=replace(limits.others, when_idle=value))
-            case "other_load", int():
-                limits = replace(limits, others=replace(limits.others, other_load=value))
-            case "duty_cycle", int():
-                limits = replace(limits, duty_cycle=value)
-            case "gpu_memory", int():
-                limits = replace(limits, gpu_memory=value)
-            case "upload_limit", int():
-                limits = replace(limits, upload_limit=value)
-            case "download_limit", int():
-                limits = replace(limits, download_limit=value)
-            case _:
-                raise SettingsError(f"expected a limit and its value, found {name} {value!r:.40}")
-    _check(limits)
-    return limits
-
-
-def _check(limits: Limits) -> None:
-    for name, (least, most) in BOUNDS.items():
-        holder: object = limits.others if name in ("when_idle", "other_load") else limits
-        value: int = getattr(holder, name)
-        if not least <= value <= most:
-            raise SettingsError(f"{name}: expected {least} to {most}, found {value}")
-    check_rates(**limits.rates)
-
-
-def limits_text(limits: Limits) -> str:
-    """The limits that hold, in words; empty where none was chosen."""
-    others = limits.others
-    words = {
-        "own hours": limits.hours,
-        f"{bytes_text(limits.daily_transfer)} a day": limits.daily_transfer,
-        f"up {bytes_text(limits.upload_limit)}/s": limits.upload_limit,
-        f"down {bytes_text(limits.download_limit)}/s": limits.download_limit,
-        f"works after {others.when_idle} quiet min": others.when_idle,
-        f"other programs up to {others.other_load} %": others.other_load,
-        f"duty cycle {limits.duty_cycle} %": limits.duty_cycle < 100,
-        f"GPU memory {limits.gpu_memory} %": limits.gpu_memory < 100,
-        "works on battery": limits.works_on_battery,
-    }
-    return " · ".join(text for text, chosen in words.items() if chosen)
-
-
 def parse_hours(text: str) -> tuple[Window, ...]:
     """The windows of a text such as "mon-fri 18:00-08:00, sat-sun 00:00-24:00"; `SettingsError` for
     anything else.
     """
     parts = [part.strip().lower() for part in text.split(",")] if text.strip() else []
     return tuple(_window(part, text) for part in parts)
-
-
-def hold(limits: Limits, now: datetime, moved_bytes: int, on_battery: bool) -> str:
-    """The reason why the machine must rest now; empty when it may work. `moved_bytes` is the
-    traffic of this day.
-    """
-    if on_battery and not limits.works_on_battery:
-        return "on battery; goes on with mains power (--on-battery works on)"
-    if limits.hours and not any(window.holds(now) for window in limits.hours):
-        return f"outside its hours; goes on {_opening(limits.hours, now)}"
-    if limits.daily_transfer and moved_bytes >= limits.daily_transfer:
-        words = bytes_text(limits.daily_transfer)
-        return f"the {words} of this day are used; goes on after midnight"
-    return ""
-
-
-def _opening(hours: tuple[Window, ...], now: datetime) -> str:
-    """The next minute at which a window is open, in words."""
-    minute = now.replace(second=0, microsecond=0)
-    for ahead in range(1, 8 * _MINUTES_A_DAY):
-        later = minute + timedelta(minutes=ahead)
-        if any(window.holds(later) for window in hours):
-            return f"{DAYS[later.weekday()]} {later:%H:%M}"
-    return "never"
 
 
 def _window(part: str, text: str) -> Window:
@@ -212,6 +86,104 @@ def _wrong(text: str, part: str) -> SettingsError:
         "hours: expected windows such as 'mon-fri 18:00-08:00, sat-sun 00:00-24:00', "
         f"found {part[:60]!r} in {text[:200]!r}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The owner's standing wishes."""
+
+    hours: Annotated[
+        tuple[Window, ...], Option("WINDOWS", USE, shown="always", reads=parse_hours)
+    ] = ()
+    """Times of work, such as 'mon-fri 18:00-08:00, sat-sun 00:00-24:00'; '' for always."""
+
+    daily_transfer: Annotated[int, Option("BYTES", USE, least=0, most=10**15)] = 0
+    """Limit on the bytes of a day, up and down together, from midnight to midnight; 0: none."""
+
+    on_battery: Annotated[bool, Option("", USE)] = False
+    """Work on battery too, in place of resting."""
+
+    others: QuietLimits = field(default_factory=QuietLimits)
+    """When the machine counts as free of people and of other programs."""
+
+    duty_cycle: DutyCycle = 100
+
+    gpu_memory: GpuMemory = 100
+
+    upload_limit: UploadLimit = 0
+
+    download_limit: DownloadLimit = 0
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        check_rates(**self.rates)
+
+    @property
+    def rates(self) -> dict[str, int]:
+        """The limits in bytes per second, as the settings of a node name them."""
+        return {"upload_limit": self.upload_limit, "download_limit": self.download_limit}
+
+    @property
+    def of_a_node(self) -> dict[str, Any]:
+        """The limits that a node keeps by itself, as its settings name them."""
+        return {"duty_cycle": self.duty_cycle, "gpu_memory": self.gpu_memory, **self.rates}
+
+
+def changed(limits: Limits, changes: Mapping[str, Any]) -> Limits:
+    """The limits with some of them changed, named as the options of `lockstep limit` are.
+
+    Raises `SettingsError` for a name or a value that is none.
+    """
+    for name, value in changes.items():
+        fits = type(value) is {"hours": str, "on_battery": bool}.get(name, int)
+        if not fits or name not in {*declared(Limits), *declared(QuietLimits)} - {"others"}:
+            raise SettingsError(f"expected a limit and its value, found {name} {value!r:.40}")
+        change: dict[str, Any] = {name: parse_hours(value) if name == "hours" else value}
+        if name in declared(QuietLimits):
+            change = {"others": replace(limits.others, **change)}
+        limits = replace(limits, **change)
+    return limits
+
+
+def limits_text(limits: Limits) -> str:
+    """The limits that hold, in words; empty where none was chosen."""
+    others = limits.others
+    words = {
+        "own hours": limits.hours,
+        f"{bytes_text(limits.daily_transfer)} a day": limits.daily_transfer,
+        f"up {bytes_text(limits.upload_limit)}/s": limits.upload_limit,
+        f"down {bytes_text(limits.download_limit)}/s": limits.download_limit,
+        f"works after {others.when_idle} quiet min": others.when_idle,
+        f"other programs up to {others.other_load} %": others.other_load,
+        f"duty cycle {limits.duty_cycle} %": limits.duty_cycle < 100,
+        f"GPU memory {limits.gpu_memory} %": limits.gpu_memory < 100,
+        "works on battery": limits.on_battery,
+    }
+    return " · ".join(text for text, chosen in words.items() if chosen)
+
+
+def hold(limits: Limits, now: datetime, moved_bytes: int, on_battery: bool) -> str:
+    """The reason why the machine must rest now; empty when it may work. `moved_bytes` is the
+    traffic of this day.
+    """
+    if on_battery and not limits.on_battery:
+        return "on battery; goes on with mains power (--on-battery works on)"
+    if limits.hours and not any(window.holds(now) for window in limits.hours):
+        return f"outside its hours; goes on {_opening(limits.hours, now)}"
+    if limits.daily_transfer and moved_bytes >= limits.daily_transfer:
+        words = bytes_text(limits.daily_transfer)
+        return f"the {words} of this day are used; goes on after midnight"
+    return ""
+
+
+def _opening(hours: tuple[Window, ...], now: datetime) -> str:
+    """The next minute at which a window is open, in words."""
+    minute = now.replace(second=0, microsecond=0)
+    for ahead in range(1, 8 * _MINUTES_A_DAY):
+        later = minute + timedelta(minutes=ahead)
+        if any(window.holds(later) for window in hours):
+            return f"{DAYS[later.weekday()]} {later:%H:%M}"
+    return "never"
 
 
 DURATION_DAYS_MAX = 36_500

@@ -10,14 +10,13 @@ a token that vouches for them, only standing decides, and connections are encryp
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
-from lockstep.cluster.demo import CORPUS_BYTES, DemoOptions, demo_spec
+from lockstep.cluster.demo import CORPUS_BYTES, demo_spec
 from lockstep.cluster.local import ClusterSettings
 from lockstep.cluster.names import COORDINATOR, RELAY, node_name
+from lockstep.cluster.settings import DemoOptions
 from lockstep.cluster.summary import (
     a_checkpoint,
     evaluate,
@@ -45,56 +44,12 @@ from lockstep.wan.lab.topology import LabHome, Nat, Plan, RegionDistance
 from lockstep.wan.link_check import measure_all, require_as_asked
 from lockstep.wan.live_table import links_table, shown_wan
 from lockstep.wan.profiles import BUILTIN, Catalogue, cycled, read_profiles
+from lockstep.wan.settings import WanSettings
 from node.data.prepare import prepare_builtin
-from node.transports.factory import parse_kinds
+from node.transports.kinds import parse_kinds
 from protocol.errors import SettingsError
 from protocol.runfile import RunSpec
 from protocol.words import quantity
-
-
-@dataclass(frozen=True, slots=True)
-class WanSettings:
-    """Settings of one laboratory and its training."""
-
-    directory: Path
-    """Directory that holds one for each laboratory, with state and log of every process."""
-
-    nodes: int
-    """Number of node processes, each in a home of its own."""
-
-    profiles: tuple[str, ...]
-    """Names of link profiles, for the nodes in turn."""
-
-    rounds: int
-    """Steps to train; 0: only build and measure."""
-
-    seed: int
-    """Seed of weights, data order, jitter, loss and random faults."""
-
-    json_path: str
-    """File for the summary; "-" is standard output, "" none."""
-
-    nat: tuple[str, ...] = ("none",)
-    """Kinds of routers, "none" or "masquerade", for the nodes in turn."""
-
-    regions: tuple[str, ...] = ()
-    """Regions for the nodes in turn; the coordinator is in the first. Empty: all in one place."""
-
-    links: tuple[str, ...] = ("grpc",)
-    """Transports for the nodes in turn, those of one node joined by "+": "grpc", "libp2p",
-    "grpc+libp2p"."""
-
-    relay: bool = False
-    """Whether there is a relay, on a public computer of its own in the first region."""
-
-    faults: tuple[str, ...] = ()
-    """Faults as `lockstep.wan.faults` describes them."""
-
-    profiles_file: Path = BUILTIN
-    """File of profiles and distances."""
-
-    algorithm: str = "local_steps"
-    """Name of the run's algorithm."""
 
 
 def wan_up(settings: WanSettings) -> None:
@@ -102,13 +57,13 @@ def wan_up(settings: WanSettings) -> None:
     if reason := unable():
         raise UsageError(reason)
     faults = parse_faults(
-        settings.faults,
+        settings.fault,
         settings.nodes,
         settings.rounds,
         random.Random(settings.seed),
         relay=settings.relay,
     )
-    plan = plan_of(settings, read_profiles(settings.profiles_file))
+    plan = plan_of(settings, read_profiles(settings.profiles_file or BUILTIN))
     profiles = dict(zip(_names(settings), cycled(settings.profiles, settings.nodes), strict=True))
     with stopped_like_ctrl_c(), Laboratory(plan, seed=settings.seed) as laboratory:
         messages.print(

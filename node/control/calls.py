@@ -73,7 +73,7 @@ class CoordinatorCalls:
         except SettingsError as error:
             await self._decline(RunId(run.run_id), str(error))
             raise
-        self._link.check(info, self._channel.vouching)
+        self._link.check(info.run_id, info.coordinator_key, self._channel.vouching)
         return info
 
     async def fetch_commits(self, after_round: int) -> wire.Commits:

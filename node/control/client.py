@@ -262,7 +262,7 @@ class CoordinatorClient:
     ) -> None:
         outbox: Outbox = asyncio.Queue(OUTBOX_MESSAGES_MAX)
         stub = await self.calls.stub(limit_s)
-        self._link.check(info, self._channel.vouching)
+        self._link.check(info.run_id, info.coordinator_key, self._channel.vouching)
         call = stub.Session(self._drain(outbox))
         heartbeat_ms = info.spec.membership.heartbeat_ms
         heartbeat_s, silence_s = heartbeat_ms / 1000, self.silence_s(heartbeat_ms)

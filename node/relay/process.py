@@ -11,7 +11,7 @@ others. It is no member: it has no lease, no vote and no share, and its copies m
 available. With an archive it keeps them all (`node.relay.archive`). Over libp2p it is also where
 nodes find a way to each other.
 
-Memory is bounded by links and parts, disk by `log_bytes_max`, the rate of one peer by `peer_limit`.
+Memory is bounded by links and parts, disk by `disk`, the rate of one peer by `peer_limit`.
 A relay that is told to stop drains: the coordinator tells every node to do without it, and
 transfers under way get some seconds to end.
 """
@@ -47,7 +47,8 @@ from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
 from node.traffic import Statistics
 from node.transports.dial_guard import DialGuard
-from node.transports.factory import make_transports, parse_kinds
+from node.transports.factory import make_transports
+from node.transports.kinds import parse_kinds
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
 from protocol.codec.payload_header import Blob, Header, read_header
@@ -155,7 +156,7 @@ class RelayProcess:
             PayloadLog,
             settings.directory / "payloads",
             sys.maxsize if settings.archive else info.spec.retention.log_rounds,
-            settings.log_bytes_max,
+            settings.disk,
         )
         identity = Identity(self._key, info.run_id, secrets.randbits(64), heads.heads)
         mesh, shelf = self._make_mesh(identity, connections_max), SelfCheckShelf()
@@ -337,7 +338,7 @@ class RelayProcess:
             "traffic": traffic.document() if traffic else {},
             "payloads": {
                 "bytes": started.payloads.held_bytes if started else 0,
-                "bytes_max": self._settings.log_bytes_max,
+                "bytes_max": self._settings.disk,
             },
             "archive": started.archive.document() if started and started.archive else {},
         }

@@ -1,50 +1,54 @@
 """The settings of a relay's operator."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
-from node.settings import check_network, check_sha256
-from protocol.errors import SettingsError
+from node.settings import (
+    Advertise,
+    Links,
+    P2pdSha256,
+    Token,
+    UploadLimit,
+    check_network,
+    check_sha256,
+)
+from protocol.border.join_link import split_token
+from protocol.option import LINK, NETWORK, Option, check_bounds
 
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
     """Settings of one relay process."""
 
-    coordinator: str
-    """Link of the run, lockstep://HOST:PORT/RUN#KEY, or HOST:PORT."""
+    coordinator: Annotated[str, LINK]
 
-    directory: Path
+    directory: Path = Path()
     """Directory of the relay's key and payloads."""
 
-    listen: str = "0.0.0.0:50710"
-    """HOST:PORT for peers."""
+    listen: Annotated[str, Option("HOST:PORT", NETWORK)] = "0.0.0.0:50710"
+    """Address for connections of nodes; port 0 takes a free one."""
 
-    advertise: tuple[str, ...] = ()
-    """Addresses at which peers reach the relay from outside, when they differ from `listen`."""
+    advertise: Advertise = ()
 
-    links: str = "grpc"
-    """Transports, the preferred one first: "grpc", "libp2p", or both with a comma."""
+    links: Links = "grpc"
 
-    log_bytes_max: int = 4 * 1024**3
-    """Bytes of payloads on disk at most."""
+    upload_limit: UploadLimit = 0
 
-    upload_limit: int = 0
-    """Bytes per second that the relay uploads to all peers together at most; 0: no limit."""
+    peer_limit: Annotated[int, Option("BYTES", NETWORK, least=0)] = 0
+    """Limit on the upload to one peer, in bytes per second; 0: none, but the order is fair."""
 
-    peer_limit: int = 0
-    """Bytes per second that one peer may take at most; 0: no limit but the fair order."""
+    disk: Annotated[int, Option("BYTES", least=1)] = 4 * 1024**3
+    """Limit on the payloads that are kept on disk, in bytes."""
 
-    token: str = field(default="", repr=False)
-    """Secret that admits this relay, where the run wants one; it is sent over TLS or loopback
-    alone."""
+    token: Token = field(default="", repr=False)
+    """It is sent over TLS or loopback alone."""
 
-    p2pd_sha256: str = ""
-    """SHA-256 of the libp2p daemon to use, in hexadecimal; empty: that of the tested release."""
+    p2pd_sha256: P2pdSha256 = ""
 
-    archive: bool = False
-    """Whether the relay keeps every committed payload from the first round on, as far as
-    `log_bytes_max` reaches, and goes on when the run is finished."""
+    archive: Annotated[bool, Option()] = False
+    """Keep every committed payload, as far as --disk reaches, so that the run can be audited from
+    its first round; such a relay goes on when the run is finished."""
 
     name: str = "relay"
     """Name of the relay among the others."""
@@ -59,8 +63,12 @@ class RelaySettings:
             peer_limit=self.peer_limit,
         )
         check_sha256("p2pd_sha256", self.p2pd_sha256)
-        if self.log_bytes_max < 1:
-            raise SettingsError(f"log_bytes_max: expected at least 1, found {self.log_bytes_max}")
+        check_bounds(self)
+
+    def at(self, directory: Path) -> "RelaySettings":
+        """These settings in a directory, with the token of the link, if it has one."""
+        url, token = split_token(self.coordinator, self.token)
+        return replace(self, coordinator=url, token=token, directory=directory)
 
     @property
     def slowest(self) -> int:

@@ -12,21 +12,7 @@ from node.transports.base import Transport
 from node.transports.dial_guard import DialGuard
 from node.transports.grpc_transport import GrpcTransport
 from protocol.addresses import parse_address
-from protocol.errors import SettingsError
 from protocol.limits import CONNECTIONS_MAX
-
-KINDS = ("grpc", "libp2p")
-"""The transports that exist, the faster first."""
-
-
-def parse_kinds(text: str) -> tuple[str, ...]:
-    """The kinds in "grpc,libp2p"; `SettingsError` for unknown ones."""
-    kinds = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise SettingsError(
-            f"expected transports among {', '.join(KINDS)}, got {', '.join(unknown) or 'none'}"
-        )
-    return kinds
 
 
 def make_transports(

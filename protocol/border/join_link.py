@@ -22,7 +22,6 @@ from protocol.errors import RemoteProtocolError, SettingsError, VersionError
 from protocol.handshake import KEY_BYTES
 from protocol.ids import RunId
 from protocol.limits import TOKEN_BYTES_MAX
-from protocol.run_info import RunInfo
 
 _LINK = re.compile(
     r"((?P<scheme>lockstep|plain)://)?(?P<address>[^/#?]+)(/(?P<run>[^#?]*))?"
@@ -73,23 +72,24 @@ class JoinLink:
         token = f"?token={self.token}" if self.token else ""
         return f"{scheme}://{self.address}{run}{token}{key}"
 
-    def check(self, info: RunInfo, vouching: bytes | None) -> None:
-        """`SettingsError` unless this is the run that the link names; `RemoteProtocolError` unless
-        the key `vouching` for the connection is the coordinator's. None: no TLS.
+    def check(self, run_id: RunId, key: bytes, vouching: bytes | None) -> None:
+        """`SettingsError` unless this is the run that the link names, and its coordinator has the
+        key; `RemoteProtocolError` unless the key `vouching` for the connection is the
+        coordinator's. None: no TLS.
         """
-        if vouching is not None and vouching != info.coordinator_key:
+        if vouching is not None and vouching != key:
             raise RemoteProtocolError(
                 f"{self.address}: expected TLS by the coordinator's own key "
-                f"{_key_text(info.coordinator_key)}, got it by {_key_text(vouching)}: another "
+                f"{_key_text(key)}, got it by {_key_text(vouching)}: another "
                 "coordinator answers there, or another machine stands between"
             )
-        if self.key is not None and self.key != info.coordinator_key:
+        if self.key is not None and self.key != key:
             raise SettingsError(
                 f"{self.address}: expected the coordinator with the key {_key_text(self.key)}, "
-                f"which the link names, found one with {_key_text(info.coordinator_key)}: ask the "
+                f"which the link names, found one with {_key_text(key)}: ask the "
                 "operator for the present link; if it is the same, do not join from this network"
             )
-        self.require_run(info.run_id)
+        self.require_run(run_id)
 
     def require_run(self, found: str) -> None:
         """`SettingsError` unless the run that was found is the one that the link names, if any."""

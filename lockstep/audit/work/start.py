@@ -73,5 +73,5 @@ def recomputer_for(info: RunInfo, data: Path) -> Recomputer:
     """
     if reason := unaudited(info.spec):
         raise DataError(reason)
-    corpus: Corpus = open_corpus(NodeSettings("localhost:1", data.parent, data), info)
+    corpus: Corpus = open_corpus(NodeSettings("localhost:1", data.parent, data=data), info)
     return Recomputer(info.spec, corpus)

@@ -3,20 +3,20 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from coordinator.machine.events import acts
 from lockstep import options
+from lockstep.declared import CommandGroup
+from protocol.option import Option
 
-run_app = typer.Typer(
+run_app = CommandGroup(
     name="run",
     help="Steer a run whose coordinator works on this machine.",
     no_args_is_help=True,
 )
-token_app = typer.Typer(
+token_app = CommandGroup(
     name="token", help="Tokens that admit nodes to the run.", no_args_is_help=True
 )
-auditor_app = typer.Typer(
+auditor_app = CommandGroup(
     name="auditor", help="Auditors whose word on the run's states is final.", no_args_is_help=True
 )
 run_app.add_typer(token_app)
@@ -24,36 +24,39 @@ run_app.add_typer(auditor_app)
 
 Directory = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR",
-        envvar="LOCKSTEP_DIRECTORY",
-        show_default="the one RUN.coordinator here",
-        help="Directory of the coordinator.",
-    ),
+    Option("DIR", shown="the one RUN.coordinator here", help="Directory of the coordinator."),
 ]
 Why = Annotated[
     str,
-    typer.Option(
-        "--reason",
-        metavar="TEXT",
-        show_default="none",
+    Option(
+        "TEXT",
+        shown="none",
+        variable=False,
         help="Reason that nodes and the status are told, at most 200 characters.",
     ),
 ]
 Yes = Annotated[
     bool,
-    typer.Option("--yes", "-y", help="Do it without a question; it is asked on a terminal alone."),
+    Option(
+        names=(
+            "--yes",
+            "-y",
+        ),
+        variable=False,
+        help="Do it without a question; it is asked on a terminal alone.",
+    ),
 ]
 Node = Annotated[
     str,
-    typer.Argument(
-        metavar="NODE", help="Id of a node, the first characters of a member's, or its name."
+    Option(
+        "NODE", argument=True, help="Id of a node, the first characters of a member's, or its name."
     ),
 ]
 Target = Annotated[
     str,
-    typer.Argument(
-        metavar="NODE|HOST",
+    Option(
+        "NODE|HOST",
+        argument=True,
         help="Node as for evict, or the IP address from which nodes come; an IPv6 address stands "
         "for its /64 network.",
     ),
@@ -98,7 +101,7 @@ def finish(*, reason: Why = "", yes: Yes = False, directory: Directory = None) -
 @run_app.command()
 def extend(
     steps: Annotated[
-        int, typer.Argument(metavar="STEPS", min=1, help="Steps that are added to the run.")
+        int, Option("STEPS", argument=True, least=1, help="Steps that are added to the run.")
     ],
     *,
     directory: Directory = None,
@@ -116,8 +119,8 @@ def extend(
 def rate(
     learning_rate: Annotated[
         float,
-        typer.Argument(
-            metavar="RATE", help="Largest learning rate from the next commit on, at most 10."
+        Option(
+            "RATE", argument=True, help="Largest learning rate from the next commit on, at most 10."
         ),
     ],
     *,
@@ -144,9 +147,10 @@ def evict(
     reason: Why = "",
     away: Annotated[
         str,
-        typer.Option(
-            "--for",
-            metavar="DURATION",
+        Option(
+            "DURATION",
+            names=("--for",),
+            variable=False,
             help="Time for which it may not come back, such as 90s, 30m, 2h or 1d.",
         ),
     ] = "10m",
@@ -189,7 +193,7 @@ def vouch(node: Node, *, directory: Directory = None) -> None:
 def announce(
     text: Annotated[
         str,
-        typer.Argument(metavar="TEXT", help="Text for every node's user, 1000 characters at most."),
+        Option("TEXT", argument=True, help="Text for every node's user, 1000 characters at most."),
     ],
     *,
     directory: Directory = None,
@@ -202,7 +206,7 @@ def announce(
 
 @run_app.command()
 def admit(
-    rule: Annotated[str, typer.Argument(metavar="RULE", help="Rule: open, token or list.")],
+    rule: Annotated[str, Option("RULE", argument=True, help="Rule: open, token or list.")],
     *,
     directory: Directory = None,
 ) -> None:
@@ -236,9 +240,10 @@ def audit(
     *,
     kept: Annotated[
         str,
-        typer.Option(
-            metavar="DIGEST",
-            show_default="none",
+        Option(
+            "DIGEST",
+            shown="none",
+            variable=False,
             help="Digest of an act that you wrote down: it must be in the chain.",
         ),
     ] = "",
@@ -254,7 +259,7 @@ def audit(
 @run_app.command()
 def page(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder for the files; it is made.")
+        Path, Option("FOLDER", argument=True, help="Folder for the files; it is made.")
     ],
     *,
     directory: Directory = None,
@@ -269,14 +274,15 @@ def page(
 def export(
     directory: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="DIRECTORY",
-            show_default="the one RUN.coordinator here",
+        Option(
+            "DIRECTORY",
+            argument=True,
+            shown="the one RUN.coordinator here",
             help="Directory of the coordinator.",
         ),
     ] = None,
     *,
-    csv: Annotated[str, typer.Option(metavar="FILE", help="File to write; - prints it.")],
+    csv: Annotated[str, Option("FILE", variable=False, help="File to write; - prints it.")],
 ) -> None:
     """Write a table with a line for each decided round; works without the coordinator too."""
     from lockstep.commands.run.export import export as write
@@ -286,7 +292,7 @@ def export(
 
 Auditor = Annotated[
     str,
-    typer.Argument(metavar="KEY", help="Id of an auditor, which `lockstep auditor` prints."),
+    Option("KEY", argument=True, help="Id of an auditor, which `lockstep auditor` prints."),
 ]
 
 
@@ -316,11 +322,11 @@ def list_auditors(*, directory: Directory = None) -> None:
 
 Uses = Annotated[
     int,
-    typer.Option(metavar="N", min=1, max=4096, help="Number of keys that it may admit."),
+    Option("N", least=1, most=4096, variable=False, help="Number of keys that it may admit."),
 ]
 Expires = Annotated[
     str,
-    typer.Option(metavar="DURATION", help="Time for which it holds, such as 12h or 7d."),
+    Option("DURATION", variable=False, help="Time for which it holds, such as 12h or 7d."),
 ]
 
 
@@ -337,13 +343,13 @@ def create(
     *,
     name: Annotated[
         str,
-        typer.Option(metavar="NAME", show_default="made up", help="Name of the token in lists."),
+        Option("NAME", shown="made up", variable=False, help="Name of the token in lists."),
     ] = "",
     uses: Uses = 1,
     expires: Expires = "7d",
     vouch: Annotated[
         bool,
-        typer.Option("--vouch", help="Vouch for the keys too, in a run with trust = public."),
+        Option(variable=False, help="Vouch for the keys too, in a run with trust = public."),
     ] = False,
     directory: Directory = None,
 ) -> None:
@@ -365,7 +371,7 @@ def list_tokens(*, directory: Directory = None, json: options.JsonFile = None) -
 
 @token_app.command()
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the token.")],
+    name: Annotated[str, Option("NAME", argument=True, help="Name of the token.")],
     *,
     directory: Directory = None,
 ) -> None:

@@ -12,6 +12,9 @@ What can no longer be read counts as in use: a limit protects the owner.
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import Annotated
+
+from protocol.option import USE, Option, check_bounds
 
 BUSY_S = 30.0
 """Time over which other programs must load the machine before the node leaves."""
@@ -33,11 +36,15 @@ UNREAD_S = 60.0
 class QuietLimits:
     """The owner's wishes about the others."""
 
-    when_idle: int = 0
-    """Minutes without a key or a mouse before the node works; 0: it works beside a person."""
+    when_idle: Annotated[int, Option("MINUTES", USE, least=0, most=24 * 60)] = 0
+    """Minutes without keyboard or mouse before the node works; 0: it works beside a person."""
 
-    other_load: int = 0
-    """Percent of all cores, or of a GPU, that other programs may use; 0: whatever they do."""
+    other_load: Annotated[int, Option("PERCENT", USE, least=0, most=100)] = 0
+    """Load of other programs, on all cores or on a GPU, above which the node rests; 0: it never
+    rests for that."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     @property
     def unlimited(self) -> bool:

@@ -104,7 +104,7 @@ def find_p2pd() -> Path:
             return program
     raise UnavailableError(
         "libp2p needs the program p2pd of hivemind's package, which is not installed; install it "
-        "with `pip install --no-deps hivemind`"
+        "with `pip install --no-deps hivemind`, or Lockstep with the extra libp2p"
     )
 
 

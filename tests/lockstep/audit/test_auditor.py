@@ -53,7 +53,7 @@ def test_an_auditor_that_found_a_difference_ends_with_9_and_names_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def ended(settings: AuditorSettings, *_: object) -> tuple[str, str]:
-        assert settings.relay.log_bytes_max == 5_000_000
+        assert settings.relay.disk == 5_000_000
         return alarm, "this auditor was stopped by its owner; audited up to round 9"
 
     run = SimpleNamespace(run_id="ab" * 16, spec=SimpleNamespace(name="tiny"))

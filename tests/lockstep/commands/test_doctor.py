@@ -23,6 +23,7 @@ from lockstep.commands.doctor import (
 )
 from lockstep.exit_codes import ExitCode
 from lockstep.service.contact import ask_run
+from lockstep.service.home import Home
 from lockstep.service.keys import load_or_create_key
 from node.rehearsal import Rehearsal
 from node.settings import NodeSettings
@@ -90,7 +91,7 @@ async def test_a_key_that_the_run_does_not_take_is_told_with_the_code_of_a_join(
 
     def found(process: CoordinatorProcess) -> list[Finding]:
         link = parse_link(process.address)
-        return list(examine_door(link, ask_run(link), home, {}))
+        return list(examine_door(link, ask_run(link), Home(home), {}))
 
     async with coordinator_of(tiny_spec(), tmp_path / "c") as process:
         assert await asyncio.to_thread(found, process) == [], "it has no key yet"
@@ -110,7 +111,7 @@ async def test_a_token_is_judged_as_at_a_join_and_not_used(tmp_path: Path, has_k
 
     def found(process: CoordinatorProcess, secret: str) -> list[Finding]:
         link = parse_link(process.address).with_token(secret)
-        return list(examine_door(link, ask_run(link), home, {}))
+        return list(examine_door(link, ask_run(link), Home(home), {}))
 
     async with coordinator_of(tiny_spec(), tmp_path / "c") as process:
         await process.desk.order(Admit("token"))
@@ -151,6 +152,14 @@ def test_where_no_coordinator_is_the_cause_is_named_and_the_code_is_that_of_a_jo
     assert bad["check"] == "coordinator"
     assert "refuses port 1" in bad["found"]
     assert document["makes_the_bell"] is None
+
+
+def test_the_directory_of_one_run_is_examined_in_place_of_the_home(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["doctor", "127.0.0.1:1", "--directory", str(tmp_path / "state"), "--json", "-"])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert f"{tmp_path / 'state'} can be written" in [check["found"] for check in checks]
 
 
 def test_a_home_that_cannot_be_written_is_found_and_a_join_says_the_same(

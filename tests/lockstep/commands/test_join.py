@@ -1,5 +1,6 @@
 """The last words of a node: the work of this machine, and where the model is."""
 
+import importlib.util
 import io
 import os
 import subprocess
@@ -191,6 +192,16 @@ def test_where_nobody_can_be_asked_nothing_is_measured_first(
     said = capsys.readouterr().err
     assert "nobody can be asked here: add --yes" in said
     assert "run:" in said, "what the consent is about is listed"
+
+
+def test_links_over_libp2p_need_its_daemon_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    words = ["join", "127.0.0.1:1", "--home", str(tmp_path / "home"), "--links", "grpc,libp2p"]
+    assert main(words) == ExitCode.UNREACHABLE
+    assert "`pip install --no-deps hivemind`, or Lockstep with the" in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
 
 
 def test_a_run_that_has_ended_ends_a_newcomer_before_anything_is_measured(

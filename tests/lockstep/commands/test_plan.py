@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lockstep.cli import main
-from lockstep.commands.plan import PlanOptions, render, setting_of
+from lockstep.commands.plan import render, setting_of
+from lockstep.commands.plan_options import PlanOptions
 from lockstep.exit_codes import ExitCode
 from lockstep.presets import run_of
 from lockstep.run_file import run_file_text

@@ -130,7 +130,7 @@ def test_the_join_asks_in_the_home_alone(
     monkeypatch.setattr(joining, "knock", lambda *_: wire.CoordinatorMessage())
     monkeypatch.setattr(joining, "somebody_is_there", lambda: True)
     monkeypatch.setattr(joining, "remember", begun)  # the first thing that a join keeps
-    wishes = joining.Wishes(Limits((), 0, False), 0)
+    wishes = joining.Wishes(Limits(), 0)
     options = ServeOptions(tmp_path, "127.0.0.1:0", follows)
     try:
         joining.join(NodeSettings("h:1", tmp_path), options, Home(tmp_path, only=only), wishes)

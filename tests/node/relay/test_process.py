@@ -185,7 +185,7 @@ async def test_a_limit_that_makes_the_self_test_slow_does_not_make_it_fail(
         ({"listen": "0.0.0.0:70000"}, "expected HOST:PORT"),
         ({"advertise": ("relay.example:port",)}, "expected HOST:PORT"),
         ({"links": "quic"}, "expected transports among grpc, libp2p, got quic"),
-        ({"log_bytes_max": 0}, "log_bytes_max: expected at least 1, found 0"),
+        ({"disk": 0}, "disk: expected at least 1, found 0"),
         (
             {"peer_limit": 19_999},
             "peer_limit: expected 0 or at least 20000 bytes per second, found 19999",

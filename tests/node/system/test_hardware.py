@@ -116,7 +116,7 @@ def test_a_share_of_a_gpu_s_memory_is_refused_where_there_is_no_gpu(
 @pytest.mark.parametrize("name", ["duty_cycle", "gpu_memory"])
 @pytest.mark.parametrize("value", [0, 101])
 def test_a_percentage_outside_its_bounds_is_refused(name: str, value: int) -> None:
-    with pytest.raises(SettingsError, match=f"{name}: expected 1 to 100 percent, found {value}"):
+    with pytest.raises(SettingsError, match=f"{name}: expected 1 to 100, found {value}"):
         NodeSettings("host:1", module.Path("x"), **{name: value})  # type: ignore[arg-type]
 
 

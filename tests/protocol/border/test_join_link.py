@@ -80,16 +80,16 @@ def test_a_link_from_the_middle_of_a_text_is_read(around: str) -> None:
 
 def test_another_coordinator_or_another_run_is_found_out() -> None:
     link = parse_link(WHOLE)
-    link.check(info(), KEY)
-    link.check(info(), None)
+    link.check(RUN, KEY, KEY)
+    link.check(RUN, KEY, None)
     with pytest.raises(SettingsError, match="with the key AAEC"):
-        link.check(info(key=bytes(32)), None)
+        link.check(RUN, bytes(32), None)
     with pytest.raises(SettingsError, match=f"expected run {RUN}"):
-        link.check(info(RunId("f" * 32)), KEY)
+        link.check(RunId("f" * 32), KEY, KEY)
     with pytest.raises(RemoteProtocolError, match="another machine stands between"):
-        link.check(info(), bytes(32))
+        link.check(RUN, KEY, bytes(32))
     with pytest.raises(RemoteProtocolError, match="another machine stands between"):
-        parse_link("example.org").check(info(), bytes(32))
+        parse_link("example.org").check(RUN, KEY, bytes(32))
     link.require_run(RUN)
     parse_link("example.org").require_run("any")
     with pytest.raises(SettingsError, match="found run other: ask the operator"):
