@@ -2,18 +2,22 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
 from node.data.corpus import Corpus
+from node.model.blocks import CARD_BACKEND, keep_compiled
 from node.model.build import require_fits
 from node.model.check import check_model
+from node.model.training import TrainingModel
 from node.own_genesis import genesis_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.settings import NodeSettings
 from protocol.ids import PeerId
 from protocol.run_info import RunInfo
+from protocol.runfile import RunSpec
 
 log = logging.getLogger("lockstep.node")
 
@@ -37,7 +41,20 @@ def build_replica(
     if settings.recomputes:
         replica.trainee.recompute()
     replica.trainee.spread(others)
+    compile_on_card(replica.trainee, settings.directory, info.spec)
     return replica
+
+
+def compile_on_card(trainee: TrainingModel, directory: Path, spec: RunSpec) -> None:
+    """Have torch compile the blocks for the passes of a run where a card trains, before rounds
+    come, and keep what it makes in the node's directory.
+    """
+    if trainee.device.type == "cuda":
+        samples, algorithm = trainee.micro_batch_max, spec.algorithm
+        if algorithm.moves:  # a pass ends with the batch of a step
+            samples = min(samples, -(-algorithm.local_samples // trainee.devices))
+        keep_compiled(directory / "compiled")
+        trainee.compile(CARD_BACKEND, samples, spec.data.sequence_length)
 
 
 def try_model(info: RunInfo, device: torch.device) -> None:

@@ -18,6 +18,7 @@ import torch
 
 from node.model.pass_size import PASS_PARTS, TRIALS_S, Room, Step, Trial, best, next_step
 from node.model.training import TrainingModel
+from node.own_replica import compile_on_card
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.settings import NodeSettings
@@ -115,6 +116,7 @@ def _rehearsed(
         )
         reason = _found(replica.trainee, info, room)
         give_back_memory()
+    compile_on_card(replica.trainee, settings.directory, info.spec)
     before_bytes = _begin_peak(device)
     samples, pass_s, round_s = _round(replica, info, 1)
     pass_bytes = max(0, _peak_bytes(device) - before_bytes)

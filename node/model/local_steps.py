@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from node.exact.engine import GRADIENT_MAX, GradientError, require_finite
-from node.model.training import GradientAccumulation, RoundWork, Tokens, TrainingModel
+from node.model.passes import GradientAccumulation, RoundWork, Tokens
+from node.model.training import TrainingModel
 from protocol.errors import LocalProtocolError
 
 

@@ -1,7 +1,7 @@
 """The network at work: given gradients until the bell, evaluated.
 
-`GradientAccumulation` turns samples into `.grad`, the mean over the samples managed before the
-bell. Gradients are local business: autocast, thread counts and the size of a micro-batch may differ
+`node.model.passes` turns samples into `.grad`, the mean over the samples managed before the bell.
+Gradients are local business: autocast, thread counts and the size of a micro-batch may differ
 between nodes, for nothing here changes a parameter.
 
 Several devices of one machine are one node: each has a twin of the model, a pass is a micro-batch
@@ -18,22 +18,20 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import chain, islice
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from node.model.blocks import recompute_blocks
+from node.model.blocks import Blocks
 from node.model.build import asks_for_balance, balance_weight, named_parameters_once
 from node.model.embedding import add_rows_in_place
 from node.model.head import backward_by_pieces, left_out, nats_by_pieces, plain_head
+from node.model.passes import GradientAccumulation, Tokens
 from node.model.precision import gradient_of, multiplies_bfloat16
 from node.system.device import crowded
-from protocol.errors import DeviceError, LocalProtocolError, SettingsError
+from protocol.errors import DeviceError, SettingsError
 from protocol.planner.activations import PIECE_ENTRIES
 
 _log = logging.getLogger(__name__)
@@ -41,27 +39,7 @@ _log = logging.getLogger(__name__)
 MICRO_BATCH_SAMPLES = 8
 """Samples in one forward and backward pass unless the node's settings say otherwise."""
 
-Tokens = np.ndarray | Tensor
-"""Samples as int64 [samples, sequence_length + 1]: inputs are all but the last, targets all but the
-first."""
-
-
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True)
-class RoundWork:
-    """The work of one node in one round."""
-
-    samples: int
-    """Samples whose gradients are in `.grad`: the first ones of what was offered."""
-
-    loss_nats_per_token: float
-    """Mean cross-entropy over them; not finite when the numbers have blown up, and then neither is
-    `.grad`."""
-
-    tokens: int
-    """Targets predicted."""
 
 
 class TrainingModel:
@@ -95,9 +73,8 @@ class TrainingModel:
         self._head = plain_head(self.model)
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
-        self._is_balanced, self._balance_weight = asks_for_balance(model), balance_weight(model)
-        self.recomputes = False
-        """Whether blocks are computed again on the way back (`node.model.blocks`)."""
+        self._balance = asks_for_balance(model), balance_weight(model)
+        self.blocks = Blocks(self.model)
         self.twins: tuple[TrainingModel, ...] = ()
         """The same model on this machine's other devices, for gradients alone."""
         self._threads: ThreadPoolExecutor | None = None
@@ -118,19 +95,44 @@ class TrainingModel:
         if self.twins:
             self._threads = ThreadPoolExecutor(len(self.twins), thread_name_prefix="device")
 
+    @property
+    def devices(self) -> int:
+        """Devices that make a pass together."""
+        return 1 + len(self.twins)
+
     def recompute(self, on: bool = True) -> bool:
         """Compute blocks again on the way back from now on, or keep all. False if this type of
         model cannot.
         """
-        able = all(recompute_blocks(each.model, on) for each in (self, *self.twins))
-        self.recomputes = able and on
-        return able
+        able = [each.blocks.recompute(on) for each in (self, *self.twins)]
+        return all(able)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether blocks are computed again on the way back."""
+        return self.blocks.recomputes
+
+    def compile(self, backend: str, samples: int, length: int) -> None:
+        """Have torch compile the blocks for passes of at most `samples` on each device, of `length`
+        tokens, now, by one of them. A model that torch cannot compile goes on as it is.
+
+        Raises what `in_memory` raises.
+        """
+        samples = min(samples, self.micro_batch_max)
+        for each in (self, *self.twins):
+            each.blocks.compile(backend, samples)
+        self.model.train()
+        self.moved()
+        tokens = torch.zeros((samples * self.devices, length + 1), dtype=torch.int64)
+        pieces = torch.split(tokens, samples)
+        self.in_memory(lambda: self.gradients(list(self.pieces(pieces))))
+        self.give_back_gradients()
 
     def moved(self) -> None:
         """The parameters have changed since the last pass: twins copy them before the next one."""
         self._has_moved = True
 
-    def passes(self, batches: Iterable[Tokens]) -> "GradientAccumulation":
+    def passes(self, batches: Iterable[Tokens]) -> GradientAccumulation:
         """The passes of a round over micro-batches, none of them made yet."""
         self.model.train()
         self.moved()
@@ -233,15 +235,16 @@ class TrainingModel:
 
     def _imbalance(self, output: Any, samples: int) -> list[Tensor]:
         """The experts' balance loss of some samples, a float32 scalar, where it is asked for."""
-        if not self._is_balanced:
+        is_asked_for, weight = self._balance
+        if not is_asked_for:
             return []
         balance = getattr(output, "aux_loss", None)
-        if balance is None or self._balance_weight is None:
+        if balance is None or weight is None:
             raise SettingsError(
                 "model.config.output_router_logits: expected a type that computes a balance "
                 "loss of its experts, this one gives none; leave the field out"
             )
-        return [samples * self._balance_weight * balance.float()]
+        return [samples * weight * balance.float()]
 
     def _output(self, piece: Tensor) -> tuple[Any, nn.Linear | None]:
         """The model's output for a piece. Where its logits would be many they are what the head
@@ -264,7 +267,7 @@ class TrainingModel:
         return output, None
 
     def _forward(self, piece: Tensor) -> Any:
-        with self._autocast():
+        with self._autocast(), self.blocks.at_work(len(piece)):
             return self.model(input_ids=piece[:, :-1], use_cache=False)
 
     def _nats(self, logits: Tensor, piece: Tensor) -> Tensor:
@@ -290,7 +293,8 @@ class TrainingModel:
 
     def in_memory(self, attempt: Callable[[], _Result]) -> _Result:
         """The result of `attempt`, made again with smaller micro-batches as long as it runs out of
-        memory, and in the end with blocks that are computed again.
+        memory, and in the end with blocks that are computed again; without compiled blocks where
+        they fail.
 
         Raises `SettingsError` when one sample does not fit, `DeviceError` when it would if other
         programs had not taken the memory.
@@ -302,6 +306,12 @@ class TrainingModel:
                 return result
             except torch.OutOfMemoryError as error:
                 problem = str(error)
+            except Exception as error:
+                if not self.blocks.give_up(error):
+                    raise
+                for twin in self.twins:
+                    twin.blocks.be_plain()
+                continue
             # Out here the error is gone, whose traceback held on to the tensors of the failed pass.
             self._take_less(problem)
 
@@ -330,58 +340,3 @@ class TrainingModel:
             self.device,
             self.micro_batch_max,
         )
-
-
-class GradientAccumulation:
-    """One round's work, pass by pass: between two of them the bell may ring, or the parameters may
-    move.
-    """
-
-    def __init__(self, trainee: TrainingModel, batches: Iterable[Tokens]) -> None:
-        self._trainee, self._source = trainee, iter(batches)
-        self._drawn: list[Tokens] = []
-        self.samples = 0
-        """Samples whose gradients are summed so far."""
-        self._begin()
-
-    def next(self) -> bool:
-        """Make one pass; False when no sample is left. Raises what `in_memory` raises."""
-        return self._trainee.in_memory(self._pass)
-
-    def finish(self) -> RoundWork:
-        """Leaves the mean gradient over the samples done, of which there must be one, in every
-        parameter's `.grad`.
-        """
-        if self.samples == 0:
-            raise LocalProtocolError("expected at least one sample to train on, got none")
-        self._trainee.sum_gradients()
-        for parameter in self._trainee.parameters.values():
-            if parameter.grad is not None:
-                parameter.grad /= self.samples
-        return RoundWork(self.samples, self._nats / self._tokens, self._tokens)
-
-    def _begin(self) -> None:
-        self._trainee.zero_gradients()
-        self.samples, self._tokens, self._nats, self._failed = 0, 0, 0.0, False
-        self._pieces = self._trainee.pieces(chain(list(self._drawn), self._recorded()))
-
-    def _pass(self) -> bool:
-        if (
-            self._failed
-        ):  # it ran out of memory and has left part of its gradients behind: all starts again
-            self._begin()
-        pieces = list(islice(self._pieces, 1 + len(self._trainee.twins)))
-        if not pieces:
-            return False
-        self._failed = True
-        self._nats += self._trainee.gradients(pieces)
-        self.samples += sum(map(len, pieces))
-        self._tokens += sum(len(piece) * (piece.shape[1] - 1) for piece in pieces)
-        self._failed = False
-        return True
-
-    def _recorded(self) -> Iterator[Tokens]:
-        """The batches as they are drawn, which are kept: for a second attempt in smaller pieces."""
-        for batch in self._source:
-            self._drawn.append(batch)
-            yield batch

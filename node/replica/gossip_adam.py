@@ -40,7 +40,7 @@ from torch import Tensor
 from node.exact.engine import require_finite
 from node.gossip_adam.adam import AdamSettings
 from node.gossip_adam.projection import project
-from node.model.training import GradientAccumulation, Tokens
+from node.model.passes import GradientAccumulation, Tokens
 from node.replica.digest import state_digest
 from node.replica.own_state import OwnState, SentParameters
 from node.replica.replica import Replica

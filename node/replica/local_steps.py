@@ -39,8 +39,9 @@ from node.exact.local_steps.residual import Residual
 from node.exact.rounding import Rounding, strips_of
 from node.exact.vote_sum import Contribution
 from node.model.local_steps import LocalSteps, MovedFrom
+from node.model.passes import Tokens
 from node.model.precision import weights_dtype
-from node.model.training import Tokens, TrainingModel
+from node.model.training import TrainingModel
 from node.replica.replica import Replica
 from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire

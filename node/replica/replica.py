@@ -24,7 +24,8 @@ from node.exact.engine import DemoSettings, Engine, Extraction
 from node.exact.vote_sum import Contribution, decoded
 from node.model.build import build_model, named_parameters_once
 from node.model.local_steps import LocalSteps
-from node.model.training import GradientAccumulation, Tokens, TrainingModel
+from node.model.passes import GradientAccumulation, Tokens
+from node.model.training import TrainingModel
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.position import Position, described_voids, restored_voids

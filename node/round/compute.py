@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from node.exact.engine import GradientError
-from node.model.training import RoundWork
+from node.model.passes import RoundWork
 from node.round.context import Passes, RoundContext
 from node.status import NodeStatus
 from node.system.device import device_errors

@@ -15,7 +15,7 @@ from torch import Tensor
 from node.control.decisions import DecisionLog
 from node.control.heads import HeadKeeper
 from node.exact.engine import Extraction
-from node.model.training import RoundWork
+from node.model.passes import RoundWork
 from node.replica.position import Position
 from node.round.catching_up.catch_up import CatchUp
 from node.round.state_requests.requests import NoStateRequests, StateRequests

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coordinator.machine.evaluation.events import AskEvaluation, LossMeasured
 from coordinator.machine.events import Effect
-from node.model.training import Tokens
+from node.model.passes import Tokens
 from node.round.state_requests.evaluator import Evaluator, Instruments
 from node.round.state_requests.requests import NoStateRequests
 from node.status import NodeStatus

@@ -26,7 +26,7 @@ import numpy.typing as npt
 import torch
 
 from node.exact.vote_sum import Contribution
-from node.model.training import RoundWork
+from node.model.passes import RoundWork
 from node.replica.position import Position
 from node.replica.snapshot import read_snapshot
 from protocol import wire_pb2 as wire

@@ -1,17 +1,16 @@
 """A pass in each of its ways: logits whole and by pieces, activations kept and computed again, and
 in the end blocks that torch compiles.
 
-Nodes do not compile: `compiled` tells whether they should. Its backend is torch's own on a card; on
-a CPU it is "aot_eager", which compiles nothing and only shows that the way is open.
+The compiler's backend is torch's own on a card; on a CPU, where nodes do not compile, it is
+"aot_eager", which compiles nothing and only shows that the way is open.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import nn
 
-from node.model.training import TrainingModel
+from node.model.blocks import CARD_BACKEND, keep_compiled
 from protocol.planner.activations import pass_bytes
 from protocol.planner.parameters import size_of
 from tests.benchmarks.accelerator.authors import replica_on, spec_of, tokens_of
@@ -41,7 +40,12 @@ def measure(sizes: Sizes, directory: Path) -> Iterator[Findings]:
     found: Findings = {}
     for name in ("rows", "compiled"):
         if name == "compiled":
-            compile_blocks(trainee, "inductor" if device.type == "cuda" else "aot_eager")
+            keep_compiled(directory)
+            backend = CARD_BACKEND if device.type == "cuda" else "aot_eager"
+            trainee.compile(backend, SAMPLES, length)
+            if not trainee.blocks.are_compiled:
+                yield {**about, **found, name: "failed: torch cannot compile the blocks"}
+                return
         try:
             for rows in measured(trainee, tokens, sizes.repeats):
                 found[name] = [
@@ -54,10 +58,3 @@ def measure(sizes: Sizes, directory: Path) -> Iterator[Findings]:
                 raise
             found["compiled"] = f"failed: {type(error).__name__}: {str(error)[:300]}"
             yield {**about, **found}
-
-
-def compile_blocks(trainee: TrainingModel, backend: str) -> None:
-    """Have torch compile the repeated blocks, which are the longest list of modules."""
-    lists = [each for each in trainee.model.modules() if isinstance(each, nn.ModuleList)]
-    for block in max(lists, key=len):
-        block.compile(backend=backend, dynamic=False)

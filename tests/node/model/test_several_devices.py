@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from node.model.build import build_model
-from node.model.training import RoundWork, TrainingModel
+from node.model.passes import RoundWork
+from node.model.training import TrainingModel
 from node.settings import NodeSettings
 from node.system.device import choose_devices, describe
 from protocol.errors import SettingsError

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from node.model.training import RoundWork
+from node.model.passes import RoundWork
 from node.round.compute import train_round
 from node.round.context import RoundContext
 from node.status import NodeStatus

@@ -1,0 +1,114 @@
+"""The passes of one round, and what they leave: the mean gradient over the samples managed before
+the bell.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+from protocol.errors import LocalProtocolError
+
+Tokens = np.ndarray | Tensor
+"""Samples as int64 [samples, sequence_length + 1]: inputs are all but the last, targets all but the
+first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundWork:
+    """The work of one node in one round."""
+
+    samples: int
+    """Samples whose gradients are in `.grad`: the first ones of what was offered."""
+
+    loss_nats_per_token: float
+    """Mean cross-entropy over them; not finite when the numbers have blown up, and then neither is
+    `.grad`."""
+
+    tokens: int
+    """Targets predicted."""
+
+
+class Trainee(Protocol):
+    """The model at work, as its passes see it: see `node.model.training.TrainingModel`."""
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """Those that are trained, by name."""
+
+    @property
+    def devices(self) -> int:
+        """Devices that make a pass together."""
+
+    def pieces(self, batches: Iterable[Tokens]) -> Iterator[Tensor]:
+        """The samples in passes, on the device."""
+
+    def gradients(self, pieces: Sequence[Tensor]) -> float:
+        """Add the gradients of pieces, one for each device at most; their cross-entropy, summed."""
+
+    def zero_gradients(self) -> None:
+        """Zeros on every device."""
+
+    def sum_gradients(self) -> None:
+        """Add up the gradients of all devices on the first."""
+
+    def in_memory(self, attempt: Callable[[], bool]) -> bool:
+        """The result of an attempt that fits the memory."""
+
+
+class GradientAccumulation:
+    """One round's work, pass by pass: between two of them the bell may ring, or the parameters may
+    move.
+    """
+
+    def __init__(self, trainee: Trainee, batches: Iterable[Tokens]) -> None:
+        self._trainee, self._source = trainee, iter(batches)
+        self._drawn: list[Tokens] = []
+        self.samples = 0
+        """Samples whose gradients are summed so far."""
+        self._begin()
+
+    def next(self) -> bool:
+        """Make one pass; False when no sample is left. Raises what `in_memory` raises."""
+        return self._trainee.in_memory(self._pass)
+
+    def finish(self) -> RoundWork:
+        """Leaves the mean gradient over the samples done, of which there must be one, in every
+        parameter's `.grad`.
+        """
+        if self.samples == 0:
+            raise LocalProtocolError("expected at least one sample to train on, got none")
+        self._trainee.sum_gradients()
+        for parameter in self._trainee.parameters.values():
+            if parameter.grad is not None:
+                parameter.grad /= self.samples
+        return RoundWork(self.samples, self._nats / self._tokens, self._tokens)
+
+    def _begin(self) -> None:
+        self._trainee.zero_gradients()
+        self.samples, self._tokens, self._nats, self._failed = 0, 0, 0.0, False
+        self._pieces = self._trainee.pieces(chain(list(self._drawn), self._recorded()))
+
+    def _pass(self) -> bool:
+        if (
+            self._failed
+        ):  # it ran out of memory and has left part of its gradients behind: all starts again
+            self._begin()
+        pieces = list(islice(self._pieces, self._trainee.devices))
+        if not pieces:
+            return False
+        self._failed = True
+        self._nats += self._trainee.gradients(pieces)
+        self.samples += sum(map(len, pieces))
+        self._tokens += sum(len(piece) * (piece.shape[1] - 1) for piece in pieces)
+        self._failed = False
+        return True
+
+    def _recorded(self) -> Iterator[Tokens]:
+        """The batches as they are drawn, which are kept: for a second attempt in smaller pieces."""
+        for batch in self._source:
+            self._drawn.append(batch)
+            yield batch
