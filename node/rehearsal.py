@@ -214,9 +214,10 @@ def _timed(trainee: TrainingModel, tokens: Any) -> float | None:
     began_s = time.monotonic()
     try:
         if trainee.micro_batch_max == 1:
-            trainee.in_memory(lambda: trainee.gradients(list(trainee.pieces([tokens]))))
+            nats = trainee.in_memory(lambda: trainee.gradients(list(trainee.pieces([tokens]))))
         else:
-            trainee.gradients(list(trainee.pieces([tokens])))
+            nats = trainee.gradients(list(trainee.pieces([tokens])))
+        nats.item()  # waits for the device
         return time.monotonic() - began_s
     except torch.OutOfMemoryError:
         pass
@@ -237,6 +238,7 @@ def _round(replica: Replica, info: RunInfo, round: int) -> tuple[int, float, flo
     passes = replica.begin([tokens], None, scalars(info.spec.schedule, round))
     pass_began_s = time.monotonic()
     passes.next()
+    trainee.queue.wait()
     pass_s, samples = time.monotonic() - pass_began_s, passes.samples
     passes.finish()
     replica.accumulate()

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from node.model.queue import PassQueue
 from protocol.errors import LocalProtocolError
 
 Tokens = np.ndarray | Tensor
@@ -32,6 +33,21 @@ class RoundWork:
     """Targets predicted."""
 
 
+@dataclass(frozen=True, slots=True)
+class EndedPasses:
+    """What passes have summed up, as far as the device has made them."""
+
+    samples: int
+    tokens: int
+    nats: tuple[Tensor, ...]
+    """Cross-entropy of each pass over its targets, scalars on the device."""
+
+    def work(self) -> RoundWork:
+        """All of it; waits for the device."""
+        nats = sum(each.item() for each in self.nats)
+        return RoundWork(self.samples, nats / self.tokens, self.tokens)
+
+
 class Trainee(Protocol):
     """The model at work, as its passes see it: see `node.model.training.TrainingModel`."""
 
@@ -40,14 +56,20 @@ class Trainee(Protocol):
         """Those that are trained, by name."""
 
     @property
+    def queue(self) -> PassQueue:
+        """How the device takes passes."""
+
+    @property
     def devices(self) -> int:
         """Devices that make a pass together."""
 
     def pieces(self, batches: Iterable[Tokens]) -> Iterator[Tensor]:
         """The samples in passes, on the device."""
 
-    def gradients(self, pieces: Sequence[Tensor]) -> float:
-        """Add the gradients of pieces, one for each device at most; their cross-entropy, summed."""
+    def gradients(self, pieces: Sequence[Tensor]) -> Tensor:
+        """Add the gradients of pieces, one for each device at most; their cross-entropy, summed, a
+        scalar on the device.
+        """
 
     def zero_gradients(self) -> None:
         """Zeros on every device."""
@@ -81,15 +103,20 @@ class GradientAccumulation:
         """
         if self.samples == 0:
             raise LocalProtocolError("expected at least one sample to train on, got none")
+        return self.end().work()
+
+    def end(self) -> "EndedPasses":
+        """The same, without waiting for the device."""
         self._trainee.sum_gradients()
         for parameter in self._trainee.parameters.values():
             if parameter.grad is not None:
                 parameter.grad /= self.samples
-        return RoundWork(self.samples, self._nats / self._tokens, self._tokens)
+        return EndedPasses(self.samples, self._tokens, tuple(self._nats))
 
     def _begin(self) -> None:
         self._trainee.zero_gradients()
-        self.samples, self._tokens, self._nats, self._failed = 0, 0, 0.0, False
+        self.samples, self._tokens, self._failed = 0, 0, False
+        self._nats: list[Tensor] = []
         self._pieces = self._trainee.pieces(chain(list(self._drawn), self._recorded()))
 
     def _pass(self) -> bool:
@@ -100,9 +127,10 @@ class GradientAccumulation:
         pieces = list(islice(self._pieces, self._trainee.devices))
         if not pieces:
             return False
-        self._failed = True
-        self._nats += self._trainee.gradients(pieces)
-        self.samples += sum(map(len, pieces))
+        self._failed, samples = True, sum(map(len, pieces))
+        with self._trainee.queue.given(samples):
+            self._nats.append(self._trainee.gradients(pieces))
+        self.samples += samples
         self._tokens += sum(len(piece) * (piece.shape[1] - 1) for piece in pieces)
         self._failed = False
         return True

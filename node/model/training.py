@@ -30,6 +30,7 @@ from node.model.embedding import add_rows_in_place
 from node.model.head import backward_by_pieces, left_out, nats_by_pieces, plain_head
 from node.model.passes import GradientAccumulation, Tokens
 from node.model.precision import gradient_of, multiplies_bfloat16
+from node.model.queue import queue_of
 from node.system.device import crowded
 from protocol.errors import DeviceError, SettingsError
 from protocol.planner.activations import PIECE_ENTRIES
@@ -74,7 +75,7 @@ class TrainingModel:
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
         self._balance = asks_for_balance(model), balance_weight(model)
-        self.blocks = Blocks(self.model)
+        self.blocks, self.queue = Blocks(self.model), queue_of(self.device)
         self.twins: tuple[TrainingModel, ...] = ()
         """The same model on this machine's other devices, for gradients alone."""
         self._threads: ThreadPoolExecutor | None = None
@@ -123,9 +124,10 @@ class TrainingModel:
             each.blocks.compile(backend, samples)
         self.model.train()
         self.moved()
+        self.give_back_gradients()  # the compiler knows none of another type than their weights
         tokens = torch.zeros((samples * self.devices, length + 1), dtype=torch.int64)
         pieces = torch.split(tokens, samples)
-        self.in_memory(lambda: self.gradients(list(self.pieces(pieces))))
+        self.in_memory(lambda: self.gradients(list(self.pieces(pieces))).item())
         self.give_back_gradients()
 
     def moved(self) -> None:
@@ -153,9 +155,9 @@ class TrainingModel:
         finally:
             self.model.train(was_training)
 
-    def gradients(self, pieces: Sequence[Tensor]) -> float:
+    def gradients(self, pieces: Sequence[Tensor]) -> Tensor:
         """Add the gradients of pieces to `.grad`, each on a device of its own: the first one here,
-        the others on the twins. Returns the cross-entropy summed over all targets.
+        the others on the twins. Returns the cross-entropy summed over all targets, a scalar here.
         """
         if self._threads is None:
             return self.gradient(pieces[0])
@@ -169,13 +171,14 @@ class TrainingModel:
             errors = [each.exception() for each in made]  # no pass is under way any more
         for error in filter(None, errors):
             raise error
-        return nats + sum(each.result() for each in made)
+        return nats + sum(each.result().to(self.device) for each in made)
 
-    def gradient(self, piece: Tensor) -> float:
-        """Add the gradients of one piece to `.grad`, on this device. Returns the cross-entropy
-        summed over all targets. What is minimised is its mean over a sample's targets, summed over
-        the samples, and the experts' balance loss for each sample where the configuration asks for
-        it: sums, so that micro-batches of unlike sizes weigh by their samples.
+    def gradient(self, piece: Tensor) -> Tensor:
+        """Add the gradients of one piece to `.grad`, on this device, which may end it later.
+        Returns the cross-entropy summed over all targets, a scalar. What is minimised is its mean
+        over a sample's targets, summed over the samples, and the experts' balance loss for each
+        sample where the configuration asks for it: sums, so that micro-batches of unlike sizes
+        weigh by their samples.
         """
         piece = piece.to(self.device)
         output, head = self._output(piece)
@@ -189,10 +192,7 @@ class TrainingModel:
                 nats, change = backward_by_pieces(root, head, piece[:, 1:], scale)
         roots = [root, *self._imbalance(output, len(piece))]
         torch.autograd.backward(roots, [change, None][: len(roots)])
-        found = float(nats.item())
-        if self.device.type == "cuda":  # CUDA only queues work, and a queue would overrun the bell
-            torch.cuda.synchronize(self.device)
-        return found
+        return nats.detach()
 
     def zero_gradients(self) -> None:
         """Zeros, not None: a parameter that no sample touched has a gradient too."""
@@ -280,7 +280,9 @@ class TrainingModel:
         for batch in batches:
             size = self.micro_batch_max
             for first in range(0, len(batch), size):
-                yield torch.as_tensor(batch[first : first + size]).to(self.device)
+                yield torch.as_tensor(batch[first : first + size]).to(
+                    self.device, non_blocking=True
+                )
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 where the GPU computes in it; elsewhere, and of weights in bfloat16, what the

@@ -112,7 +112,7 @@ class GossipAdamReplica(Replica):
     ) -> GradientAccumulation:
         self._step_if_owed()
         self._rates = float32_value(rate_bits[0]), float32_value(rate_bits[1])
-        return self.trainee.passes(batches)
+        return self.trainee.passes(self.trainee.queue.fetched(batches))
 
     def accumulate(self) -> None:
         """The gradients of the work just done make a step, before the payload or the next round.

@@ -81,6 +81,10 @@ class LocalStepsReplica(Replica):
         self._seed = seed
         super().__init__(spec, run_id, device, micro_batch_max, genesis)
 
+    @property
+    def applies_beside(self) -> bool:
+        return self.trainee.queue.is_behind  # else passes and step would share a processor
+
     # ---- upstream of the payload: local
 
     def begin(

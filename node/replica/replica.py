@@ -118,6 +118,13 @@ class Replica:
             self.layout.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves
         )
 
+    @property
+    def applies_beside(self) -> bool:
+        """Whether a commit may be applied while passes are made, and `stand_at` made later: not
+        where these read the committed parameters.
+        """
+        return False
+
     # ---- upstream of the payload: local
 
     def begin(
@@ -128,7 +135,7 @@ class Replica:
         Only steps of the node's own need `pending`, what this node announced in the undecided round
         in front of this one, and `rate_bits`, learning rate and decay of the round.
         """
-        return self.trainee.passes(batches)
+        return self.trainee.passes(self.trainee.queue.fetched(batches))
 
     def stand_at(self) -> None:
         """When the round in front was settled between two passes: put the model where the next

@@ -16,6 +16,7 @@ from node.control.decisions import DecisionLog
 from node.control.heads import HeadKeeper
 from node.exact.engine import Extraction
 from node.model.passes import RoundWork
+from node.model.queue import PassQueue
 from node.replica.position import Position
 from node.round.catching_up.catch_up import CatchUp
 from node.round.state_requests.requests import NoStateRequests, StateRequests
@@ -62,6 +63,10 @@ class TrainedModel(Protocol):
 
     micro_batch_max: int
 
+    @property
+    def queue(self) -> PassQueue:
+        """How its device takes passes."""
+
 
 class TrainableReplica(Protocol):
     """A replica as rounds see it; see `node.replica.replica.Replica`. The methods block."""
@@ -71,6 +76,10 @@ class TrainableReplica(Protocol):
     @property
     def trainee(self) -> TrainedModel:
         """The model that computes gradients."""
+
+    @property
+    def applies_beside(self) -> bool:
+        """Whether a commit may be applied while passes are made, and `stand_at` made later."""
 
     @property
     def committed(self) -> Mapping[str, Tensor]:
