@@ -1,18 +1,22 @@
 """The replica of a node at genesis, on its device."""
 
 import logging
+from pathlib import Path
 
 import torch
 
 from node.data.corpus import Corpus
+from node.model.blocks import CARD_BACKEND, keep_compiled
 from node.model.build import require_fits
 from node.model.check import check_model
+from node.model.training import TrainingModel
 from node.own_genesis import genesis_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.settings import NodeSettings
 from protocol.ids import PeerId
 from protocol.run_info import RunInfo
+from protocol.runfile import RunSpec
 
 log = logging.getLogger("lockstep.node")
 
@@ -34,7 +38,21 @@ def build_replica(
     require_fits(replica.trainee.model, vocabulary, length)
     if settings.recomputes:
         replica.trainee.recompute()
+    if settings.ranks == 1:  # ranks are dealt passes of any size
+        compile_on_card(replica.trainee, settings.directory, info.spec)
     return replica
+
+
+def compile_on_card(trainee: TrainingModel, directory: Path, spec: RunSpec) -> None:
+    """Have torch compile the blocks for the passes of a run where a card trains, before rounds
+    come, and keep what it makes in the node's directory.
+    """
+    if trainee.device.type == "cuda":
+        samples, algorithm = trainee.micro_batch_max, spec.algorithm
+        if algorithm.moves:  # a pass ends with the batch of a step
+            samples = min(samples, algorithm.local_samples)
+        keep_compiled(directory / "compiled")
+        trainee.compile(CARD_BACKEND, samples, spec.data.sequence_length)
 
 
 def try_model(info: RunInfo, device: torch.device) -> None:

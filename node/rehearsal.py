@@ -18,6 +18,7 @@ import torch
 
 from node.model.pass_size import PASS_PARTS, TRIALS_S, Room, Step, Trial, best, next_step
 from node.model.training import TrainingModel
+from node.own_replica import compile_on_card
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.settings import NodeSettings
@@ -114,6 +115,8 @@ def _rehearsed(
         )
         reason = _found(replica.trainee, info, room)
         give_back_memory()
+    if settings.ranks == 1:
+        compile_on_card(replica.trainee, settings.directory, info.spec)
     before_bytes = _begin_peak(device)
     samples, pass_s, round_s = _round(replica, info, 1)
     pass_bytes = max(0, _peak_bytes(device) - before_bytes)
@@ -210,9 +213,10 @@ def _timed(trainee: TrainingModel, tokens: Any) -> float | None:
     began_s = time.monotonic()
     try:
         if trainee.micro_batch_max == 1:
-            trainee.in_memory(lambda: trainee.gradient(piece))
+            nats = trainee.in_memory(lambda: trainee.gradient(piece))
         else:
-            trainee.gradient(piece)
+            nats = trainee.gradient(piece)
+        nats.item()  # waits for the device
         return time.monotonic() - began_s
     except torch.OutOfMemoryError:
         pass
@@ -233,6 +237,7 @@ def _round(replica: Replica, info: RunInfo, round: int) -> tuple[int, float, flo
     passes = replica.begin([tokens], None, scalars(info.spec.schedule, round))
     pass_began_s = time.monotonic()
     passes.next()
+    trainee.queue.wait()
     pass_s, samples = time.monotonic() - pass_began_s, passes.samples
     passes.finish()
     replica.accumulate()

@@ -26,7 +26,7 @@ from typing import assert_never
 
 from node.control.decision import Decision
 from node.gossip.swarm import NotRetainedError
-from node.model.training import RoundWork
+from node.model.passes import RoundWork
 from node.replica.position import Position
 from node.round import events
 from node.round.agenda import Agenda

@@ -6,6 +6,7 @@ import, so it is imported when the first model is built.
 """
 
 import contextlib
+import copy
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -44,10 +45,15 @@ def build_model(
 
 
 def _made(full: Any) -> nn.Module:
-    """The model of a configuration of transformers."""
-    model = quiet_transformers().AutoModelForCausalLM.from_config(
-        full, dtype=torch.float32, trust_remote_code=False
-    )
+    """The model of a configuration of transformers, with torch's own attention, asked for by name,
+    where the type can have it.
+    """
+    options = {"dtype": torch.float32, "trust_remote_code": False}
+    make = quiet_transformers().AutoModelForCausalLM.from_config
+    try:
+        model = make(copy.deepcopy(full), attn_implementation="sdpa", **options)
+    except ValueError:
+        model = make(full, **options)
     trainee: nn.Module = model.train()
     return trainee
 

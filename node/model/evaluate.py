@@ -8,7 +8,8 @@ from torch import Tensor
 
 from node.data.corpus import Corpus
 from node.model.checkpoint import load_checkpoint
-from node.model.training import Tokens, TrainingModel
+from node.model.passes import Tokens
+from node.model.training import TrainingModel
 from protocol.errors import DataError
 
 

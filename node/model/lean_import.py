@@ -1,21 +1,21 @@
-"""Imports transformers without what no node runs: half of the processor time of a node's start.
+"""Imports transformers without what no node on a CPU runs: half of the processor time of the
+import, and the memory of it.
 
     torch._dynamo, sympy        a compiler, for which transformers marks functions
-    torch.distributed.tensor    models spread over devices; a node's model lies on one
-    scipy, sklearn              losses of image models, guessed tokens
+    torch.distributed.tensor    models spread over devices
 
-transformers knows a torch without the second and an installation without the third, and asks for
-them once. In place of the compiler a package stands that leaves marked functions as they
-are. All of it is gone when the import is over: whoever wants the compiler imports it then as usual.
+transformers knows a torch without the second, and asks for it once. In place of the compiler a
+package stands that leaves marked functions as they are. All of it is gone when the import is over:
+whoever wants the compiler imports it then as usual. Where there is a card nodes compile, and all is
+imported as usual.
 
 There is no plainer way. Neither library has a switch for it: whichever model is asked for,
-transformers imports the compiler outright and whatever else is installed, and `TORCHDYNAMO_DISABLE`
-is read by a compiler that is imported already. The packages may be there for other programs. So the
-questions are answered here, and where a release asks in another way everything is imported as
-usual: the saving is lost and nothing else.
+transformers imports the compiler outright, and `TORCHDYNAMO_DISABLE` is read by a compiler that is
+imported already. Where a release asks in another way everything is imported as usual: the saving is
+lost and nothing else.
 
-It is meant for the start of a process that is a node, which never compiles: transformers does not
-offer models that are spread over devices in this process any more.
+It is meant for the start of a process that is a node: transformers does not offer models that are
+spread over devices in this process any more.
 """
 
 import gc
@@ -43,9 +43,6 @@ SHARDING = "torch.distributed.tensor"
 EVERY_MODEL = ("transformers.models", "transformers.masking_utils", "transformers.modeling_layers")
 """Modules behind every model's own, which import what is left out here."""
 
-LEFT_OUT = ("scipy", "sklearn")
-"""Packages that transformers takes where they are installed."""
-
 
 @contextmanager
 def collections_paused() -> Iterator[None]:
@@ -68,12 +65,12 @@ def import_transformers() -> None:
     try:
         with ExitStack() as stack:
             stack.enter_context(no_noise())
-            if SHARDING not in sys.modules:
+            is_lean = not torch.cuda.is_available()
+            if is_lean and SHARDING not in sys.modules:
                 stack.enter_context(_answering_no(torch.distributed, "is_available"))
-            if COMPILER not in sys.modules:
+            if is_lean and COMPILER not in sys.modules:
                 stack.enter_context(_without_compiler())
             quiet_transformers()
-            stack.enter_context(_without_packages())
             for name in EVERY_MODEL:
                 importlib.import_module(name)
     except Exception as error:  # of another release: what is missing is imported as usual
@@ -105,25 +102,6 @@ def _unmarked(function: Any = None, *_: Any, **__: Any) -> Any:
 
 
 @contextmanager
-def _without_packages() -> Iterator[None]:
-    """Makes transformers believe that the packages are not installed, and read its folder of
-    models once.
-    """
-    utils: Any = importlib.import_module("transformers.utils")
-    internal: Any = importlib.import_module("transformers.utils.import_utils")
-    read = internal.create_import_structure_from_path
-    with ExitStack() as stack:
-        for name in LEFT_OUT:
-            for module in (utils, internal):
-                stack.enter_context(_answering_no(module, f"is_{name}_available"))
-        internal.create_import_structure_from_path = lambda path: read(_folder(path))
-        try:
-            yield
-        finally:
-            internal.create_import_structure_from_path = read
-
-
-@contextmanager
 def _answering_no(module: Any, name: str) -> Iterator[None]:
     """A question of a module is answered with no."""
     known = getattr(module, name)
@@ -132,7 +110,3 @@ def _answering_no(module: Any, name: str) -> Iterator[None]:
         yield
     finally:
         setattr(module, name, known)
-
-
-def _folder(path: str | Path) -> Path:
-    return Path(path).parent if Path(path).suffix == ".py" else Path(path)

@@ -7,12 +7,15 @@ nothing, and a node too slow for a whole batch makes one step all the same.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from node.exact.engine import GRADIENT_MAX, GradientError, require_finite
-from node.model.training import Passes, RoundWork, Tokens, TrainingModel
+from node.model.passes import BatchPasses, EndedPasses, RoundWork, Tokens
+from node.model.training import TrainingModel
 from protocol.errors import LocalProtocolError
 
 
@@ -54,12 +57,14 @@ class LocalSteps:
         learning_rate: float,
     ) -> None:
         """`batches`: int64 [samples, length + 1] each, one for every step."""
-        self._trainee, self._batches = trainee, iter(batches)
+        self._trainee, self._batches = trainee, trainee.queue.fetched(batches)
         self._optimizer, self._learning_rate = optimizer, learning_rate
-        self._passes: Passes | None = None
+        self._passes: BatchPasses | None = None
         self._left = 0
-        self._done: list[RoundWork] = []
+        self._done: list[EndedPasses] = []
         self._failure: GradientError | None = None
+        self._unbounded: list[Tensor] = []
+        """Flags of the steps on a device that is behind: gradients without bounds."""
 
     @property
     def samples(self) -> int:
@@ -96,24 +101,50 @@ class LocalSteps:
         """
         if self._passes is not None and self._passes.samples and not self._failure:
             self._step(self._passes)
+        self._failure = self._failure or self._found_behind()
         if self._failure:
             raise self._failure
         if not self._done:
             raise LocalProtocolError("expected at least one sample to train on, got none")
-        samples = sum(work.samples for work in self._done)
-        tokens = sum(work.tokens for work in self._done)
-        nats = sum(work.loss_nats_per_token * work.tokens for work in self._done)
-        return RoundWork(samples, nats / tokens, tokens)
+        samples = sum(each.samples for each in self._done)
+        tokens = sum(each.tokens for each in self._done)
+        return EndedPasses(samples, tokens, tuple(chain(*(e.nats for e in self._done)))).work()
 
-    def _step(self, passes: Passes) -> None:
-        self._passes, work = None, passes.finish()
+    def _step(self, passes: BatchPasses) -> None:
+        self._passes, ended = None, passes.end()
         gradients: dict[str, Any] = {
             name: parameter.grad for name, parameter in self._trainee.parameters.items()
         }
-        try:
-            require_finite(gradients, GRADIENT_MAX)
-        except GradientError as error:
-            self._failure = error
-            return
+        if self._trainee.queue.is_behind:
+            self._unbounded.append(leave_out_unbounded(gradients.values(), GRADIENT_MAX))
+        else:
+            try:
+                require_finite(gradients, GRADIENT_MAX)
+            except GradientError as error:
+                self._failure = error
+                return
         self._optimizer.step(self._learning_rate)
-        self._done.append(work)
+        self._done.append(ended)
+
+    def _found_behind(self) -> GradientError | None:
+        """The error of the first step whose gradients had no bounds; waits for the device."""
+        for number, is_unbounded in enumerate(self._unbounded, 1):
+            if is_unbounded.item():
+                return GradientError(
+                    f"expected gradients of magnitude up to {GRADIENT_MAX:g}, got others in local "
+                    f"step {number} of the round"
+                )
+        return None
+
+
+def leave_out_unbounded(gradients: Iterable[Tensor], most: float) -> Tensor:
+    """Make zeros of all gradients if one has an entry that is NaN or beyond `most`, and tell
+    whether, a bool scalar on their device, without waiting for it. So no step spoils what an
+    optimizer remembers.
+    """
+    every = list(gradients)
+    extremes = [extreme.float() for each in every for extreme in torch.aminmax(each)]
+    is_unbounded = ~(torch.stack(extremes).abs() <= most).all()
+    for each in every:
+        each.masked_fill_(is_unbounded, 0)
+    return is_unbounded

@@ -1,7 +1,7 @@
 """The network at work: given gradients until the bell, evaluated.
 
-`GradientAccumulation` turns samples into `.grad`, the mean over the samples managed before the
-bell. Gradients are local business: autocast, thread counts and the size of a micro-batch may differ
+`node.model.passes` turns samples into `.grad`, the mean over the samples managed before the bell.
+Gradients are local business: autocast, thread counts and the size of a micro-batch may differ
 between nodes, for nothing here changes a parameter.
 
 A node of many devices is one of many ranks, which share the passes (`node.ranks`); the network
@@ -11,22 +11,21 @@ here is that of one.
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from node.model.blocks import recompute_blocks
+from node.model.blocks import Blocks
 from node.model.build import asks_for_balance, balance_weight, named_parameters_once
 from node.model.embedding import add_rows_in_place
 from node.model.head import backward_by_pieces, left_out, nats_by_pieces, plain_head
+from node.model.passes import BatchPasses, GradientAccumulation, Tokens
 from node.model.precision import gradient_of, multiplies_bfloat16
+from node.model.queue import queue_of
 from node.system.device import crowded
-from protocol.errors import DeviceError, LocalProtocolError, SettingsError
+from protocol.errors import DeviceError, SettingsError
 from protocol.planner.activations import PIECE_ENTRIES
 
 _log = logging.getLogger(__name__)
@@ -34,47 +33,13 @@ _log = logging.getLogger(__name__)
 MICRO_BATCH_SAMPLES = 8
 """Samples in one forward and backward pass unless the node's settings say otherwise."""
 
-Tokens = np.ndarray | Tensor
-"""Samples as int64 [samples, sequence_length + 1]: inputs are all but the last, targets all but the
-first."""
-
-
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True)
-class RoundWork:
-    """The work of one node in one round."""
-
-    samples: int
-    """Samples whose gradients are in `.grad`: the first ones of what was offered."""
-
-    loss_nats_per_token: float
-    """Mean cross-entropy over them; not finite when the numbers have blown up, and then neither is
-    `.grad`."""
-
-    tokens: int
-    """Targets predicted."""
-
-
-class Passes(Protocol):
-    """Forward and backward passes of one round, one micro-batch after the other. Blocks."""
-
-    @property
-    def samples(self) -> int:
-        """Samples trained so far."""
-
-    def next(self) -> bool:
-        """Make one pass; False when there are no more samples."""
-
-    def finish(self) -> RoundWork:
-        """Complete the gradients."""
 
 
 class OtherRanks(Protocol):
     """The other ranks of a node, which share its passes (`node.ranks`)."""
 
-    def passes(self, trainee: "TrainingModel", batches: Iterable[Tokens]) -> Passes:
+    def passes(self, trainee: "TrainingModel", batches: Iterable[Tokens]) -> BatchPasses:
         """The passes of all ranks over micro-batches."""
 
     def moved(self) -> None:
@@ -112,9 +77,8 @@ class TrainingModel:
         self._head = plain_head(self.model)
         self.parameters = named_parameters_once(model)
         self.micro_batch_max = micro_batch_max
-        self._is_balanced, self._balance_weight = asks_for_balance(model), balance_weight(model)
-        self.recomputes = False
-        """Whether blocks are computed again on the way back (`node.model.blocks`)."""
+        self._balance = asks_for_balance(model), balance_weight(model)
+        self.blocks, self.queue = Blocks(self.model), queue_of(self.device)
         self.crew: OtherRanks | None = None
         """The ranks that share its passes; None where it makes them alone."""
         self._has_fitted, self._has_told = False, False
@@ -123,9 +87,27 @@ class TrainingModel:
         """Compute blocks again on the way back from now on, or keep all. False if this type of
         model cannot.
         """
-        able = recompute_blocks(self.model, on)
-        self.recomputes = able and on
-        return able
+        return self.blocks.recompute(on)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether blocks are computed again on the way back."""
+        return self.blocks.recomputes
+
+    def compile(self, backend: str, samples: int, length: int) -> None:
+        """Have torch compile the blocks for passes of at most `samples` of `length` tokens, now, by
+        one of them. A model that torch cannot compile goes on as it is.
+
+        Raises what `in_memory` raises.
+        """
+        samples = min(samples, self.micro_batch_max)
+        self.blocks.compile(backend, samples)
+        self.model.train()
+        self.moved()
+        self.give_back_gradients()  # the compiler knows none of another type than their weights
+        tokens = torch.zeros((samples, length + 1), dtype=torch.int64)
+        self.in_memory(lambda: [self.gradient(each).item() for each in self.pieces([tokens])])
+        self.give_back_gradients()
 
     def moved(self) -> None:
         """The parameters have changed since the last pass: other ranks load them before the next
@@ -134,7 +116,7 @@ class TrainingModel:
         if self.crew:
             self.crew.moved()
 
-    def passes(self, batches: Iterable[Tokens]) -> Passes:
+    def passes(self, batches: Iterable[Tokens]) -> BatchPasses:
         """The passes of a round over micro-batches, none of them made yet."""
         self.model.train()
         self.moved()
@@ -155,11 +137,12 @@ class TrainingModel:
         finally:
             self.model.train(was_training)
 
-    def gradient(self, piece: Tensor) -> float:
-        """Add the gradients of one piece to `.grad`, on this device. Returns the cross-entropy
-        summed over all targets. What is minimised is its mean over a sample's targets, summed over
-        the samples, and the experts' balance loss for each sample where the configuration asks for
-        it: sums, so that micro-batches of unlike sizes weigh by their samples.
+    def gradient(self, piece: Tensor) -> Tensor:
+        """Add the gradients of one piece to `.grad`, on this device, which may end it later.
+        Returns the cross-entropy summed over all targets, a scalar. What is minimised is its mean
+        over a sample's targets, summed over the samples, and the experts' balance loss for each
+        sample where the configuration asks for it: sums, so that micro-batches of unlike sizes
+        weigh by their samples.
         """
         piece = piece.to(self.device)
         output, head = self._output(piece)
@@ -173,10 +156,7 @@ class TrainingModel:
                 nats, change = backward_by_pieces(root, head, piece[:, 1:], scale)
         roots = [root, *self._imbalance(output, len(piece))]
         torch.autograd.backward(roots, [change, None][: len(roots)])
-        found = float(nats.item())
-        if self.device.type == "cuda":  # CUDA only queues work, and a queue would overrun the bell
-            torch.cuda.synchronize(self.device)
-        return found
+        return nats.detach()
 
     def zero_gradients(self) -> None:
         """Zeros, not None: a parameter that no sample touched has a gradient too."""
@@ -200,15 +180,16 @@ class TrainingModel:
 
     def _imbalance(self, output: Any, samples: int) -> list[Tensor]:
         """The experts' balance loss of some samples, a float32 scalar, where it is asked for."""
-        if not self._is_balanced:
+        is_asked_for, weight = self._balance
+        if not is_asked_for:
             return []
         balance = getattr(output, "aux_loss", None)
-        if balance is None or self._balance_weight is None:
+        if balance is None or weight is None:
             raise SettingsError(
                 "model.config.output_router_logits: expected a type that computes a balance "
                 "loss of its experts, this one gives none; leave the field out"
             )
-        return [samples * self._balance_weight * balance.float()]
+        return [samples * weight * balance.float()]
 
     def _output(self, piece: Tensor) -> tuple[Any, nn.Linear | None]:
         """The model's output for a piece. Where its logits would be many they are what the head
@@ -231,7 +212,7 @@ class TrainingModel:
         return output, None
 
     def _forward(self, piece: Tensor) -> Any:
-        with self._autocast():
+        with self._autocast(), self.blocks.at_work(len(piece)):
             return self.model(input_ids=piece[:, :-1], use_cache=False)
 
     def _nats(self, logits: Tensor, piece: Tensor) -> Tensor:
@@ -244,7 +225,9 @@ class TrainingModel:
         for batch in batches:
             size = self.micro_batch_max
             for first in range(0, len(batch), size):
-                yield torch.as_tensor(batch[first : first + size]).to(self.device)
+                yield torch.as_tensor(batch[first : first + size]).to(
+                    self.device, non_blocking=True
+                )
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         """bfloat16 where the GPU computes in it; elsewhere, and of weights in bfloat16, what the
@@ -257,7 +240,8 @@ class TrainingModel:
 
     def in_memory(self, attempt: Callable[[], _Result]) -> _Result:
         """The result of `attempt`, made again with smaller micro-batches as long as it runs out of
-        memory, and in the end with blocks that are computed again.
+        memory, and in the end with blocks that are computed again; without compiled blocks where
+        they fail.
 
         Raises `SettingsError` when one sample does not fit, `DeviceError` when it would if other
         programs had not taken the memory.
@@ -269,6 +253,10 @@ class TrainingModel:
                 return result
             except torch.OutOfMemoryError as error:
                 problem = str(error)
+            except Exception as error:
+                if not self.blocks.give_up(error):
+                    raise
+                continue
             # Out here the error is gone, whose traceback held on to the tensors of the failed pass.
             self._take_less(problem)
 
@@ -297,57 +285,3 @@ class TrainingModel:
             self.device,
             self.micro_batch_max,
         )
-
-
-class GradientAccumulation:
-    """One round's work, pass by pass: between two of them the bell may ring, or the parameters may
-    move.
-    """
-
-    def __init__(self, trainee: TrainingModel, batches: Iterable[Tokens]) -> None:
-        self._trainee, self._source = trainee, iter(batches)
-        self._drawn: list[Tokens] = []
-        self.samples = 0
-        """Samples whose gradients are summed so far."""
-        self._begin()
-
-    def next(self) -> bool:
-        """Make one pass; False when no sample is left. Raises what `in_memory` raises."""
-        return self._trainee.in_memory(self._pass)
-
-    def finish(self) -> RoundWork:
-        """Leaves the mean gradient over the samples done, of which there must be one, in every
-        parameter's `.grad`.
-        """
-        if self.samples == 0:
-            raise LocalProtocolError("expected at least one sample to train on, got none")
-        for parameter in self._trainee.parameters.values():
-            if parameter.grad is not None:
-                parameter.grad /= self.samples
-        return RoundWork(self.samples, self._nats / self._tokens, self._tokens)
-
-    def _begin(self) -> None:
-        self._trainee.zero_gradients()
-        self.samples, self._tokens, self._nats, self._failed = 0, 0, 0.0, False
-        self._pieces = self._trainee.pieces(chain(list(self._drawn), self._recorded()))
-
-    def _pass(self) -> bool:
-        if (
-            self._failed
-        ):  # it ran out of memory and has left part of its gradients behind: all starts again
-            self._begin()
-        piece = next(self._pieces, None)
-        if piece is None:
-            return False
-        self._failed = True
-        self._nats += self._trainee.gradient(piece)
-        self.samples += len(piece)
-        self._tokens += len(piece) * (piece.shape[1] - 1)
-        self._failed = False
-        return True
-
-    def _recorded(self) -> Iterator[Tokens]:
-        """The batches as they are drawn, which are kept: for a second attempt in smaller pieces."""
-        for batch in self._source:
-            self._drawn.append(batch)
-            yield batch

@@ -18,8 +18,9 @@ from typing import Any, NoReturn, TypeVar, cast
 import torch
 from torch import Tensor
 
+from node.model.passes import Tokens
 from node.model.precision import gradient_of
-from node.model.training import Tokens, TrainingModel
+from node.model.training import TrainingModel
 from node.ranks.dealing import Speeds, dealt
 from node.ranks.line import RankLine, RankPatience
 from node.ranks.orders import (

@@ -11,7 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from node.model.training import RoundWork, Tokens, TrainingModel
+from node.model.passes import EndedPasses, RoundWork, Tokens
+from node.model.training import TrainingModel
 from protocol.errors import LocalProtocolError
 
 
@@ -50,12 +51,16 @@ class SharedPasses:
         """
         if self.samples == 0:
             raise LocalProtocolError("expected at least one sample to train on, got none")
+        return self.end().work()
+
+    def end(self) -> EndedPasses:
+        """The same; nothing is left to wait for."""
         self._crew.sum(self._trainee)
         for parameter in self._trainee.parameters.values():
             if parameter.grad is not None:
                 parameter.grad /= self.samples
         tokens = sum(len(row) - 1 for row in self._rows[: self.samples])
-        return RoundWork(self.samples, self._nats / tokens, tokens)
+        return EndedPasses(self.samples, tokens, (torch.tensor(self._nats),))
 
     def _pass(self) -> bool:
         if self._anew:  # at first, and where memory ran out and gradients are there in part

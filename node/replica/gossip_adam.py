@@ -40,7 +40,7 @@ from torch import Tensor
 from node.exact.engine import require_finite
 from node.gossip_adam.adam import AdamSettings
 from node.gossip_adam.projection import project
-from node.model.training import Passes, Tokens
+from node.model.passes import Passes, Tokens
 from node.replica.digest import state_digest
 from node.replica.own_state import OwnState, SentParameters
 from node.replica.replica import Replica
@@ -112,7 +112,7 @@ class GossipAdamReplica(Replica):
     ) -> Passes:
         self._step_if_owed()
         self._rates = float32_value(rate_bits[0]), float32_value(rate_bits[1])
-        return self.trainee.passes(batches)
+        return self.trainee.passes(self.trainee.queue.fetched(batches))
 
     def accumulate(self) -> None:
         """The gradients of the work just done make a step, before the payload or the next round.

@@ -39,8 +39,9 @@ from node.exact.local_steps.residual import Residual
 from node.exact.rounding import Rounding, strips_of
 from node.exact.vote_sum import Contribution
 from node.model.local_steps import LocalSteps, MovedFrom
+from node.model.passes import Tokens
 from node.model.precision import weights_dtype
-from node.model.training import Tokens, TrainingModel
+from node.model.training import TrainingModel
 from node.replica.replica import Replica
 from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire
@@ -79,6 +80,10 @@ class LocalStepsReplica(Replica):
         """`seed`: of the random bits by which this node rounds; best another one on each."""
         self._seed = seed
         super().__init__(spec, run_id, device, micro_batch_max, genesis)
+
+    @property
+    def applies_beside(self) -> bool:
+        return self.trainee.queue.is_behind  # else passes and step would share a processor
 
     # ---- upstream of the payload: local
 

@@ -23,7 +23,8 @@ from node.exact.chunks import ChunkLayout
 from node.exact.engine import DemoSettings, Engine, Extraction
 from node.exact.vote_sum import Contribution, decoded
 from node.model.build import build_model, named_parameters_once
-from node.model.training import Passes, Tokens, TrainingModel
+from node.model.passes import Passes, Tokens
+from node.model.training import TrainingModel
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.position import Position, described_voids, restored_voids
@@ -116,6 +117,13 @@ class Replica:
             self.layout.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves
         )
 
+    @property
+    def applies_beside(self) -> bool:
+        """Whether a commit may be applied while passes are made, and `stand_at` made later: not
+        where these read the committed parameters.
+        """
+        return False
+
     # ---- upstream of the payload: local
 
     def begin(
@@ -126,7 +134,7 @@ class Replica:
         Only steps of the node's own need `pending`, what this node announced in the undecided round
         in front of this one, and `rate_bits`, learning rate and decay of the round.
         """
-        return self.trainee.passes(batches)
+        return self.trainee.passes(self.trainee.queue.fetched(batches))
 
     def stand_at(self) -> None:
         """When the round in front was settled between two passes: put the model where the next

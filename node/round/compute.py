@@ -3,8 +3,8 @@ into the momentum.
 
 With overlap a round begins before the one in front of it is decided, from where this node's own
 steps left the model. Most often the commit comes while passes are made: then it is applied between
-two of them, and the rest of the round is trained where the log says. Only the samples trained
-before the commit comes are one round late:
+two of them, or beside them where they leave the committed parameters alone, and the rest of the
+round is trained where the log says. Only the samples trained before that are one round late:
 
     overlap 1    compute r | extract | pass pass (without r) | apply r | pass pass | extract
                                      '- exchange r ........'
@@ -14,12 +14,14 @@ local steps the passes move the model as they go, and what they moved takes the 
 (`node.replica.local_steps`).
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from node.exact.engine import GradientError
-from node.model.training import Passes, RoundWork
+from node.model.passes import Passes, RoundWork
+from node.model.queue import PassQueue
 from node.round.context import RoundContext
 from node.status import NodeStatus
 from node.system.device import device_errors
@@ -55,20 +57,21 @@ async def train_round(
     passes = await duty.compute(replica.begin, batches, pending, rate_bits)
     leased, late, cut = sum(share.count for share in opened.shares), 0, False
     began_ms, made, trained = context.client.now_ms(), 0, 0
-    while await _made(context, passes):
-        context.status.passes.note(passes.samples - trained, duty.pass_s)
-        made, trained = made + 1, passes.samples
-        if context.decisions.next_round < opened.round:
-            late = passes.samples
-        left_ms = opened.bell_ms - context.client.now_ms()
-        if left_ms <= 0 or passes.samples == leased:
-            cut = passes.samples < leased
-            break
-        if not await _rested(context, opened):
-            cut = True
-            break
-        if await settle(opened.bell_ms - context.client.now_ms()):
-            await duty.compute(replica.stand_at)
+    async with _Settling(context, settle) as settling:
+        while await _made(context, passes):
+            queue = replica.trainee.queue
+            context.status.passes.note(*(queue.newest or (passes.samples - trained, duty.pass_s)))
+            made, trained = made + 1, passes.samples
+            if context.decisions.next_round < opened.round or settling.is_under_way:
+                late = passes.samples
+            left_ms = opened.bell_ms - context.client.now_ms() - 1000 * queue.ahead_s()
+            if left_ms <= 0 or passes.samples == leased:
+                cut = passes.samples < leased
+                break
+            if not await _rested(context, opened):
+                cut = True
+                break
+            await settling.between_passes(opened.bell_ms - context.client.now_ms())
     if passes.samples == 0:
         return None  # the data have not come before the bell
     context.state_requests.note_passes((context.client.now_ms() - began_ms) / max(1, made), cut=cut)
@@ -81,6 +84,47 @@ async def train_round(
         status.samples += work.samples
         status.tokens += work.tokens
     return work
+
+
+class _Settling:
+    """The round in front, settled between two passes or, where the replica can, beside them."""
+
+    def __init__(self, context: RoundContext, settle: Callable[[int], Awaitable[bool]]) -> None:
+        self._context, self._settle = context, settle
+        self._beside: asyncio.Future[bool] | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it is settled beside passes now, and the model does not stand there yet."""
+        return self._beside is not None
+
+    async def between_passes(self, left_ms: int) -> None:
+        """Settle the round if it can be; the model stands there when that is done."""
+        replica, duty = self._context.replica, self._context.duty
+        if not replica.applies_beside or duty.percent < 100:
+            if await self._settle(left_ms):
+                await duty.compute(replica.stand_at)
+            return
+        if self._beside is None:
+            self._beside = asyncio.ensure_future(self._settle(left_ms))
+            await asyncio.sleep(0)  # most often it finds at once that there is nothing to settle
+        if self._beside.done():
+            await self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._beside and kind and not issubclass(kind, Exception):
+            self._beside.cancel()  # the node ends
+        elif self._beside:
+            await self._end()
+
+    async def _end(self) -> None:
+        assert self._beside is not None, "it is under way"
+        settling, self._beside = self._beside, None
+        if await settling:
+            await self._context.duty.compute(self._context.replica.stand_at)
 
 
 async def _rested(context: RoundContext, opened: wire.RoundOpened) -> bool:
@@ -114,14 +158,21 @@ def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:
 
 async def _made(context: RoundContext, passes: Passes) -> bool:
     """Make one pass, as `_next` does; `DeviceError` when a device fails."""
+    duty, queue = context.duty, context.replica.trainee.queue
+    ended = queue if duty.percent < 100 else None
     with device_errors():
-        return await context.duty.make_pass(_next, passes, context.status)
+        return await duty.make_pass(_next, passes, context.status, ended)
 
 
-def _next(passes: Passes, status: NodeStatus) -> bool:
-    """Make one pass; False when no sample is left, or none has come from the data's server."""
+def _next(passes: Passes, status: NodeStatus, ended: PassQueue | None) -> bool:
+    """Make one pass, and wait until it has `ended` where a rest is to follow; False when no sample
+    is left, or none has come from the data's server.
+    """
     try:
-        return passes.next()
+        made = passes.next()
+        if ended:
+            ended.wait()
+        return made
     except UnavailableError as error:
         status.note = str(error)
         return False
@@ -129,8 +180,9 @@ def _next(passes: Passes, status: NodeStatus) -> bool:
 
 def _accumulate(context: RoundContext, round: int, passes: Passes) -> RoundWork | None:
     try:
-        work = passes.finish()
-        context.replica.accumulate()
+        with device_errors():
+            work = passes.finish()
+            context.replica.accumulate()
     except GradientError as error:
         log.warning("round without gradients", extra={"round": round, "reason": str(error)})
         return None

@@ -15,7 +15,8 @@ from torch import Tensor
 from node.control.decisions import DecisionLog
 from node.control.heads import HeadKeeper
 from node.exact.engine import Extraction
-from node.model.training import Passes
+from node.model.passes import Passes
+from node.model.queue import PassQueue
 from node.replica.position import Position
 from node.round.catching_up.catch_up import CatchUp
 from node.round.state_requests.requests import NoStateRequests, StateRequests
@@ -48,6 +49,10 @@ class TrainedModel(Protocol):
 
     micro_batch_max: int
 
+    @property
+    def queue(self) -> PassQueue:
+        """How its device takes passes."""
+
 
 class TrainableReplica(Protocol):
     """A replica as rounds see it; see `node.replica.replica.Replica`. The methods block."""
@@ -57,6 +62,10 @@ class TrainableReplica(Protocol):
     @property
     def trainee(self) -> TrainedModel:
         """The model that computes gradients."""
+
+    @property
+    def applies_beside(self) -> bool:
+        """Whether a commit may be applied while passes are made, and `stand_at` made later."""
 
     @property
     def committed(self) -> Mapping[str, Tensor]:

@@ -9,7 +9,7 @@ what it heard first. So nobody has to remember what was announced. A payload tha
 out is not put back: its samples return to the data order.
 """
 
-from node.model.training import RoundWork
+from node.model.passes import RoundWork
 from node.round.context import RoundContext
 from protocol import wire_pb2 as wire
 from protocol.codec.payload_header import Header

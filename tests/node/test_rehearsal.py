@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from node import rehearsal
-from node.model import training
+from node.model import blocks
 from node.model.build import build_model
 from node.model.pass_size import Room, Trial
 from node.model.training import TrainingModel
@@ -193,7 +193,7 @@ def test_blocks_are_computed_again_where_memory_makes_that_quicker_or_nothing_el
 def test_a_model_that_cannot_compute_blocks_again_keeps_to_what_fits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(training, "recompute_blocks", lambda *_: False)
+    monkeypatch.setattr(blocks, "recompute_blocks", lambda *_: False)
     assert chosen(monkeypatch, wide, 399)[:2] == (2, False)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from node.model.training import GradientAccumulation
+from node.model.passes import GradientAccumulation
 
 SAMPLE_MS = "THROTTLED_SAMPLE_MS"
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coordinator.machine.events.effects import AskEvaluation, Effect, LossMeasured
-from node.model.training import Tokens
+from node.model.passes import Tokens
 from node.round.state_requests.evaluator import Evaluator, Instruments
 from node.round.state_requests.requests import NoStateRequests
 from node.status import NodeStatus

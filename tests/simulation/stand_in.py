@@ -26,7 +26,8 @@ import numpy.typing as npt
 import torch
 
 from node.exact.vote_sum import Contribution
-from node.model.training import RoundWork
+from node.model.passes import RoundWork
+from node.model.queue import AtOnce
 from node.replica.position import Position
 from node.replica.snapshot import read_snapshot
 from protocol import wire_pb2 as wire
@@ -94,6 +95,8 @@ class Corpus:
 class TrainingModel:
     """Trains at `sample_ms` milliseconds per sample."""
 
+    queue = AtOnce()
+
     def __init__(self, process: Process, sample_ms: int, micro_batch_max: int) -> None:
         self.micro_batch_max = micro_batch_max
         self.sample_ms = sample_ms
@@ -131,6 +134,8 @@ class GradientAccumulation:
 
 class Replica:
     """Parameters and digest of one node in one life."""
+
+    applies_beside = False
 
     def __init__(
         self, peer: PeerId, run_id: RunId, spec: RunSpec, trainee: TrainingModel, auditor: Auditor

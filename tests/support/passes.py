@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from node.model.training import RoundWork, Tokens, TrainingModel
+from node.model.passes import RoundWork, Tokens
+from node.model.training import TrainingModel
 
 
 def do_work(

@@ -31,7 +31,8 @@ from node.exact.sign_audit import (
 )
 from node.model.build import build_model
 from node.model.local_steps import LocalSteps, MovedFrom
-from node.model.training import Passes, Tokens, TrainingModel
+from node.model.passes import Passes, Tokens
+from node.model.training import TrainingModel
 from protocol.audit.thresholds import Thresholds, thresholds_of
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError

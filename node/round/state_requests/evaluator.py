@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from node.model.evaluate import nats_at
-from node.model.training import Tokens
+from node.model.passes import Tokens
 from node.replica.replica import Replica
 from node.round.state_requests.measurement import ROUNDS_MAX, LossMeasurement, borrowed_ms
 from node.status import NodeStatus

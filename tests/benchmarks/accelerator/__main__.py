@@ -5,7 +5,8 @@ r"""Everything that is to be measured where a graphics card is at hand.
 1. replicas on the CPU and on the device, equal bit for bit, whatever the device rounds upstream;
 2. time of a local step, an extraction and an apply, beside Muon and AdamW of torch;
 3. tokens a second of a run of one node, and the part of the card's peak;
-4. a pass with logits whole and by pieces, activations kept and computed again, blocks compiled;
+4. a pass with logits whole and by pieces, activations kept and computed again, blocks compiled or
+   not, passes queued or waited for;
 5. the device's memory at its peak, beside what volunteers are told;
 6. two nodes on one card with one on the CPU, in one run.
 

@@ -77,9 +77,12 @@ def test_a_run_of_one_node_is_committed_and_its_tokens_are_counted(
 def test_a_pass_is_measured_in_each_of_its_ways_and_compiled(parts: Mapping[str, Any]) -> None:
     found = parts["passes"]
     ways = {(each, again) for each in (False, True) for again in (False, True)}
-    for rows in (found["rows"], found["compiled"]):
+    for blocks in (found["as it is"], found["compiled"]):
+        rows = blocks["ways"]
         assert {(each["pieces"], each["recomputes"]) for each in rows} == ways
         assert all(each["peak_bytes"] > 0 and each["tokens_per_second"] > 0 for each in rows)
+        assert [each["queue"] for each in blocks["queue"]] == [False, True]
+        assert all(each["tokens_per_second"] > 0 for each in blocks["queue"])
     assert found["predicted_bytes_in_float32"]["kept"] > 0
 
 

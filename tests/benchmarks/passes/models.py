@@ -11,7 +11,7 @@ from node.model.training import TrainingModel
 from protocol.planner.activations import pass_bytes
 from protocol.runfile import ModelSpec
 from tests.benchmarks.accelerator.authors import spec_of, tokens_of
-from tests.benchmarks.passes.variants import measured
+from tests.benchmarks.passes.variants import measured, queued
 from tests.support.allocations import peak_allocated_bytes
 
 LENGTH = 512
@@ -67,10 +67,12 @@ def timed(model: ModelSpec, samples: int, length: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     spec = spec_of(model)
     trainee = _float32(model, samples)
-    ways = list(measured(trainee, tokens_of(spec, 0, samples, length), REPEATS))[-1]
+    tokens = tokens_of(spec, 0, samples, length)
+    ways = list(measured(trainee, tokens, REPEATS))[-1]
+    loops = queued(trainee, tokens, REPEATS)
     del trainee
     hidden, head = torch.randn(8 * 1024, 768), nn.Linear(768, 50257, bias=False)
     head.weight.grad = torch.zeros_like(head.weight)
     targets = torch.randint(0, 50257, (len(hidden),))
     loss = peak_allocated_bytes(lambda: backward_by_pieces(hidden, head, targets, 1.0))
-    return {"ways": ways, "loss_bytes": loss - hidden.nbytes}
+    return {"ways": ways, "loops": loops, "loss_bytes": loss - hidden.nbytes}

@@ -13,7 +13,7 @@ from node.model.training import TrainingModel
 from protocol.planner.activations import pass_bytes
 from protocol.runfile import ModelSpec
 from tests.benchmarks.passes.models import row
-from tests.benchmarks.passes.variants import logits_at_once, measured, peak_bytes
+from tests.benchmarks.passes.variants import logits_at_once, measured, peak_bytes, queued
 from tests.support.tiny import CONFIG
 
 torch.set_num_threads(1)
@@ -82,3 +82,10 @@ def test_a_pass_is_measured_in_each_of_its_ways() -> None:
     assert both < min(pieces, again)
     assert rows[0]["ratio"]["median"] == 1.0
     assert all(each["tokens_per_second"] > 0 for each in rows)
+
+
+def test_a_round_of_passes_takes_no_longer_on_a_processor_than_passes_one_by_one() -> None:
+    trainee = TrainingModel(build_model("llama", CONFIG | {"num_hidden_layers": 4}))
+    waited, nodes = queued(trainee, torch.randint(0, 257, (4, 33)), 9)
+    assert (waited["queue"], nodes["queue"]) == (False, True)
+    assert nodes["ratio"]["median"] < 1.5, "a round's own work is next to nothing"

@@ -24,8 +24,9 @@ import msgspec
 from lockstep.cli import main as lockstep
 from node import own_replica
 from node.exact.local_steps.optimizer import LocalOptimizer
+from node.model.passes import RoundWork, Tokens
 from node.model.precision import gradient_of
-from node.model.training import RoundWork, Tokens, TrainingModel
+from node.model.training import TrainingModel
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica

@@ -14,8 +14,6 @@ UNUSED = (
     "matplotlib",
     "numba",
     "pandas",
-    "scipy",
-    "sklearn",
     "sympy",
     "torch._dynamo",
     "torch._inductor",
@@ -79,6 +77,15 @@ def test_a_node_starts_without_what_it_does_not_run_and_computes_the_same() -> N
     *usual, whole = output(USUAL)
     assert losses == usual
     assert "torch._dynamo" in whole, "transformers does not import the compiler any more"
+
+
+def test_where_there_is_a_card_the_compiler_is_imported_as_usual() -> None:
+    code = (
+        "import sys, torch; torch.cuda.is_available = lambda: True\n"
+        "from node.model.lean_import import import_transformers; import_transformers()\n"
+        "print(*sorted({'torch._dynamo', 'torch.distributed.tensor'} & sys.modules.keys()))"
+    )
+    assert output(code) == ["torch._dynamo torch.distributed.tensor"]
 
 
 def test_collections_go_on_after_the_imports() -> None:

@@ -1,5 +1,7 @@
 """A round of local steps: as many as fit, at least one, each of one batch."""
 
+import math
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from node.model.build import build_model
 from node.model.local_steps import LocalSteps
 from node.model.training import TrainingModel
 from protocol.errors import LocalProtocolError
+from tests.support.card import Card
 from tests.support.tiny import CONFIG
 
 
@@ -73,6 +76,40 @@ def test_a_batch_that_the_bell_cuts_short_makes_a_step_of_what_was_trained(
     assert (steps.samples, len(recorded.rates)) == (6, 1)
     assert steps.finish().samples == 6
     assert len(recorded.rates) == 2
+
+
+def test_a_device_that_is_behind_is_given_the_same_steps(trainee: TrainingModel) -> None:
+    expected = TrainingModel(build_model("llama", CONFIG), "cpu", micro_batch_max=2)
+    expected.model.load_state_dict(trainee.model.state_dict())
+    trainee.queue = Card().queue()
+    done = []
+    for each in (trainee, expected):
+        steps = LocalSteps(each, batches(4, 3), Recorded(each), 0.5)
+        all_of(steps)
+        done.append(steps.finish())
+    assert done[0] == done[1]
+    for name, parameter in trainee.parameters.items():
+        assert torch.equal(parameter, expected.parameters[name]), name
+
+
+def test_what_blows_up_on_a_device_that_is_behind_is_told_at_the_end_and_moves_nothing(
+    trainee: TrainingModel,
+) -> None:
+    class Blown(Recorded):
+        def step(self, learning_rate: float) -> None:
+            super().step(learning_rate)
+            if len(self.rates) == 1:  # the next gradients come of these parameters
+                with torch.no_grad():
+                    next(iter(self.trainee.parameters.values())).fill_(math.nan)
+                self.kept = [each.clone() for each in self.trainee.parameters.values()]
+
+    trainee.queue, recorded = Card().queue(), Blown(trainee)
+    steps = LocalSteps(trainee, batches(2, 2, 2), recorded, 0.5)
+    assert all_of(steps) == 3, "nobody waits to find out"
+    for parameter, kept in zip(trainee.parameters.values(), recorded.kept, strict=True):
+        torch.testing.assert_close(parameter, kept, rtol=0, atol=0, equal_nan=True)
+    with pytest.raises(GradientError, match="got others in local step 2 of the round"):
+        steps.finish()
 
 
 def test_gradients_that_blow_up_end_the_round_and_are_not_stepped_on(

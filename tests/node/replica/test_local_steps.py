@@ -2,6 +2,9 @@
 twice.
 """
 
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from protocol.ids import PeerId, sha256
 from protocol.runfile import AlgorithmSpec
 from protocol.schedule import float32_bits
 from tests.node.links.net import RUN
+from tests.support.card import Card
 from tests.support.tiny import tiny_corpus, tiny_spec
 
 AUTHORS = [PeerId(f"{number:032x}") for number in range(1, 4)]
@@ -268,3 +272,33 @@ def test_with_overlap_a_commit_that_comes_after_the_passes_is_taken_in_by_the_ne
     node.begin([], next_pending, RATE_BITS)
     for name, parameter in working.items():
         assert_near(parameter, node.committed[name] + moved[name])
+
+
+def test_a_commit_that_is_applied_beside_a_pass_is_the_same_commit(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a card: the pass goes on while another thread changes the committed parameters."""
+    node, verifier = replica(overlap=1), replica(overlap=1)
+    assert not node.applies_beside
+    node.trainee.queue = Card().queue()
+    assert node.applies_beside
+    entry, payload, announced = sent(node, 0, AUTHORS[0], work(node, corpus, 0))
+    passes = node.begin([corpus.batch(6, 8, 32, 0)], announced, RATE_BITS)
+    under_way, gradients = threading.Event(), node.trainee.gradients
+
+    def awaited(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+        under_way.set()
+        return gradients(pieces)
+
+    monkeypatch.setattr(node.trainee, "gradients", awaited)
+    with ThreadPoolExecutor(1) as beside:
+        made = beside.submit(lambda: [passes.next() for _ in range(8)])
+        assert under_way.wait(10)
+        digest = node.apply(commit(0, entry), [payload])
+        assert made.result() == [True] * 8
+    node.stand_at()
+    assert passes.finish().samples == 8
+    node.accumulate()
+    assert digest == verifier.apply(commit(0, entry), [payload])
+    again, further, _ = sent(node, 1, AUTHORS[0], 8)
+    assert node.apply(commit(1, again), [further]) == verifier.apply(commit(1, again), [further])

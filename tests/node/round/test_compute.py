@@ -8,12 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from node.model.training import RoundWork
+from node.model.passes import RoundWork
+from node.model.queue import AtOnce
 from node.round.compute import train_round
 from node.round.context import RoundContext
 from node.status import NodeStatus
 from node.system.duty_cycle import DutyKeeper
 from protocol import wire_pb2 as wire
+from tests.support.card import Card
+
+REAL_SLEEP = asyncio.sleep
 
 
 class Untouched:
@@ -78,7 +82,8 @@ class Machine:
                 state_requests=SimpleNamespace(note_passes=lambda *_, **__: None),
             ),
         )
-        self.trainee = SimpleNamespace(micro_batch_max=2)
+        self.trainee = SimpleNamespace(micro_batch_max=2, queue=AtOnce())
+        self.applies_beside = False
 
     def begin(self, *_: Any) -> Any:
         self.began += 1
@@ -120,6 +125,118 @@ async def test_a_duty_cycle_makes_fewer_passes_and_the_bell_is_met(
     assert machine.said == (resting if percent < 100 else set())
     assert machine.context.status.phase == "starting", "the phase of before is back"
     assert len(machine.settled) >= samples // 2 - 1, "the round in front is settled in between"
+
+
+class WithCard(Machine):
+    """The same with a card, which makes passes while the host goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, percent: int) -> None:
+        super().__init__(monkeypatch, percent)
+        self.card, self.begins = Card(), list[float]()
+        self.trainee.queue = self.card.queue()
+        self.stood: list[int] = []
+
+        async def sleep(seconds: float) -> None:
+            self.now_ms += 1000 * seconds
+            await REAL_SLEEP(0)
+
+        async def in_thread(call: Any, *args: Any) -> Any:
+            await REAL_SLEEP(0)
+            return call(*args)
+
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        monkeypatch.setattr(asyncio, "to_thread", in_thread)
+
+    @property  # type: ignore[override]
+    def now_ms(self) -> float:
+        return 1000 * self.card.now_s if "card" in vars(self) else 0.0
+
+    @now_ms.setter
+    def now_ms(self, now_ms: float) -> None:
+        if "card" in vars(self):
+            self.card.now_s = now_ms / 1000
+
+    def next(self) -> bool:
+        with self.trainee.queue.given(2):
+            self.begins.append(1000 * max(self.card.now_s, self.card.busy_until_s))
+            self.card.work(PASS_MS / 1000)
+        self.samples += 2
+        return True
+
+    def stand_at(self) -> None:
+        self.stood.append(self.samples)
+
+
+@pytest.mark.parametrize("bell_ms", [990, 1010, 1040])
+async def test_a_card_begins_no_pass_after_the_bell_though_two_are_queued(
+    monkeypatch: pytest.MonkeyPatch, bell_ms: int
+) -> None:
+    machine = WithCard(monkeypatch, 100)
+    assert await machine.round(bell_ms) == 2 * -(-bell_ms // PASS_MS)
+    assert max(machine.begins) < bell_ms
+    assert machine.card.idle_s == 0.0
+    passes = machine.context.status.passes
+    assert (passes.samples, passes.quickest_s) == (2, pytest.approx(PASS_MS / 1000))
+
+
+async def test_a_card_rests_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = WithCard(monkeypatch, 50)
+    assert await machine.round(bell_ms=1000) == 10
+    assert machine.card.busy_until_s <= 1.0
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_commit_is_applied_beside_passes_where_they_leave_its_parameters_alone(
+    monkeypatch: pytest.MonkeyPatch, *, beside: bool
+) -> None:
+    machine = WithCard(monkeypatch, 100)
+    machine.applies_beside, settled = beside, asyncio.Event()
+    asked: list[int] = []
+
+    async def settle(left_ms: int) -> bool:
+        asked.append(machine.samples)
+        if len(asked) != 2:
+            return False
+        if beside:
+            await settled.wait()
+        machine.context.decisions.next_round = 3
+        return True
+
+    def next_pass() -> bool:
+        if machine.samples == 8:
+            settled.set()
+        return WithCard.next(machine)
+
+    monkeypatch.setattr(machine, "next", next_pass)
+    opened = wire.RoundOpened(round=3, bell_ms=1000, shares=[wire.Share(first=0, count=100)])
+    await train_round(machine.context, opened, None, settle)
+    assert asked[:2] == [2, 4]
+    (at,) = machine.stood
+    assert at > 8 if beside else at == 4
+    assert machine.context.status.samples_late == at
+
+
+async def test_a_round_does_not_end_before_the_commit_beside_it_is_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = WithCard(monkeypatch, 100)
+    machine.applies_beside, rung = True, asyncio.Event()
+
+    async def settle(left_ms: int) -> bool:
+        await rung.wait()
+        return True
+
+    async def round_() -> None:
+        opened = wire.RoundOpened(round=3, bell_ms=300, shares=[wire.Share(first=0, count=100)])
+        await train_round(machine.context, opened, None, settle)
+        assert machine.stood == [machine.samples]
+
+    task = asyncio.ensure_future(round_())
+    while machine.now_ms < 200:
+        await REAL_SLEEP(0)
+    assert not task.done()
+    rung.set()
+    await task
 
 
 @pytest.mark.parametrize("moves", [False, True])

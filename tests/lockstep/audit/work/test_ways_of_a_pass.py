@@ -41,10 +41,13 @@ def recomputed(replica: Replica) -> None:
     assert replica.trainee.recompute()
 
 
-def compiled(backend: str) -> Callable[[Replica], None]:
+def compiled(backend: str, *, again: bool = False) -> Callable[[Replica], None]:
     def compile_blocks(replica: Replica) -> None:
-        for block in replica.trainee.model.model.layers:
-            block.compile(backend=backend, dynamic=False)
+        trainee = replica.trainee
+        assert not again or trainee.recompute()
+        algorithm, length = replica._spec.algorithm, replica._spec.data.sequence_length
+        trainee.compile(backend, algorithm.local_samples if algorithm.moves else SHARE, length)
+        assert trainee.blocks.are_compiled
 
     return compile_blocks
 
@@ -54,6 +57,7 @@ WAYS = {
     "computed again": recomputed,
     "compiled, eager": compiled("eager"),
     "compiled, aot_eager": compiled("aot_eager"),
+    "compiled and computed again": compiled("aot_eager", again=True),
 }
 
 
@@ -118,7 +122,7 @@ def test_every_way_of_a_pass_sends_the_same_signs_and_is_honest_work(
         assert max(e.agreement for e in looks) - min(e.agreement for e in looks) < 0.02
         assert Book(algorithm.name).take_early(round, looks, RUN) == []
         assert book.take(round_of(round), looks, RUN, DRAW) == []
-        for replica in others.values():
-            replica.apply(commit, payloads[:1])
         plain.apply(commit)
+        for replica in others.values():
+            assert replica.apply(commit, payloads[:1]) == plain.replica.digest
     assert book.audits, "nothing was judged"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from node.model.training import Tokens
+from node.model.passes import Tokens
 from node.round.state_requests import evaluator as module
 from node.round.state_requests.evaluator import Evaluator, Instruments
 from node.round.state_requests.measurement import ROUNDS_MAX
