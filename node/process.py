@@ -365,7 +365,9 @@ class NodeProcess:
             self._status.traffic = traffic.document()  # for metrics
             session = self._client.sessions_lost
             if self._client.connected and (
-                report := reports.due(mesh.links, session, own_clock_ms())
+                report := reports.due(
+                    mesh.links, session, own_clock_ms(), self._swarm.greedy if self._swarm else ()
+                )
             ):
                 self._client.send(report)
             await asyncio.sleep(TRAFFIC_S)

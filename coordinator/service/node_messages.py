@@ -225,7 +225,8 @@ def _links_measured(peer: PeerId, said: wire.LinksMeasured) -> LinksMeasured:
     return LinksMeasured(
         peer,
         tuple(
-            MeasuredLink(other, link.round_trip_ms, link.bit_per_second) for other, link in links
+            MeasuredLink(other, link.round_trip_ms, link.bit_per_second, link.greedy)
+            for other, link in links
         ),
     )
 

@@ -5,20 +5,42 @@ import logging
 from cachetools import LRUCache
 
 from node.gossip.machine import events
-from protocol.ids import PeerId, RunId, short
+from protocol.ids import Digest, PeerId, RunId, short
 
 PEERS_MAX = 1024
 """Peers whose last fault is remembered."""
+
+AGAIN_MAX = 16
+"""Times that a peer takes the same payload from this node. An honest one takes it once, and once
+more after each lost disk, damaged transfer or replay."""
+
+SERVED_MAX = 16_384
+"""Payloads, by the peer that took them, whose number of times is remembered: those of some rounds,
+for as many peers as a node has links to."""
 
 log = logging.getLogger(__name__)
 
 
 class FaultLog:
-    """The last fault of each peer."""
+    """The last fault of each peer, and the peers that are greedy."""
 
     def __init__(self, run_id: RunId) -> None:
         self._run_id = run_id
         self._last: LRUCache[PeerId, str] = LRUCache(PEERS_MAX)
+        self._served: LRUCache[tuple[PeerId, Digest], int] = LRUCache(SERVED_MAX)
+        self._greedy: LRUCache[PeerId, None] = LRUCache(PEERS_MAX)
+
+    @property
+    def greedy(self) -> frozenset[PeerId]:
+        """Peers that took a payload more than `AGAIN_MAX` times."""
+        return frozenset(self._greedy)
+
+    def note_served(self, peer: PeerId, digest: Digest) -> None:
+        """A peer took all of a payload."""
+        self._served[peer, digest] = times = self._served.get((peer, digest), 0) + 1
+        if times > AGAIN_MAX:
+            self._greedy[peer] = None
+            self.record(events.Blame(peer, "it takes the same payloads again and again"))
 
     def record(self, blame: events.Blame) -> None:
         """Log a fault, unless it is the one that was logged last of this peer."""

@@ -218,6 +218,11 @@ class Swarm:
         return self._exchange.newest_round
 
     @property
+    def greedy(self) -> frozenset[PeerId]:
+        """Peers that take the same payloads from this node again and again."""
+        return self._faults.greedy
+
+    @property
     def statistics(self) -> Statistics:
         """Bytes up and down so far."""
         return Statistics.of(self._network.traffic, self._fetcher.duplicate_bytes)
@@ -275,6 +280,7 @@ class Swarm:
 
     def on_served(self, peer: PeerId, digest: Digest) -> None:
         """A peer has taken the last byte of a blob."""
+        self._faults.note_served(peer, digest)
         self._feed(events.Served(peer, digest))
 
     # ---- the exchange

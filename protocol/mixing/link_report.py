@@ -27,3 +27,6 @@ class MeasuredLink:
 
     bit_s: int = 0
     """Bits a second at which content came from the other end; 0 while unknown."""
+
+    greedy: bool = False
+    """Whether the other end took the same payloads from this one again and again."""

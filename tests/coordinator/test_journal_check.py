@@ -166,8 +166,8 @@ def test_an_overwritten_page_of_the_file_is_reported(directory: Path) -> None:
 @pytest.fixture
 def no_time_for_voids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Folds need the settings that the journal was made with."""
-    monkeypatch.setattr("coordinator.machine.payloads.voids.LEAST_MS", 0)
-    monkeypatch.setattr("coordinator.machine.payloads.voids.SLOTS", 0)
+    monkeypatch.setattr("coordinator.machine.rules.voiding.LEAST_MS", 0)
+    monkeypatch.setattr("coordinator.machine.rules.voiding.SLOTS", 0)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from coordinator.machine.events.acts import Admit, Allow, Announce, Ban, Token, ordered
+from coordinator.machine.events.inputs import LinksMeasured
 from coordinator.machine.machine import RunMachine
 from coordinator.machine.state.checkpoints import Checkpoints
 from coordinator.machine.state.consensus import Consensus
@@ -15,6 +16,7 @@ from coordinator.machine.state.standing import PARTS
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.errors import LocalProtocolError, StorageError
 from protocol.ids import sha256
+from protocol.mixing.link_report import MeasuredLink
 from tests.coordinator.machine.driver import RUN, A, B, C, D, Driver
 
 
@@ -34,6 +36,7 @@ def busy() -> Driver:
     driver.wait(3000)
     driver.ready(B)
     driver.announce(A, driver.machine.state.undecided[-1].round, samples=1)
+    driver.tell(LinksMeasured(A, (MeasuredLink(B, 2, greedy=True),)))
     operate(driver)
     driver.machine.state.members.standing.note_pace(A, PARTS, 3)  # as in a public run
     return driver

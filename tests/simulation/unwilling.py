@@ -17,9 +17,10 @@ from typing import Any
 
 from node.gossip.swarm import Swarm
 from node.links.network import BlobRange, PeerAddress
+from node.links.quality.reports import LinkReports
 from protocol import wire_pb2 as wire
 from protocol.errors import LockstepError, UnavailableError
-from protocol.ids import Digest
+from protocol.ids import Digest, PeerId
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
 from tests.simulation.link import SimulatedLink
@@ -34,11 +35,21 @@ MARGIN_MS = 40
 
 ROUNDS_ASKED = 5
 GREEDY_S = 0.05
+TELL_S = 1.0
 MEMBERS = 6
 FULL_SETTLE_MS, FULL_MEASURED_MS = 60_000, 30_000
 """Rounds grow when the first ones are held up, and come back to their length in some."""
 
 ROUNDS = {"compute_ms": 2000, "publish_ms": 500, "exchange_ms": 1500, "batch_samples_max": 1000}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A link as its node measures it."""
+
+    peer: PeerId
+    round_trip_ms: int | None = 40
+    bit_s: int = 0
 
 
 class UnwillingNode(SimulatedNode):
@@ -63,10 +74,21 @@ class UnwillingNode(SimulatedNode):
         if self.conduct in ("withholds", "drops"):
             self.place.network.ends[self.peer] = Unhelpful(swarm, self.conduct)
         asking = asyncio.create_task(self._ask_for_everything())
+        telling = asyncio.create_task(self._tell_of_links(client, swarm))
         try:
             return await super()._run(client, info, hello, swarm)
         finally:
             asking.cancel()
+            telling.cancel()
+
+    async def _tell_of_links(self, client: Client, swarm: Swarm) -> None:
+        reports = LinkReports()
+        while True:
+            await asyncio.sleep(TELL_S)
+            links = [Measured(peer) for peer in swarm.peers]
+            report = reports.due(links, client.sessions_lost, client.now_ms(), swarm.greedy)
+            if client.connected and report:
+                client.send(report)
 
     async def _said(
         self, client: Client, messages: AsyncIterator[wire.NodeMessage]

@@ -51,7 +51,7 @@ def take(
         case LinksMeasured():
             members.renew(peer, now_ms)
             if is_news(event, run):
-                members.roster[peer].work.links = event.links
+                members.take_links(members.roster[peer], event.links)
         case Disconnected():
             if is_news(event, run):
                 member = members.roster[peer]

@@ -94,6 +94,9 @@ class MembershipState:
     lapsed_ms: dict[PeerId, int] = field(default_factory=dict)
     former: dict[PeerId, FormerMember] = field(default_factory=dict)
     standing: Standing = field(default_factory=Standing)
+    greedy: dict[PeerId, set[PeerId]] = field(default_factory=dict)
+    """Keys of which members say that they take the same payloads again and again, with these
+    members."""
 
     def named(self, peer: PeerId) -> str:
         """A node as people know it: its name, or the first characters of its id."""

@@ -8,6 +8,7 @@ from coordinator.machine.events.inputs import Joined
 from coordinator.machine.state.member import FormerMember, Member, MembershipState
 from coordinator.machine.state.standing import RANKS, Standing
 from protocol.ids import PeerId
+from protocol.mixing.link_report import MeasuredLink
 from protocol.runfile import MembershipSpec
 from protocol.words import quantity
 
@@ -132,8 +133,17 @@ class Membership:
         """Whether the member may be drawn as a witness: it is on time, and gives receipts."""
         return self.keeps_time(peer) and self.roster[peer].work.unconfirmed < UNCONFIRMED_MAX
 
+    def is_greedy(self, peer: PeerId) -> bool:
+        """Whether most of the other members that decide say that the key takes the same payloads
+        again and again.
+        """
+        said = sum(map(self.decides, self._state.greedy.get(peer, set()) & self.roster.keys()))
+        return bool(said) and 2 * said > sum(map(self.decides, self.roster.keys() - {peer}))
+
     def remark(self, member: Member) -> str:
         """What this member costs the others although it is never late; empty for most."""
+        if self.is_greedy(member.peer):
+            return "it takes the same payloads again and again"
         if member.work.uncopied >= UNCOPIED_MAX:
             return "nobody could get its last payloads: no round waits for them"
         if self.standing.is_tardy(member.peer) and member.work.copies_tardy:
@@ -193,6 +203,15 @@ class Membership:
         known.hardware, known.software = said.hardware, said.software
         known.state, known.connected = "catching up", True
         self.renew(known.peer, now_ms)
+
+    def take_links(self, member: Member, links: tuple[MeasuredLink, ...]) -> None:
+        """A member has measured its links anew."""
+        member.work.links, greedy = links, self._state.greedy
+        for said in greedy.values():
+            said.discard(member.peer)
+        for other in sorted({link.peer for link in links if link.greedy} & self.roster.keys()):
+            greedy.setdefault(other, set()).add(member.peer)
+        self._state.greedy = {other: said for other, said in greedy.items() if said}
 
     def note_ready(self, member: Member, round: int, now_ms: int) -> None:
         """The member has caught up to this round."""

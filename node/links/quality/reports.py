@@ -5,7 +5,7 @@ or a value has changed much, at most every `PAUSE_MS`; and the same words are sa
 `REPEAT_MS`, for a coordinator that has not heard them: repeated ones cost it nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Protocol
 
 from protocol import wire_pb2 as wire
@@ -45,16 +45,26 @@ class LinkReports:
     """The reports of one node."""
 
     def __init__(self) -> None:
-        self._told: dict[PeerId, tuple[int, int]] = {}
+        self._told: dict[PeerId, tuple[int, int, bool]] = {}
         self._told_ms: int | None = None
         self._session = -1
 
     def due(
-        self, links: Iterable[Measurement], session: int, now_ms: int
+        self,
+        links: Iterable[Measurement],
+        session: int,
+        now_ms: int,
+        greedy: Collection[PeerId] = (),
     ) -> wire.NodeMessage | None:
-        """The report that should go out now, in the session with this number; None for none."""
+        """The report that should go out now, in the session with this number; None for none.
+        `greedy` are peers that take the same payloads again and again.
+        """
         found = {
-            link.peer: (min(link.round_trip_ms, ROUND_TRIP_MS_MAX), min(link.bit_s, BIT_S_MAX))
+            link.peer: (
+                min(link.round_trip_ms, ROUND_TRIP_MS_MAX),
+                min(link.bit_s, BIT_S_MAX),
+                link.peer in greedy,
+            )
             for link in links
             if link.round_trip_ms is not None
         }
@@ -70,20 +80,24 @@ class LinkReports:
         self._told_ms, self._session = now_ms, session
         return self._message()
 
-    def _differs(self, found: dict[PeerId, tuple[int, int]]) -> bool:
+    def _differs(self, found: dict[PeerId, tuple[int, int, bool]]) -> bool:
         """Whether a link was not told of, or has changed much since."""
         if len(self._told) < min(len(found), LINKS_MAX):
             return True
         both = ((self._told[peer], found[peer]) for peer in self._told.keys() & found.keys())
         return any(
-            _changed(old[0], new[0], ROUND_TRIP_STEP_MS) or _changed(old[1], new[1], 0)
+            _changed(old[0], new[0], ROUND_TRIP_STEP_MS)
+            or _changed(old[1], new[1], 0)
+            or old[2] != new[2]
             for old, new in both
         )
 
     def _message(self) -> wire.NodeMessage:
         links = [
-            wire.MeasuredLink(peer_id=peer, round_trip_ms=round_trip_ms, bit_per_second=bit_s)
-            for peer, (round_trip_ms, bit_s) in self._told.items()
+            wire.MeasuredLink(
+                peer_id=peer, round_trip_ms=round_trip_ms, bit_per_second=bit_s, greedy=greedy
+            )
+            for peer, (round_trip_ms, bit_s, greedy) in self._told.items()
         ]
         return wire.NodeMessage(links=wire.LinksMeasured(links=links))
 

@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from node.gossip import fault_log
-from node.gossip.fault_log import FaultLog
+from node.gossip.fault_log import AGAIN_MAX, FaultLog
 from node.gossip.machine import events
-from protocol.ids import PeerId, RunId
+from protocol.ids import PeerId, RunId, sha256
 
 RUN = RunId("ab" * 16)
 A, B, C = (PeerId(letter * 32) for letter in "abc")
@@ -30,6 +30,22 @@ def test_a_repeated_fault_is_logged_once_and_another_one_again(
     faults = FaultLog(RUN)
     found = logged(caplog, faults, (A, "one"), (A, "one"), (B, "one"), (A, "two"), (A, "one"))
     assert found == [(A[:8], "one"), (B[:8], "one"), (A[:8], "two"), (A[:8], "one")]
+
+
+def test_a_peer_is_greedy_that_takes_one_payload_more_often_than_an_honest_one_may(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    faults, payloads = FaultLog(RUN), [sha256(bytes([number])) for number in range(3)]
+    for _ in range(AGAIN_MAX):
+        for payload in payloads:
+            faults.note_served(A, payload)
+            faults.note_served(B, payload)
+    assert faults.greedy == frozenset()
+    with caplog.at_level(logging.WARNING):
+        faults.note_served(A, payloads[1])
+        faults.note_served(A, payloads[1])
+    assert faults.greedy == {A}
+    assert len(caplog.records) == 1, "it is said once"
 
 
 def test_only_the_peers_with_the_newest_faults_are_remembered(

@@ -12,6 +12,7 @@ from coordinator.machine.events.inputs import (
     Joined,
     Lapsed,
     Left,
+    LinksMeasured,
     Ready,
 )
 from coordinator.machine.rules import joining, membership, reporting
@@ -22,8 +23,9 @@ from coordinator.machine.state.membership import (
 )
 from coordinator.machine.state.run import Run
 from protocol.ids import PeerId
+from protocol.mixing.link_report import MeasuredLink
 from protocol.runfile import MembershipSpec
-from tests.coordinator.machine.driver import RUN, A, B, C, run_spec
+from tests.coordinator.machine.driver import RUN, A, B, C, D, run_spec
 
 SPEC = MembershipSpec(members_max=2, lease_ms=1000, heartbeat_ms=100, strikes_to_mute=3)
 
@@ -48,7 +50,7 @@ def tell(run: Run, event: Event, now_ms: int) -> list[Effect]:
             return joining.take(event, run, now_ms)
         case Ready():
             return reporting.take(event, run, now_ms)
-        case Heartbeat() | Disconnected() | Left() | Lapsed():
+        case Heartbeat() | LinksMeasured() | Disconnected() | Left() | Lapsed():
             return membership.take(event, run, now_ms)
     raise AssertionError(event)
 
@@ -293,3 +295,22 @@ def test_a_member_that_is_set_back_is_not_ready() -> None:
     assert [member.peer for member in members.ready()] == [A]
     members.set_back(A)
     assert members.ready() == []
+
+
+def test_a_member_is_greedy_when_most_others_with_standing_say_so() -> None:
+    run = run_of(A, B, C, D, spec=SPEC.model_copy(update={"members_max": 4}))
+    members = run.members
+    greedy, modest = MeasuredLink(D, 2, greedy=True), MeasuredLink(D, 2)
+
+    def say(peer: PeerId, link: MeasuredLink) -> str:
+        tell(run, LinksMeasured(peer, (link,)), 0)
+        return members.remark(members.roster[D])
+
+    assert say(A, greedy) == ""
+    assert say(D, replace(greedy, peer=A)) == "", "one says so of another, and is not heard alone"
+    assert say(B, greedy) == "it takes the same payloads again and again"
+    assert not any(members.remark(members.roster[peer]) for peer in (A, B, C))
+    assert say(B, modest) == ""
+    assert say(C, greedy)
+    tell(run, Left(C, ""), 0)
+    assert say(D, modest) == "", "the word of one that went"

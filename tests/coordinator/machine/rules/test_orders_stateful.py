@@ -51,7 +51,7 @@ class UnderAnOperator(AnyOrder):
     @rule(act=reversible)
     def operator_orders(self, act: acts.Act) -> None:
         state = self.machine.state
-        if not orders.objection(act, state, self.machine.members):
+        if not orders.objection(act, self.machine):
             self.tell(acts.ordered(act, WALL_S, state.operator.head))
             self.refused_stay_away()
 

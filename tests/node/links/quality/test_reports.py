@@ -49,6 +49,15 @@ def test_links_are_told_sorted_and_within_the_bounds() -> None:
     assert [number for number, _, _ in found] == list(range(100 - LINKS_MAX, 100)), "the nearest"
 
 
+def test_a_peer_that_is_greedy_is_told_with_its_link_as_soon_as_a_report_may_be() -> None:
+    reports, links = LinkReports(), [Link(peer(1), 3), Link(peer(2), 3)]
+    assert reports.due(links, 0, NOW_MS)
+    assert reports.due(links, 0, NOW_MS + PAUSE_MS) is None
+    message = reports.due(links, 0, NOW_MS + PAUSE_MS, {peer(2), peer(3)})
+    assert message is not None
+    assert [link.greedy for link in message.links.links] == [False, True]
+
+
 def test_a_new_link_or_a_changed_value_is_told_after_a_pause() -> None:
     reports = LinkReports()
     assert reports.due([Link(peer(1), 10)], 0, NOW_MS)
