@@ -18,7 +18,7 @@ import typer
 
 from lockstep import __version__, coordinator_options, options
 from lockstep.audit.cli import auditor, verify
-from lockstep.cluster.settings import DemoOptions
+from lockstep.cluster.settings import ALGORITHM, DemoOptions
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import invite, run_app
@@ -208,15 +208,7 @@ def init(
             help="Published model configuration. Needs torch.",
         ),
     ] = None,
-    algorithm: Annotated[
-        str,
-        Option(
-            "NAME",
-            shown="local_steps, or as asked",
-            variable=False,
-            help="Algorithm of the run: local_steps, demo or gossip-adam.",
-        ),
-    ] = "",
+    algorithm: Annotated[str, replace(ALGORITHM, shown="local_steps, or as asked")] = "",
 ) -> None:
     """Write a commented run file, and print what comes next."""
     from lockstep.commands.init import init as write
