@@ -18,11 +18,11 @@ import typer
 
 from lockstep import __version__, coordinator_options, options
 from lockstep.audit.cli import auditor, verify
-from lockstep.cluster.settings import DemoOptions
+from lockstep.cluster.settings import ALGORITHM, DemoOptions
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import invite, run_app
-from lockstep.console import error_line, messages, output, own_command
+from lockstep.console import error_line, output, own_command
 from lockstep.declared import CommandGroup, takes
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import EXTRAS, how_to_add
@@ -194,6 +194,9 @@ def demo(
 def init(
     path: Annotated[Path, Option("PATH", argument=True, help="File to write.")] = Path("run.toml"),
     *,
+    public: Annotated[
+        bool, Option(variable=False, help="Write it for strangers: they work, and do not decide.")
+    ] = False,
     defaults: Annotated[bool, Option(variable=False, help="Ask no questions.")] = False,
     force: Annotated[bool, Option(variable=False, help="Replace the file if it exists.")] = False,
     published: Annotated[
@@ -205,30 +208,12 @@ def init(
             help="Published model configuration. Needs torch.",
         ),
     ] = None,
-    algorithm: Annotated[
-        str,
-        Option(
-            "NAME",
-            shown="local_steps, or as asked",
-            variable=False,
-            help="Algorithm of the run: local_steps, demo or gossip-adam.",
-        ),
-    ] = "",
+    algorithm: Annotated[str, replace(ALGORITHM, shown="local_steps, or as asked")] = "",
 ) -> None:
-    """Write a commented run file."""
-    from lockstep.commands.init import chosen, remarks
-    from lockstep.run_file import write_run_file
+    """Write a commented run file, and print what comes next."""
+    from lockstep.commands.init import init as write
 
-    spec = chosen(path, published, algorithm, defaults=defaults, force=force)
-    write_run_file(path, spec, force=force)
-    for remark in remarks(spec):
-        messages.print(remark, soft_wrap=True)
-    start = f"{own_command()} coordinator {path}"
-    output.print(
-        f"wrote {path}; next: {start} --listen 0.0.0.0:50700 (without --listen for this machine "
-        "alone)",
-        soft_wrap=True,
-    )
+    write(path, published, algorithm, public=public, defaults=defaults, force=force)
 
 
 @app.command(rich_help_panel=OPERATOR)

@@ -39,7 +39,8 @@ class Here:
     """Defaults that are not those of the fields."""
 
     changes: type | None = None
-    """The class of settings, where the parameter is a mapping of the options that were named."""
+    """The class of settings, where the parameter is a mapping of the options that were named, as
+    they were given: whoever changes the settings judges them."""
 
     def has(self, name: str) -> bool:
         """Whether the command has an option."""
@@ -106,9 +107,8 @@ def _flat(settings: Any, here: Here) -> Iterator[Parameter]:
             option = option if option.help else replace(option, help=helps[each.name])
             default = here.defaults.get(each.name, each.default)
             if here.changes:
-                option = replace(option, shown=STAYS, variable=False, panel="")
                 kind, default = (str if option.reads else kind) | None, None
-                option = replace(option, reads=None)
+                option = Option(option.metavar, help=option.help, shown=STAYS, variable=False)
             yield _parameter(each.name, kind, option, default)
 
 

@@ -10,14 +10,11 @@ Nodes = Annotated[int, Option("N", least=1, most=64, help="Number of node proces
 
 Seed = Annotated[int, Option("N", least=0, help="Seed of everything that is drawn.")]
 
-Algorithm = Annotated[
-    str,
-    Option(
-        "NAME",
-        variable=False,
-        help="Algorithm of the run: local_steps, demo or gossip-adam.",
-    ),
-]
+ALGORITHM = Option(
+    "NAME", variable=False, help="Algorithm of the run: local_steps, demo or gossip-adam."
+)
+
+Algorithm = Annotated[str, ALGORITHM]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,108 @@
 """`lockstep init`: asks a few questions and writes a commented run file."""
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import typer
 
 from lockstep.commands.check_run import check_run, mixing_facts, published_run, with_room
-from lockstep.console import error_line, own_command
+from lockstep.console import error_line, messages, output, own_command
 from lockstep.exit_codes import UsageError
 from lockstep.presets import ORIGIN, at_its_width, run_of
-from lockstep.run_file import require_replaceable
+from lockstep.run_file import require_replaceable, write_run_file
+from lockstep.service.invitation import own_host
 from lockstep.volunteer.needs import exchange_text, memory_text
+from node.data.builtin import BUILTIN_CORPUS, BUILTIN_SHA256
 from protocol.errors import SettingsError
 from protocol.planner.needs import needs_of
 from protocol.planner.parameters import has_layout, size_of
-from protocol.runfile import RunSpec, parse_run_json
+from protocol.runfile import RunSpec, parse_run_json, run_json
+from protocol.words import quantity
 
 DEFAULT = RunSpec().algorithm.name
 """The algorithm where none is named."""
+
+HOST = "Name or address at which others reach this machine"
+
+MANIFEST = "SHA-256 of the data's manifest, which `lockstep data prepare` prints"
+
+URL = "URL at which the data are published (`lockstep data publish`)"
+
+
+def init(
+    path: Path, published: Path | None, algorithm: str, *, public: bool, defaults: bool, force: bool
+) -> None:
+    """Writes the run file and says what the operator should know of it, and do next. Errors as of
+    `chosen` and `for_strangers`.
+    """
+    spec = chosen(path, published, algorithm, defaults=defaults, force=force)
+    asks = not defaults and published is None
+    host = own_host()
+    if public:
+        spec = for_strangers(spec, asks=asks)
+        host = str(typer.prompt(HOST, default=host)).strip() if asks else host
+    write_run_file(path, spec, force=force)
+    for remark in remarks(spec):
+        messages.print(remark, soft_wrap=True)
+    for line in next_commands(path, spec, host) if public else [next_command(path)]:
+        output.print(line, soft_wrap=True)
+
+
+def for_strangers(spec: RunSpec, *, asks: bool) -> RunSpec:
+    """The run file of a run in which strangers work and do not decide, and whose work can be
+    audited; where the data are somebody's own it `asks` for them.
+
+    Raises `SettingsError` for an algorithm with which that cannot be.
+    """
+    values = json.loads(run_json(spec))
+    values["membership"]["trust"] = "public"
+    if spec.data.corpus == BUILTIN_CORPUS:
+        values["data"]["manifest_sha256"] = BUILTIN_SHA256
+    found = parse_run_json(json.dumps(values).encode(), ORIGIN)
+    if asks and not found.data.manifest_sha256:
+        found = _asked(MANIFEST, "none", partial(_with_data, found, "manifest_sha256"))
+        if found.data.manifest_sha256:
+            found = _asked(URL, "none", partial(_with_data, found, "url"))
+    return found
+
+
+def _with_data(spec: RunSpec, field: str, answer: str) -> RunSpec:
+    values = json.loads(run_json(spec))
+    values["data"][field] = "" if answer == "none" else answer
+    return parse_run_json(json.dumps(values).encode(), ORIGIN)
+
+
+def next_command(path: Path) -> str:
+    """What comes next among people who know each other."""
+    return (
+        f"wrote {path}; next: {own_command()} coordinator {shlex.quote(str(path))} --listen "
+        "0.0.0.0:50700 (without --listen for this machine alone)"
+    )
+
+
+def next_commands(path: Path, spec: RunSpec, host: str) -> list[str]:
+    """What comes next in a run for strangers, in order: commands, each below what it is for."""
+    own, file, nodes = own_command(), shlex.quote(str(path)), spec.rounds.quorum
+    start = f"{own} coordinator {file} --listen 0.0.0.0:50700 --advertise {shlex.quote(host)}"
+    steps = {
+        f"wrote {path}; next, from this directory": (
+            f"{start} --admit token --public-page 0.0.0.0:8080"
+        ),
+        f"for {quantity(nodes, 'node')} of yours, which decide and without which none begins": (
+            f"{own} run token create --vouch --uses {nodes}"
+        ),
+        "for strangers": f"{own} invite --uses 20",
+    }
+    if spec.data.manifest_sha256:
+        judge = f"{own} run auditor add KEY"
+        steps["for a judge of their work, the KEY of `lockstep auditor LINK` elsewhere"] = judge
+    lines = [f"{words}:\n  {command}" for words, command in steps.items()]
+    unaudited = "note: nobody can audit the strangers' work: data.manifest_sha256 is empty"
+    return lines if spec.data.manifest_sha256 else [*lines, unaudited]
 
 
 def ask(path: Path, algorithm: str, *, force: bool) -> RunSpec:

@@ -89,6 +89,7 @@ def test_changes_are_what_was_named() -> None:
         return changes
 
     assert called(change) == {}
+    assert called(change, "--doors", "9") == {"doors": 9}, "who changes it judges it"
     assert called(change, "--no-dimmed", "--hours", "12") == {"dimmed": False, "hours": "12"}
 
 

@@ -43,6 +43,7 @@ LEFT_OUT = {
     'coordinator run.toml --listen 0.0.0.0:50700 --notify "/home/me/bin/send-mail --urgent"': (
         "as the line before"
     ),
+    "init --public run.toml": "asks on a terminal: tests/lockstep/commands/test_init.py",
     "doctor 'lockstep://HOST:PORT/RUN#KEY'": "as `doctor LINK`; a join has the whole link",
     "service install LINK": "needs systemd: tests/lockstep/commands/test_service.py",
     "service install coordinator run.toml --listen 0.0.0.0:50700": "as the line before",

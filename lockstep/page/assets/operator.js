@@ -34,7 +34,8 @@ async function operate(run) {
     : own.facts.own_address
       ? "That is this machine's own address: if others reach it by another, start the coordinator with --advertise HOST."
       : "";
-  if (status.reason) run.doing = `${run.phase === "training" ? `Round ${count(run.round)}: ` : ""}${sentence(status.reason)}`;
+  const named = run.phase !== "training" || status.reason.includes(`round ${run.round}`);
+  if (status.reason) run.doing = `${named ? "" : `Round ${count(run.round)}: `}${sentence(status.reason)}`;
   if (status.audit.alarm) state.problems = [{ kind: "bad", text: sentence(status.audit.alarm) }];
   else state.problems = [];
   put("pace", [status.pace.reason, status.pace.round].filter(Boolean).join("; "));

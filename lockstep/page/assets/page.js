@@ -322,7 +322,7 @@ function contributor(body, each, place, part) {
 function showContributors() {
   const found = state.contributors;
   show("people", found.rows.length > 0);
-  put("people-count", found.in_all > 1 ? `${count(found.in_all)}, the most first` : "");
+  put("people-count", found.in_all > 1 ? `${count(found.in_all)}, most work first` : "");
   const lately = `last ${count(found.trend_rounds * (found.rows[0] || [[]]).at(-1).length)} rounds`;
   put("trend-title", lately);
   put("me-trend-title", lately);

@@ -1,10 +1,14 @@
 """`lockstep init` asks, and answers become a run file."""
 
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-from lockstep.cli import main
+from lockstep.audit.work.recompute import unaudited
+from lockstep.cli import app, main
 from lockstep.commands.init import ask, audit_warning
 from lockstep.exit_codes import ExitCode, UsageError
 from lockstep.presets import PRESETS, at_its_width, run_of
@@ -123,3 +127,57 @@ def test_a_run_whose_payloads_would_be_lost_is_warned_of_with_what_to_do(
 def test_a_run_that_keeps_all_its_payloads_is_not_warned_of() -> None:
     spec = RunSpec(schedule=ScheduleSpec(steps=500), retention=RetentionSpec(log_rounds=500))
     assert audit_warning(spec) == ""
+
+
+def answered(
+    monkeypatch: pytest.MonkeyPatch, path: Path, *answers: object
+) -> tuple[RunSpec, ExitCode | int]:
+    """The run file of a public run, as somebody at a terminal answers."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    given = iter(answers)
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: next(given))
+    code = main(["init", "--public", str(path)])
+    assert next(given, None) is None, "every answer was asked for"
+    return read_run_file(path), code
+
+
+def test_a_run_for_strangers_is_written_and_its_commands_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.toml"
+    answers = ("winter", "local_steps", 9, "lockstep-2026", "run.example")
+    spec, code = answered(monkeypatch, path, *answers)
+    assert (code, spec.membership.trust, spec.name) == (ExitCode.OK, "public", "winter")
+    assert not unaudited(spec), "its work can be computed again"
+    lines = [line.split("lockstep ")[-1] for line in capsys.readouterr().out.splitlines()[1::2]]
+    start, *others = [shlex.split(line) for line in lines]
+    assert start[:2] == ["coordinator", str(path)]
+    named = dict(zip(start[2::2], start[3::2], strict=True))
+    assert (named["--admit"], named["--advertise"]) == ("token", "run.example")
+    root: Any = typer.main.get_command(app)
+    for words in (start, *others):
+        command, left = root, words
+        while hasattr(command, "commands"):
+            command, left = command.commands[left[0]], left[1:]
+        command.make_context("lockstep", left)
+
+
+def test_data_of_ones_own_are_asked_for_by_their_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = ("winter", "local_steps", 9, "books")
+    url, digest = "https://data.example/books", 64 * "a"
+    spec, _ = answered(monkeypatch, tmp_path / "one", *first, "short", digest, url, "run.example")
+    assert (spec.data.manifest_sha256, spec.data.url) == (digest, url)
+    assert "nobody can audit" not in capsys.readouterr().out
+    answered(monkeypatch, tmp_path / "two", *first, "none", "run.example")
+    assert "nobody can audit the strangers' work" in capsys.readouterr().out
+
+
+def test_strangers_cannot_be_let_into_a_run_of_gossip_adam(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["init", "--public", "--defaults", "--algorithm", "gossip-adam"]
+    assert main([*words, str(tmp_path / "run.toml")]) == ExitCode.SETTINGS
+    assert "trust must be known with gossip-adam" in capsys.readouterr().err
+    assert not (tmp_path / "run.toml").exists()
