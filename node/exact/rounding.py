@@ -22,6 +22,12 @@ def strips_of(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     yield from zip(*(torch.split(each.view(-1), STRIP_ENTRIES) for each in tensors), strict=True)
 
 
+def row_strips_of(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The same of matrices with as many rows, the first one the widest: whole rows."""
+    rows = max(1, STRIP_ENTRIES // tensors[0].shape[1])
+    yield from zip(*(torch.split(each, rows) for each in tensors), strict=True)
+
+
 class Rounding:
     """Random bits on one device, from a seed."""
 

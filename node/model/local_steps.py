@@ -37,7 +37,7 @@ class MovedFrom(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         start, now = self._start[name], self._parameters[name].detach()
-        return start.to(now.dtype) - now.to(start.device)
+        return start.to(now.dtype, copy=True).sub_(now.to(start.device))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._parameters)

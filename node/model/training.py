@@ -192,11 +192,11 @@ class TrainingModel:
         return [samples * weight * balance.float()]
 
     def _output(self, piece: Tensor) -> tuple[Any, nn.Linear | None]:
-        """The model's output for a piece. Where its logits would be many they are what the head
-        takes, [samples, length, width], and the head is given too.
+        """The model's output for a piece. Where its logits would be many, or the head's gradient
+        large, they are what the head takes, [samples, length, width], and the head is given too.
         """
         tokens, head = piece[:, 1:].numel(), self._head
-        if head is not None and tokens * head.out_features > PIECE_ENTRIES:
+        if head and head.out_features * max(tokens, head.in_features) > PIECE_ENTRIES:
             with left_out(head) as untouched:
                 output = self._forward(piece)
             if untouched(output.logits):

@@ -31,6 +31,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from border.memory import give_back_freed_memory
 from node.exact.backend import is_accelerator
 from node.exact.engine import Extraction
 from node.exact.local_steps.aggregate import Movement, apply, code_max_of
@@ -129,6 +130,8 @@ class LocalStepsReplica(Replica):
         `GradientError` leaves the residual as it was.
         """
         self.trainee.give_back_gradients()
+        if not is_accelerator(self.trainee.device):
+            give_back_freed_memory()  # the gradients', in pieces: strips would come beside it
         self.engine.accumulate(MovedFrom(self._start, self.trainee.parameters))
         self._is_ahead = self._spec.rounds.overlap > 0
 

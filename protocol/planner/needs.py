@@ -10,9 +10,8 @@ held     local steps: parameters, the model's copy that the steps move, gradient
          or 18 elsewhere. DeMo: parameters, gradients and momentum: 12. Where nodes mix parameters:
          two moments and the gradients of a window in place of momentum, no second copy, and with
          int8 the newest mean
-worked   for an instant of each round: the head's part of an embedding's gradient; with local
-         steps AdamW's second moment of the tables and strips in float32 too, and freed memory of
-         other sizes that does not fit
+worked   for an instant of each round: with local steps strips in float32, what a table was moved
+         by, and freed memory of other sizes that does not fit; else a second gradient at most
 a pass   activations and logits of a micro-batch: by `protocol.planner.activations` of one sample.
          The size of a micro-batch is found by trying, and what it takes is measured then
          (`node.rehearsal`)
@@ -102,7 +101,7 @@ def needs_of(spec: RunSpec, size: Size, *, light: bool = False) -> Needs:
     disk += 2 * state_bytes(algorithm, size) + 2 * parameters
     fixed = FIXED_BYTES + KERNELS_BYTES * (size.chunks >= KERNEL_CHUNKS_MIN)
     one = pass_bytes(spec.model, 1, spec.data.sequence_length)
-    worked = parameters + algorithm.moves * min(WORKED_BYTES, 2 * parameters)
+    worked = parameters // 2 + min(WORKED_BYTES, 2 * parameters) if algorithm.moves else parameters
     return Needs(size.parameters, fixed, held, worked, disk, one, kept)
 
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from node.data.corpus import Corpus
 from node.exact.chunks import ChunkLayout
 from node.exact.engine import GradientError
-from node.exact.local_steps.optimizer import LocalOptimizer
+from node.exact.local_steps.light_optimizer import LightOptimizer
+from node.exact.rounding import Rounding
 from node.exact.sign_audit import (
     NOTHING,
     Agreement,
@@ -159,7 +160,8 @@ class Recomputer:
             return Recomputation(self._trainee.passes(self._batches(shares, PASS_SAMPLES)))
         self._set(self._start)
         batches = self._batches(shares, self._spec.algorithm.local_samples)
-        optimizer = LocalOptimizer(self._trainee.model, self._trainee.parameters)
+        parts = self._trainee.model, self._trainee.parameters, Rounding("cpu")
+        optimizer = LightOptimizer(*parts)  # as a node's own
         return Recomputation(LocalSteps(self._trainee, batches, optimizer, self._rate))
 
     def _set(self, to: Mapping[str, Tensor]) -> None:

@@ -5,10 +5,16 @@
                                       -> weights and state rounded at random, gradient given back
 
 So there is no float32 copy of more than one matrix at a time. AdamW works entry by entry, and its
-parameters, of which an embedding may be a third of the model, are taken in strips.
+parameters, of which an embedding may be a third of the model, are taken in strips. Of a table it
+keeps one second moment for each row, their mean after the step, from which every entry of the row
+begins at the next one:
+
+    v_ij <- 0.99 * v_i + 0.01 * g_ij^2 | AdamW's step by v_ij | v_i <- mean_j v_ij
+
+So the first step is AdamW's own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +26,10 @@ from node.exact.local_steps.optimizer import (
     set_rates,
     sorted_out,
 )
-from node.exact.rounding import Rounding, strips_of
+from node.exact.rounding import Rounding, row_strips_of, strips_of
 
-_ADAMW_STATE, _MUON_STATE = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+_SECOND = "exp_avg_sq"
+_ADAMW_STATE, _MUON_STATE = ("exp_avg", _SECOND), ("momentum_buffer",)
 """Torch's names of the tensors that the optimizers keep."""
 
 
@@ -36,7 +43,9 @@ class LightOptimizer:
         self._matrices, self._rest = sorted_out(model, parameters)
         self._rounding = rounding
         self._state: dict[int, dict[str, Tensor]] = {}
-        """bfloat16 by the parameter's identity and torch's name; none before the first step."""
+        """bfloat16 by the parameter's identity and torch's name, a row's second moment float32
+        [rows, 1]; none before the first step.
+        """
         self._steps = 0
         # The optimizers move one parameter, which stands in for each of the model's in turn.
         self._matrix, self._strip = nn.Parameter(torch.empty(0, 0)), nn.Parameter(torch.empty(0))
@@ -46,7 +55,7 @@ class LightOptimizer:
         """One step of every parameter by its `.grad`, which is None afterwards."""
         set_rates((self._muon, self._adamw), learning_rate, momentum)
         for parameter in self._rest:
-            for strip in strips_of(*self._tensors(parameter, _ADAMW_STATE)):
+            for strip in _strips(*self._tensors(parameter, _ADAMW_STATE)):
                 self._move(self._adamw, self._strip, strip, _ADAMW_STATE)
             parameter.grad = None
         for parameter in self._matrices:
@@ -59,7 +68,11 @@ class LightOptimizer:
         assert parameter.grad is not None, "every parameter has a gradient"
         held = self._state.setdefault(id(parameter), {})
         for name in names:
-            if name not in held:
+            if name in held:
+                continue
+            if name == _SECOND and parameter.ndim == 2:
+                held[name] = torch.zeros(len(parameter), 1, device=parameter.device)
+            else:
                 held[name] = torch.zeros_like(parameter.data, dtype=torch.bfloat16)
         return [parameter.data, parameter.grad, *(held[name] for name in names)]
 
@@ -71,7 +84,8 @@ class LightOptimizer:
         names: tuple[str, ...],
     ) -> None:
         """A step of one optimizer, on weights, gradient and state in float32."""
-        weights, gradient, *held = (tensor.float() for tensor in tensors)
+        weights, gradient = (tensor.float() for tensor in tensors[:2])
+        held = [tensor.float().expand_as(weights).contiguous() for tensor in tensors[2:]]
         stand_in.grad = None
         stand_in.data, stand_in.grad = weights, gradient
         state = optimizer.state[stand_in]
@@ -79,6 +93,15 @@ class LightOptimizer:
         state["step"] = torch.tensor(float(self._steps), device="cpu")
         optimizer.step()
         for target, exact in zip((tensors[0], *tensors[2:]), (weights, *held), strict=True):
-            self._rounding.into(target, exact)
+            if target.shape == exact.shape:
+                self._rounding.into(target, exact)
+            else:
+                target.copy_(exact.mean(1, keepdim=True))
         stand_in.grad, stand_in.data = None, stand_in.data.new_empty(0)
         state.clear()
+
+
+def _strips(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Strips of weights, gradient and AdamW's state: whole rows where second moments are theirs."""
+    weights, second = tensors[0], tensors[-1]
+    return strips_of(*tensors) if second.shape == weights.shape else row_strips_of(*tensors)

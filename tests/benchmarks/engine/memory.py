@@ -16,7 +16,12 @@ two rounds of a small model and the kernels' compilation come first.
     load     the state read back
     held     after all that
 
-Beside them stand the bytes that `lockstep init` and `join` tell of.
+Beside them stand the bytes that `lockstep init` and `join` tell of, and what torch itself counts of
+the working half of a replica, which is what a device holds whose host keeps the rest:
+
+    held     weights, gradients and the optimizer's state
+    step     what a local step takes beside that, at most
+    pass     what a pass of that sample takes beside that, at most
 """
 
 import argparse
@@ -35,7 +40,9 @@ import torch
 from border.memory import give_back_freed_memory
 from lockstep.presets import run_of
 from node.exact.backend import exact_kernels
+from node.model.precision import gradient_of
 from node.replica.factory import replica_for
+from node.replica.local_steps import LocalStepsReplica
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.system.malloc import keep_freed_memory
@@ -48,6 +55,7 @@ from protocol.planner.parameters import size_of
 from protocol.runfile import ModelSpec, RunSpec
 from protocol.schedule import scalars
 from tests.benchmarks.engine.footprint import peak_of
+from tests.support.allocations import peak_allocated_bytes
 
 RUN = RunId("0" * 32)
 ROUNDS = 3
@@ -159,7 +167,10 @@ def row(model: ModelSpec, overlap: int, payloads: int) -> dict[str, Any]:
         peaks(spec_of(TINY, overlap), payloads, Path(directory), Meter())
         spec, meter = spec_of(model, overlap), Meter()
         replica = peaks(spec, payloads, Path(directory), meter)
+    assert isinstance(replica, LocalStepsReplica)
     count = replica.layout.parameters
+    tokens = torch.randint(0, int(model.config["vocab_size"]), (1, TOKENS + 1))
+    counted = by_torch(replica, tokens)
     light = replica.trainee.dtype == torch.bfloat16
     told = needs_of(spec, size_of(spec.model), light=light).held_bytes
     return {
@@ -168,8 +179,23 @@ def row(model: ModelSpec, overlap: int, payloads: int) -> dict[str, Any]:
         "payloads": payloads,
         "told_bytes_per_parameter": told / count,
         "peak_bytes_per_parameter": round(max(meter.peaks.values()) / count, 2),
+        "by_torch": {part: round(size / count, 2) for part, size in counted.items()},
         "parts": {part: round(peak / count, 2) for part, peak in meter.peaks.items()},
     }
+
+
+def by_torch(replica: LocalStepsReplica, tokens: torch.Tensor) -> dict[str, int]:
+    """Bytes of tensors of the working half, as above; makes a step of rate 0. tokens: int64
+    [samples, length + 1].
+    """
+    trainee, optimizer = replica.trainee, replica._optimizer
+    trainee.zero_gradients()
+    passed = peak_allocated_bytes(lambda: trainee.gradient(tokens))
+    held = [*trainee.parameters.values(), *map(gradient_of, trainee.parameters.values())]
+    held += [tensor for state in optimizer._state.values() for tensor in state.values()]
+    held_bytes = sum(tensor.nbytes for tensor in held)
+    step = peak_allocated_bytes(lambda: optimizer.step(0.0))
+    return {"held": held_bytes, "step": step, "pass": passed}
 
 
 def _anonymous_bytes() -> int:

@@ -6,10 +6,14 @@ import pytest
 import torch
 
 from border.memory import give_back_freed_memory
+from node.replica import local_steps
+from node.replica.factory import replica_for
+from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
+from protocol.runfile import ModelSpec
 from tests.benchmarks.engine.decoding import Work, compared
 from tests.benchmarks.engine.footprint import peak_extra_bytes
-from tests.benchmarks.engine.memory import RUN, TINY, Meter, peaks, spec_of
+from tests.benchmarks.engine.memory import RUN, TINY, Meter, by_torch, peaks, spec_of
 from tests.benchmarks.engine.steps import PARTS, Ours, Theirs, seconds
 
 CPU = torch.device("cpu")
@@ -63,3 +67,19 @@ def test_the_rounds_whose_memory_is_measured_are_trained_and_applied(
     assert replica.digest != Replica(spec_of(TINY, overlap), RUN, CPU, 1).digest
     parts = ["start", "ahead", "pass", "sum", "send", "apply", "save", "load", "held"]
     assert list(meter.peaks) == parts
+
+
+def test_the_working_half_of_a_replica_is_six_bytes_a_parameter_by_torchs_own_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a network a third of which is an embedding, as GPT-2's of 124 million parameters."""
+    monkeypatch.setattr(local_steps, "weights_dtype", lambda *_: torch.bfloat16)
+    sizes = {"vocab_size": 4096, "n_embd": 192, "n_layer": 4, "n_head": 4}
+    replica = replica_for(spec_of(ModelSpec(type="gpt2", config=sizes), 0), RUN, CPU, 1)
+    assert isinstance(replica, LocalStepsReplica)
+    replica.trainee.zero_gradients()
+    replica._optimizer.step(0.0)
+    counted = by_torch(replica, torch.randint(0, 4096, (1, 17)))
+    assert 5.9 < counted["held"] / replica.layout.parameters < 6.1
+    assert counted["step"] > 0
+    assert counted["pass"] > 0

@@ -23,14 +23,14 @@ OTHER = RunSpec.model_validate(
 
 def test_the_needs_are_said_in_one_line(tmp_path: Path) -> None:
     (line,) = judged(RunSpec(), 0, 0, tmp_path / "not" / "there")
-    assert line.startswith("this run takes 492 MB of memory on a CPU (470 MB for Python and torch)")
+    assert line.startswith("this run takes 490 MB of memory on a CPU (470 MB for Python and torch)")
     assert "; at most 4.3" in line
 
 
 def test_a_run_that_needs_more_than_the_owner_gives_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"--memory: .* takes .* GB: expected at least"):
         judged(HUGE, 4_000_000_000, 0, tmp_path)
-    with pytest.raises(SettingsError, match=r"492 MB: expected at least 4\d\d,.* got 100,000,000"):
+    with pytest.raises(SettingsError, match=r"490 MB: expected at least 4\d\d,.* got 100,000,000"):
         judged(RunSpec(), 100_000_000, 0, tmp_path)
     with pytest.raises(SettingsError, match=r"may take .* of disk.*--disk"):
         judged(RunSpec(), 0, 4_000_000_000, tmp_path)

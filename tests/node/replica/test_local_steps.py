@@ -123,7 +123,7 @@ def test_a_replica_that_is_started_again_has_the_parameters_and_begins_anew(
     assert torch.equal(again.engine.momentum, fresh.engine.momentum), "no residual, no optimizer"
 
 
-def test_between_rounds_a_replica_holds_no_gradient_and_nothing_of_its_own_in_float32(
+def test_between_rounds_a_replica_holds_no_gradient_and_six_bytes_for_its_own_work(
     corpus: Corpus, weights: torch.dtype
 ) -> None:
     node = replica()
@@ -138,8 +138,11 @@ def test_between_rounds_a_replica_holds_no_gradient_and_nothing_of_its_own_in_fl
     gradients = [parameter.grad for parameter in parameters.values()]
     moments = [each for state in node._optimizer._state.values() for each in state.values()]
     on_device = [parameter.data for parameter in parameters.values()] + gradients + moments
-    by_adamw = sum(parameter.numel() for parameter in node._optimizer._rest)
-    expected = (weights.itemsize + 2 + 2) * node.layout.parameters + 2 * by_adamw
+    second_bytes = sum(
+        4 * len(parameter) if parameter.ndim == 2 else 2 * parameter.numel()
+        for parameter in node._optimizer._rest
+    )
+    expected = (weights.itemsize + 2 + 2) * node.layout.parameters + second_bytes
     assert sum(tensor.nbytes for tensor in on_device if tensor is not None) == expected
 
 
