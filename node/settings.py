@@ -108,7 +108,7 @@ class NodeSettings:
     """Ranks of this node, which share its passes (`node.ranks`)."""
 
     threads: int = 0
-    """CPU threads for the computation; 0: torch chooses."""
+    """CPU threads for the computation of each rank; 0: torch chooses."""
 
     micro_batch: int = 8
     """Samples in one forward and backward pass."""
