@@ -156,7 +156,7 @@ class NodeProcess:
         await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
         fetch = self._client.calls.fetch_commits
         heads = await asyncio.to_thread(HeadKeeper, info, settings.directory, fetch)
-        use_threads(settings.threads)
+        use_threads(settings.threads * (self._crew.here if self._crew else 1))
         device, *_ = choose_devices(settings.device)
         limit_memory(device, settings.gpu_memory)
         if settings.device in ("auto", "all") and (reason := unused(facts())):

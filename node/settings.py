@@ -116,7 +116,9 @@ GpuMemory = Annotated[
     ),
 ]
 
-Threads = Annotated[int, Option("N", USE, least=0, help="CPU threads; 0: as many as cores.")]
+Threads = Annotated[
+    int, Option("N", USE, least=0, help="CPU threads of each rank; 0: all cores, shared by ranks.")
+]
 
 RestartFrom = Annotated[
     Path | None,

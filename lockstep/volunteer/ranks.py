@@ -6,6 +6,7 @@
 A follower asks nobody, opens nothing and says nothing: what it has to say, rank 0 says for it.
 """
 
+import atexit
 import os
 import platform
 import signal
@@ -16,6 +17,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from lockstep import __version__
+from lockstep.exit_codes import ExitCode
 from lockstep.service.signals import SIGNALS
 from node.ranks.orders import Hello
 from node.ranks.place import RankPlace, place_of
@@ -64,6 +66,7 @@ def crew_of(settings: NodeSettings, spec: RunSpec, place: RankPlace) -> "Iterato
     from node.ranks.launch import Children, children
     from node.ranks.line import RankLine, loopback_only, patience_of
     from node.ranks.meeting import meet
+    from node.system.device import use_threads
 
     with ExitStack() as ending:
         started: Children | None = None
@@ -71,6 +74,7 @@ def crew_of(settings: NodeSettings, spec: RunSpec, place: RankPlace) -> "Iterato
             loopback_only()
             started = ending.enter_context(children(settings.ranks, os.environ))
             place = started.place
+        use_threads(settings.threads)
         hello, device = _hello(settings, place)
         line = RankLine(place, started.listener_fd if started else None)
         crew = meet(line, device, hello, patience_of(spec), started.ended if started else dict)
@@ -78,8 +82,10 @@ def crew_of(settings: NodeSettings, spec: RunSpec, place: RankPlace) -> "Iterato
             yield crew
         finally:
             crew.close()
-            if started and crew.fault:
+            if crew.fault and started:
                 started.kill()  # nobody waits for a rank that hangs
+            elif crew.fault:
+                _end_at_once()
 
 
 def follow(settings: NodeSettings, place: RankPlace, be_nice: Callable[[], None]) -> None:
@@ -100,7 +106,18 @@ def follow(settings: NodeSettings, place: RankPlace, be_nice: Callable[[], None]
     be_nice()
     use_threads(threads)
     hello, device = _hello(settings, place)
-    FollowingRank(RankLine(place), device).follow(hello)
+    try:
+        FollowingRank(RankLine(place), device).follow(hello)
+    except BaseException:
+        _end_at_once()
+        raise
+
+
+def _end_at_once() -> None:
+    """Has this process end as soon as it would otherwise wait for the exchanges of torch, in which
+    a rank that is stopped still hangs.
+    """
+    atexit.register(os._exit, ExitCode.DEVICE)
 
 
 def _hello(settings: NodeSettings, place: RankPlace) -> "tuple[Hello, torch.device]":

@@ -10,8 +10,8 @@ anew with other ranks.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -86,6 +86,11 @@ class Crew:
         return len(self._members)
 
     @property
+    def here(self) -> int:
+        """Ranks of this machine."""
+        return self._line.place.local_count
+
+    @property
     def hardware(self) -> str:
         """All devices in words."""
         return in_sum(member.device for member in self._members)
@@ -140,7 +145,8 @@ class Crew:
             if anew:
                 trainee.zero_gradients()
             began_s = time.monotonic()
-            nats = float(trainee.gradient(own.to(self._device))) if len(own) else 0.0
+            with self._own_threads():
+                nats = float(trainee.gradient(own.to(self._device))) if len(own) else 0.0
             return nats, time.monotonic() - began_s
 
         order = Work(shares, tokens, anew=anew, recomputes=trainee.recomputes)
@@ -170,6 +176,21 @@ class Crew:
             self._number += 1
             self._line.say(f"order/{self._number}", encode(Leave()))
         self._line.close(whole=not self.fault)
+
+    @contextmanager
+    def _own_threads(self) -> Iterator[None]:
+        """Leaves the other ranks of this machine their part of its CPU threads, which are all rank
+        0's between passes.
+        """
+        here, threads = self.here, torch.get_num_threads()
+        if here == 1 or self._device.type != "cpu":
+            yield
+            return
+        torch.set_num_threads(max(1, threads // here))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
     def _load(self, trainee: TrainingModel) -> None:
         weights = [each.data for each in trainee.parameters.values()]

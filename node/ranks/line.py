@@ -169,6 +169,8 @@ class RankLine:
 
     def join_group(self, backend: str, order_s: float) -> None:
         """Join the process group of all ranks, whose exchanges last at most `order_s`."""
+        # NCCL would end the process without a word when another rank is lost.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
         dist.init_process_group(
             backend,
             store=distributed_c10d.PrefixStore("group", self._store),

@@ -30,7 +30,7 @@ def crew_of(count: int, threads: int = 1) -> Iterator[Crew]:
     """The crew of a node of this many ranks, of which this process is the first. The variables of
     `loopback_only` must be set.
     """
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads * count)
     listener = socket.create_server(("127.0.0.1", 0))
     place = RankPlace(0, count, 0, count, *listener.getsockname())
     command = [sys.executable, "-m", "tests.support.crew"]

@@ -42,7 +42,7 @@ def measured(ranks: int, rounds: int, *, large: bool) -> dict[str, Any]:
     )
     threads = max(1, (os.cpu_count() or 1) // ranks)
     loopback_only()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads * ranks)
     replica = replica_for(spec, RunId("a" * 32), CPU, MICRO_BATCH, PeerId("b" * 32))
     if ranks == 1:
         times = [_round(replica, spec, round) for round in range(rounds)]

@@ -143,3 +143,19 @@ def test_a_node_that_rests_and_goes_on_holds_its_network_anew(crew: Crew) -> Non
     assert [each["host"] for each in about] == [f"host-{rank}" for rank in range(crew.count)]
     assert all(each["memory_bytes"] > 10**7 for each in about)
     assert crew.hardware == f"{crew.count} x a CPU"
+
+
+def test_rank_0_leaves_the_others_their_threads_while_all_make_a_pass(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, many = replicas(VOTES, crew)
+    honest, seen = TrainingModel.gradient, list[int]()
+
+    def gradient(self: TrainingModel, piece: torch.Tensor) -> float:
+        seen.append(torch.get_num_threads())
+        return honest(self, piece)
+
+    monkeypatch.setattr(TrainingModel, "gradient", gradient)
+    train(many, VOTES, 0, (2, 2, 2, 2))
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == crew.count
