@@ -15,7 +15,8 @@ from coordinator.machine.rules.head_state import held_by_nobody
 from coordinator.machine.state.member import FormerMember, Member
 from docs.generate.tables import ROOT
 from lockstep.audit.findings import Findings, in_words
-from lockstep.cluster.demo import DemoOptions, demo_spec, summary_table
+from lockstep.cluster.demo import demo_spec, summary_table
+from lockstep.cluster.settings import DemoOptions
 from lockstep.commands.status import render as coordinator_tables
 from lockstep.presets import run_of
 from lockstep.volunteer.consent import QUESTION, terms

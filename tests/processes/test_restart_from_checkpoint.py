@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.journal import JOURNAL_NAME, Journal
-from lockstep.audit.verify import VerifySettings, verify
+from lockstep.audit.settings import VerifySettings
+from lockstep.audit.verify import verify
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
 from tests.processes.watching import committed, watch_until

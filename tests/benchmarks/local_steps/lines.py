@@ -23,15 +23,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lockstep.cluster.demo import CORPUS_BYTES, DemoOptions, demo_spec
+from lockstep.cluster.demo import CORPUS_BYTES, demo_spec
 from lockstep.cluster.live_table import Show
 from lockstep.cluster.local import ClusterSettings
+from lockstep.cluster.settings import DemoOptions
 from lockstep.cluster.summary import a_checkpoint, evaluate, run_to_its_end
 from lockstep.run_file import write_run_file
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.laboratory import Laboratory, unable
 from lockstep.wan.profiles import read_profiles
-from lockstep.wan.up import WanSettings, plan_of
+from lockstep.wan.settings import WanSettings
+from lockstep.wan.up import plan_of
 from node.data.prepare import prepare_builtin
 from protocol.runfile import RunSpec
 

@@ -9,8 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry, generate_latest
 
 from lockstep.audit import auditor as auditing
-from lockstep.audit.auditor import AuditorProcess, AuditorSettings
+from lockstep.audit.auditor import AuditorProcess
 from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
+from lockstep.audit.settings import AuditorSettings
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
 from lockstep.own_packages import how_to_add

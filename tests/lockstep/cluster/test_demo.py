@@ -10,8 +10,9 @@ import pytest
 
 from lockstep.cli import main
 from lockstep.cluster import demo
-from lockstep.cluster.demo import TITLES, DemoOptions, against_text, demo_spec, run_demo
+from lockstep.cluster.demo import TITLES, against_text, demo_spec, run_demo
 from lockstep.cluster.local import Cluster
+from lockstep.cluster.settings import DemoOptions
 from lockstep.exit_codes import ExitCode, UsageError
 from lockstep.service.directory import Owner, claimed
 from node.model.build import named_parameters_once

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cluster.demo import CORPUS_BYTES, DemoOptions, demo_spec
+from lockstep.cluster.demo import CORPUS_BYTES, demo_spec
 from lockstep.cluster.local import ClusterSettings
+from lockstep.cluster.settings import DemoOptions
 from lockstep.run_file import write_run_file
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab.home_link import HomeLink, LinkDirection

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from lockstep.cli import main
-from lockstep.cluster.demo import DemoOptions, demo_spec
+from lockstep.cluster.demo import demo_spec
+from lockstep.cluster.settings import DemoOptions
 from lockstep.exit_codes import ExitCode
 from lockstep.wan import link_check, up
 from lockstep.wan.cluster import WanCluster
 from lockstep.wan.lab import laboratory, namespaces
 from lockstep.wan.profiles import read_profiles
-from lockstep.wan.up import WanSettings, among_strangers, links_text, plan_of, transports
+from lockstep.wan.settings import WanSettings
+from lockstep.wan.up import among_strangers, links_text, plan_of, transports
 from protocol.errors import SettingsError
 from protocol.runfile import parse_run_json, run_json
 from tests.lockstep.shared import require_refused, tiny_model, visitor
