@@ -363,12 +363,9 @@ class NodeProcess:
         while traffic := self._traffic():
             mesh.uplink.carried(traffic.up_bytes)
             self._status.traffic = traffic.document()  # for metrics
-            session = self._client.sessions_lost
-            if self._client.connected and (
-                report := reports.due(
-                    mesh.links, session, own_clock_ms(), self._swarm.greedy if self._swarm else ()
-                )
-            ):
+            greedy = self._swarm.greedy if self._swarm else ()
+            told = mesh.links, self._client.sessions_lost, own_clock_ms(), greedy
+            if self._client.connected and (report := reports.due(*told)):
                 self._client.send(report)
             await asyncio.sleep(TRAFFIC_S)
 

@@ -88,8 +88,7 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     if rank.rank:
         ranks.follow(settings, rank, partial(be_nice, wishes.nice))
         return
-    size = wishes.micro_batch or settings.micro_batch
-    settings = replace(settings, micro_batch=size)
+    settings = replace(settings, micro_batch=wishes.micro_batch or settings.micro_batch)
     _check_before_imports(settings)
     require_writable(home.path)
     others = OthersWatch(wishes.limits.others)
