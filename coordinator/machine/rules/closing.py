@@ -10,7 +10,6 @@ Rules
   available.
 - An announced payload that too few members could fetch in the whole round costs its author a
   strike.
-- A member that was not waited for proves itself punctual by what it announces until `publish_by`.
 - In a run that is open to the public nobody waits for a member that kept others waiting, round
   after round, longer than a quarter beyond the time in which two thirds were there: with its
   payload, and its copies. The time is counted by key, so joining again forgives nothing.

@@ -40,9 +40,8 @@ UNCONFIRMED_MAX = 5
 class Membership:
     """The member list, and what the run file says of it."""
 
-    def __init__(self, spec: MembershipSpec, state: MembershipState | None = None) -> None:
-        self._spec = spec
-        self._state = state or MembershipState()
+    def __init__(self, spec: MembershipSpec, state: MembershipState) -> None:
+        self._spec, self._state = spec, state
         self._no_lapse_before_ms: int | None = None
         """A lower bound, computed from the roster; None when it must be computed again."""
 
