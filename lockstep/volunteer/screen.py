@@ -83,6 +83,7 @@ def _rows(status: Mapping[str, Any]) -> list[tuple[str, Text]]:
         "data": Text(_data(status)),
         "loss": Text(_loss(status)),
         "work": Text(_work(status)),
+        "ranks": Text(_ranks(status)),
         "in all": Text(in_all(status)),
         "part": Text(part_text(status)),
         "new": Text(_key(status)),
@@ -193,6 +194,16 @@ def _key(status: Mapping[str, Any]) -> str:
 def _traffic(status: Mapping[str, Any]) -> str:
     up, down = (bytes_text(traffic_bytes(status, way)) for way in ("up", "down"))
     return f"{up} up · {down} down"
+
+
+def _ranks(status: Mapping[str, Any]) -> str:
+    """Speed and memory of each rank of a node that has several."""
+    return " · ".join(
+        f"{rank}: {'no pass yet' if speed is None else f'{speed:,.3g} samples/s'}, "
+        f"{bytes_text(about['memory_bytes'])}"
+        for rank, about in enumerate(status.get("ranks") or ())
+        for speed in (about["samples_per_second"],)
+    )
 
 
 def _peers(status: Mapping[str, Any]) -> str:

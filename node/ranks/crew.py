@@ -38,7 +38,7 @@ from node.ranks.orders import (
     decode_answer,
     encode,
 )
-from node.ranks.passes import SharedPasses
+from node.ranks.passes import SharedPasses, computed
 from node.system.device import held_bytes_max, in_sum
 from protocol.errors import DeviceError, UnavailableError
 from protocol.runfile import ModelSpec
@@ -138,15 +138,14 @@ class Crew:
         if self._has_moved:
             self._load(trainee)
         shares = dealt(len(samples), self.speeds.all, trainee.micro_batch_max)
-        own = samples[: shares[0]]
-        tokens = samples.to(torch.int32).numpy().tobytes()
+        own, tokens = samples[: shares[0]], samples.to(torch.int32).numpy().tobytes()
 
         def compute() -> tuple[float, float]:
             if anew:
                 trainee.zero_gradients()
             began_s = time.monotonic()
             with self._own_threads():
-                nats = float(trainee.gradient(own.to(self._device))) if len(own) else 0.0
+                nats = computed(trainee, own)
             return nats, time.monotonic() - began_s
 
         order = Work(shares, tokens, anew=anew, recomputes=trainee.recomputes)

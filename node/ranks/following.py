@@ -33,6 +33,7 @@ from node.ranks.orders import (
     decode_welcome,
     encode,
 )
+from node.ranks.passes import computed
 from node.system.device import give_back_memory, held_bytes_max, limit_memory
 from protocol.errors import LocalProtocolError, UnavailableError
 
@@ -154,8 +155,7 @@ class FollowingRank:
             trainee.recompute(order.recomputes)
         if order.anew:
             trainee.zero_gradients()
-        own = tokens_of(order)[rank]
-        return float(trainee.gradient(own.to(self._device))) if len(own) else 0.0
+        return computed(trainee, tokens_of(order)[rank])
 
     def _exchange(self, begin: Callable[[Tensor], Any], tensors: list[Tensor]) -> None:
         try:

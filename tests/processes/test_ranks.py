@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,15 +27,25 @@ pytestmark = [
 
 def ranks_of(pid: int | None) -> dict[int, int]:
     """Process ids of the ranks that a process, and those below it, have started, by rank."""
-    found = dict[int, int]()
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (thread / "children").read_text().split()):
-            environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+    found, threads = dict[int, int](), list[Path]()
+    with suppress(FileNotFoundError):
+        threads = [*Path(f"/proc/{pid}/task").iterdir()]
+    for thread in threads:
+        for child in map(int, read(thread / "children").split()):
+            environment = read(Path(f"/proc/{child}/environ")).split(b"\0")
             words = dict(word.partition(b"=")[::2] for word in environment)
             if b"MASTER_PORT" in words:
                 found[int(words[b"RANK"])] = child
             found |= ranks_of(child)
     return found
+
+
+def read(path: Path) -> bytes:
+    """A file of a thread or a process; empty where that has ended."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def run_of(place: Path, steps: int, nodes: int, members: int) -> ClusterSettings:

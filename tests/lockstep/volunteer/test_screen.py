@@ -135,3 +135,13 @@ def test_a_part_is_told_as_precisely_as_it_matters(part: float, words: str) -> N
 
 def test_one_member_is_one_member() -> None:
     assert "1 member · " in printed(render(STATUS | {"members": 1}))
+
+
+def test_each_rank_of_a_node_has_its_speed_and_its_memory() -> None:
+    ranks = [
+        {"memory_bytes": 3_200_000_000, "samples_per_second": 51.25},
+        {"memory_bytes": 0, "samples_per_second": None},
+    ]
+    words = "ranks    0: 51.2 samples/s, 3.2 GB · 1: no pass yet, 0 B"
+    assert words in printed(render(STATUS | {"ranks": ranks}))
+    assert "ranks" not in printed(render(STATUS | {"ranks": []}))
