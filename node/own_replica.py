@@ -52,7 +52,7 @@ def compile_on_card(trainee: TrainingModel, directory: Path, spec: RunSpec) -> N
     if trainee.device.type == "cuda":
         samples, algorithm = trainee.micro_batch_max, spec.algorithm
         if algorithm.moves:  # a pass ends with the batch of a step
-            samples = min(samples, -(-algorithm.local_samples // trainee.devices))
+            samples = min(samples, algorithm.local_samples)
         keep_compiled(directory / "compiled")
         trainee.compile(CARD_BACKEND, samples, spec.data.sequence_length)
 

@@ -240,16 +240,15 @@ def test_only_a_card_compiles_and_it_keeps_what_it_made(
         del os.environ[f"TORCHINDUCTOR_{name}"]
     asked: list[tuple[str, int, int]] = []
 
-    def on(device: str, samples: int = 8, devices: int = 1) -> Any:
-        parts = {"device": torch.device(device), "micro_batch_max": samples, "devices": devices}
+    def on(device: str, samples: int = 8) -> Any:
+        parts = {"device": torch.device(device), "micro_batch_max": samples}
         return SimpleNamespace(**parts, compile=lambda *what: asked.append(what))
 
     compile_on_card(on("cpu"), tmp_path, tiny_spec())
     assert asked == []
     compile_on_card(on("cuda"), tmp_path, tiny_spec())
     compile_on_card(on("cuda", samples=1), tmp_path, tiny_spec())
-    compile_on_card(on("cuda", devices=2), tmp_path, tiny_spec())
     compile_on_card(on("cuda"), tmp_path, tiny_spec(algorithm=DEMO, overlap=0))
-    assert [samples for _, samples, _ in asked] == [2, 1, 1, 8]
+    assert [samples for _, samples, _ in asked] == [2, 1, 8]
     assert {(backend, length) for backend, _, length in asked} == {("inductor", 32)}
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
