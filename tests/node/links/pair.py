@@ -26,7 +26,7 @@ PEER_OF_SCRIPTED = peer_of(5)
 
 def link_of(member: Member, peer: PeerId) -> Link:
     """A member's link to a peer."""
-    link = member.mesh.link_with(peer)
+    link = member.mesh._table.link_with(peer)
     assert link is not None
     return link
 
