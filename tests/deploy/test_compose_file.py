@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from lockstep.audit.auditor import LAST_COMMIT_S
+from lockstep.cli import app
 from lockstep.service.descriptors import RESERVE
 from lockstep.wan.profiles import read_profiles
 from node.relay.process import DRAIN_S, GOODBYE_S
@@ -230,19 +232,18 @@ def test_one_variable_has_one_default() -> None:
     assert len({name for name, _ in found}) == len(found)
 
 
+def variables(command: Any) -> set[str]:
+    """Those that a command and what is under it read."""
+    own = {each.envvar for each in command.params if getattr(each, "envvar", None)}
+    return own.union(*map(variables, getattr(command, "commands", {}).values()))
+
+
 @every_service
 def test_every_variable_given_to_us_is_one_that_we_read(name: str) -> None:
-    read_by = [
-        ROOT / "lockstep/cli.py",
-        *sorted((ROOT / "lockstep").glob("*options.py")),
-        *sorted((ROOT / "deploy").glob("*.py")),
-        ROOT / "deploy/entrypoint_node.sh",
-    ]
-    known = {
-        variable
-        for path in read_by
-        for variable in re.findall(r"LOCKSTEP_[A-Z_]+", path.read_text())
-    }
+    scripts = [*(ROOT / "deploy").glob("*.py"), ROOT / "deploy/entrypoint_node.sh"]
+    known = variables(typer.main.get_command(app)).union(
+        *(re.findall(r"LOCKSTEP_[A-Z0-9_]+", path.read_text()) for path in scripts)
+    )
     given = {key for key in SERVICES[name].get("environment", {}) if key.startswith("LOCKSTEP_")}
     assert given <= known
 
