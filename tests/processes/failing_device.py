@@ -18,14 +18,14 @@ def fail() -> None:
     """Make a pass raise what torch raises when a device is lost."""
     made = compute._next
 
-    def failing(passes: Any, status: NodeStatus) -> bool:
+    def failing(passes: Any, status: NodeStatus, ended: Any) -> bool:
         if status.rounds_counted:
             print("counted before it failed", flush=True)
             raise torch.AcceleratorError(
                 "CUDA error: unknown error\nCUDA kernel errors might be asynchronously reported at "
                 "some other API call, so the stacktrace below might be incorrect."
             )
-        return made(passes, status)
+        return made(passes, status, ended)
 
     compute._next = failing
     anew.PAUSES_S = PAUSES_S  # type: ignore[assignment]
