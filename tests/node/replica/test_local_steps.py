@@ -3,7 +3,6 @@ twice.
 """
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -287,13 +286,13 @@ def test_a_commit_that_is_applied_beside_a_pass_is_the_same_commit(
     assert node.applies_beside
     entry, payload, announced = sent(node, 0, AUTHORS[0], work(node, corpus, 0))
     passes = node.begin([corpus.batch(6, 8, 32, 0)], announced, RATE_BITS)
-    under_way, gradients = threading.Event(), node.trainee.gradients
+    under_way, gradient = threading.Event(), node.trainee.gradient
 
-    def awaited(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    def awaited(piece: torch.Tensor) -> torch.Tensor:
         under_way.set()
-        return gradients(pieces)
+        return gradient(piece)
 
-    monkeypatch.setattr(node.trainee, "gradients", awaited)
+    monkeypatch.setattr(node.trainee, "gradient", awaited)
     with ThreadPoolExecutor(1) as beside:
         made = beside.submit(lambda: [passes.next() for _ in range(8)])
         assert under_way.wait(10)
