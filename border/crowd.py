@@ -18,7 +18,8 @@ Where a network or everybody together weighs too much, its most crowded part is 
 one network, and the oldest connection there makes room. So a network that fills its own bound
 pushes out its own, and one that has few connections loses them last, whoever came first. A network
 whose connections have ended without a key again and again counts as more crowded for a while: a
-thousand networks that come as fast as they are cut push out each other, and not a newcomer.
+thousand networks that come as fast as they are cut push out each other, and not a newcomer. Who
+shows a key has asked for a certificate before: one connection of late is forgiven for it.
 
 A connection that ends unproven, with bytes that nobody could use, is wasted: gRPC may be at work on
 it for seconds. A network that has wasted its bound comes in again as it is forgiven, in
@@ -216,7 +217,10 @@ class Crowd:
 
     def prove(self, number: int, now_ms: int) -> None:
         """A key that may come in was shown on a connection."""
-        if number in self._unproven:
+        if each := self._unproven.get(number):
+            for network in each.network.outwards():
+                if network.lately:
+                    network.lately.charge(-1, now_ms)
             self._remove(number, now_ms)
             self._proven.add(number)
 

@@ -138,6 +138,26 @@ def test_a_newcomer_is_let_in_while_a_thousand_networks_come_again_and_again(
     pytest.fail("expected the newcomer to be let in")
 
 
+def test_an_address_from_which_keys_come_again_and_again_is_not_taken_for_a_crowd(
+    knocker: Knocker,
+) -> None:
+    """As the nodes of a laboratory behind one address, each with a certificate and a hello."""
+    came = 0
+    for now_ms in range(60_000):
+        knocker.now_ms = now_ms
+        if now_ms >= 30_000 and now_ms % 2:
+            knocker.come(f"10.{came % 1000 // 250}.{came % 250}.1")
+            came += 1
+        if now_ms % 500 == 0:
+            asking = knocker.come("203.0.113.5", unused=500)
+        elif now_ms % 500 == 20:
+            knocker.leave(asking)
+            hello = knocker.come("203.0.113.5", unused=3000)
+        elif now_ms % 500 == 40:
+            assert hello in knocker.open
+            knocker.crowd.prove(hello, now_ms)
+
+
 def test_bytes_that_nobody_could_use_are_bounded_and_calls_account_for_them(
     knocker: Knocker,
 ) -> None:
