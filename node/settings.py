@@ -79,6 +79,7 @@ UploadLimit = Annotated[
         "BYTES",
         USE,
         least=0,
+        most=10**12,
         help="Limit on the upload to all peers together, in bytes per second; 0: none.",
     ),
 ]
@@ -89,6 +90,7 @@ DownloadLimit = Annotated[
         "BYTES",
         USE,
         least=0,
+        most=10**12,
         help="Limit on what comes from peers and from the data's server together, in bytes per "
         "second; 0: none.",
     ),

@@ -97,7 +97,7 @@ class Limits:
     ] = ()
     """Times of work, such as 'mon-fri 18:00-08:00, sat-sun 00:00-24:00'; '' for always."""
 
-    daily_transfer: Annotated[int, Option("BYTES", USE, least=0)] = 0
+    daily_transfer: Annotated[int, Option("BYTES", USE, least=0, most=10**15)] = 0
     """Limit on the bytes of a day, up and down together, from midnight to midnight; 0: none."""
 
     on_battery: Annotated[bool, Option("", USE)] = False

@@ -125,7 +125,7 @@ def test_limits_are_changed_by_name_and_said_in_words() -> None:
         ({"when_idle": True}, "expected a limit and its value, found when_idle True"),
         ({"daily_transfer": "much"}, "expected a limit and its value, found daily_transfer 'much'"),
         ({"upload_limit": 5}, "upload_limit: expected 0 or at least 20000 bytes per second, found"),
-        ({"download_limit": -1}, "download_limit: expected at least 0, found -1"),
+        ({"download_limit": -1}, "download_limit: expected 0 to 1000000000000, found -1"),
         ({"colour": 3}, "expected a limit and its value, found colour 3"),
     ],
 )
