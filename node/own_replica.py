@@ -1,7 +1,6 @@
 """The replica of a node at genesis, on its device."""
 
 import logging
-from pathlib import Path
 
 import torch
 
@@ -38,20 +37,20 @@ def build_replica(
     require_fits(replica.trainee.model, vocabulary, length)
     if settings.recomputes:
         replica.trainee.recompute()
-    if settings.ranks == 1:  # ranks are dealt passes of any size
-        compile_on_card(replica.trainee, settings.directory, info.spec)
+    compile_on_card(replica.trainee, settings, info.spec)
     return replica
 
 
-def compile_on_card(trainee: TrainingModel, directory: Path, spec: RunSpec) -> None:
-    """Have torch compile the blocks for the passes of a run where a card trains, before rounds
-    come, and keep what it makes in the node's directory.
+def compile_on_card(trainee: TrainingModel, settings: NodeSettings, spec: RunSpec) -> None:
+    """Have torch compile the blocks for the passes of a run where a card trains alone, before
+    rounds come, and keep what it makes in the node's directory. Several ranks are dealt passes of
+    any size.
     """
-    if trainee.device.type == "cuda":
+    if trainee.device.type == "cuda" and settings.ranks == 1:
         samples, algorithm = trainee.micro_batch_max, spec.algorithm
         if algorithm.moves:  # a pass ends with the batch of a step
             samples = min(samples, algorithm.local_samples)
-        keep_compiled(directory / "compiled")
+        keep_compiled(settings.directory / "compiled")
         trainee.compile(CARD_BACKEND, samples, spec.data.sequence_length)
 
 

@@ -115,8 +115,7 @@ def _rehearsed(
         )
         reason = _found(replica.trainee, info, room)
         give_back_memory()
-    if settings.ranks == 1:
-        compile_on_card(replica.trainee, settings.directory, info.spec)
+    compile_on_card(replica.trainee, settings, info.spec)
     before_bytes = _begin_peak(device)
     samples, pass_s, round_s = _round(replica, info, 1)
     pass_bytes = max(0, _peak_bytes(device) - before_bytes)

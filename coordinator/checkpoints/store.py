@@ -9,7 +9,6 @@ or memory are short, and `RemoteProtocolError` for parts and files that a member
 """
 
 import json
-import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from border.files import whole_file
+from border.files import force_to_disk, whole_file
 from coordinator.checkpoints.parameters import digests_of, directory_bytes
 from coordinator.machine.events.effects import directory_name
 from protocol.border.checkpoint_files import (
@@ -99,8 +98,7 @@ class CheckpointStore:
             state_digest, sha256 = digests_of(path for path in paths if is_parameters(path.name))
             file_bytes = directory_bytes(self._incoming)
             for path in paths:
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
+                force_to_disk(path)
             target = self.directory / directory_name(round, sha256)
             shutil.rmtree(target, ignore_errors=True)
             self._incoming.rename(target)

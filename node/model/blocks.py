@@ -97,12 +97,8 @@ class Blocks:
         self._go_on_without(error)
         return True
 
-    def be_plain(self) -> None:
-        """Take the blocks as they are from now on."""
-        self._compiled = []
-
     def _go_on_without(self, error: Exception) -> None:
-        self.be_plain()
+        self._compiled = []
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         log.warning("blocks are not compiled, passes take longer: %s", reason[:200])
 

@@ -5,6 +5,7 @@ less time on a card; a model that cannot stays as it is.
 import logging
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from node.model.blocks import recompute_blocks
 from node.model.build import build_model
 from node.model.training import TrainingModel
 from node.own_replica import compile_on_card
+from node.settings import NodeSettings
 from protocol.errors import SettingsError
 from tests.node.model.small import GPT2, LLAMA
 from tests.support.allocations import peak_allocated_bytes
@@ -227,16 +229,18 @@ def test_only_a_card_compiles_and_it_keeps_what_it_made(
         monkeypatch.setenv(f"TORCHINDUCTOR_{name}", "")  # so that it is put back afterwards
         del os.environ[f"TORCHINDUCTOR_{name}"]
     asked: list[tuple[str, int, int]] = []
+    settings = NodeSettings("127.0.0.1:1", directory=tmp_path)
 
     def on(device: str, samples: int = 8) -> Any:
         parts = {"device": torch.device(device), "micro_batch_max": samples}
         return SimpleNamespace(**parts, compile=lambda *what: asked.append(what))
 
-    compile_on_card(on("cpu"), tmp_path, tiny_spec())
+    compile_on_card(on("cpu"), settings, tiny_spec())
+    compile_on_card(on("cuda"), replace(settings, ranks=2), tiny_spec())
     assert asked == []
-    compile_on_card(on("cuda"), tmp_path, tiny_spec())
-    compile_on_card(on("cuda", samples=1), tmp_path, tiny_spec())
-    compile_on_card(on("cuda"), tmp_path, tiny_spec(algorithm=DEMO, overlap=0))
+    compile_on_card(on("cuda"), settings, tiny_spec())
+    compile_on_card(on("cuda", samples=1), settings, tiny_spec())
+    compile_on_card(on("cuda"), settings, tiny_spec(algorithm=DEMO, overlap=0))
     assert [samples for _, samples, _ in asked] == [2, 1, 8]
     assert {(backend, length) for backend, _, length in asked} == {("inductor", 32)}
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
