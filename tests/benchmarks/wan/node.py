@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from lockstep.cli import main as lockstep
 from node import own_replica
 from node.exact.local_steps.optimizer import LocalOptimizer
-from node.model.passes import RoundWork, Tokens
+from node.model.passes import EndedPasses, RoundWork, Tokens
 from node.model.precision import gradient_of
 from node.model.training import TrainingModel
 from node.replica.gossip_adam import GossipAdamReplica
@@ -117,7 +118,12 @@ class OnePass:
 
     def finish(self) -> RoundWork:
         """Returns a loss of 0: there is none."""
-        return RoundWork(self.samples, 0.0, self.samples * (self._batches[0].shape[1] - 1))
+        return self.end().work()
+
+    def end(self) -> EndedPasses:
+        """The same, for local steps."""
+        tokens = self.samples * (self._batches[0].shape[1] - 1)
+        return EndedPasses(self.samples, tokens, (torch.zeros(()),))
 
 
 def _noted(function: Callable[..., Any], notes: Notes) -> Callable[..., Any]:
