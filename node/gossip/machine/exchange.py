@@ -281,11 +281,12 @@ class Exchange:
         return [*self._pulls.drop(digest), *self._rounds.hold(digest, size)]
 
     def _on_pull_failed(self, event: events.PullFailed, now_ms: int) -> list[events.Effect]:
+        silent = self._pulls.waited_in_vain(event.digest, now_ms)
         if not self._pulls.ended(event.digest, event.source):
             return []  # late: dropped before the news of its end came
         failure, effects = event.failure, list[events.Effect]()
         if failure in (events.Failure.UNAVAILABLE, events.Failure.FAULTY):
-            self._sources.failed(event.source, now_ms)
+            self._sources.failed(event.source, now_ms, silent=silent)
         if failure in (events.Failure.ABSENT, events.Failure.FAULTY):
             self._rounds.remove_holder(event.digest, event.source, now_ms)
         if failure is events.Failure.WORTHLESS:

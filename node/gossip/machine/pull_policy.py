@@ -20,10 +20,11 @@ An arriving pull is withdrawn when all arriving pulls together are far slower th
 is: the payload of a thin uplink is better fetched from a peer that already has it. A single slow
 pull is not withdrawn, for then this node's own downlink may be the thin one.
 
-A source that does not end a waiting pull when it is asked to is silent: the pull is dropped, and
-the source has failed. Until it sends something again, pulls leave it as soon as another source is
-known. A pull that hears nothing for too long is dropped if there is another source, and goes on if
-there is none. Whether a source is gone is for its link to notice, which ends the pull.
+A source is silent that does not end a waiting pull when it is asked to, or that let one wait until
+it failed: the pull is dropped, and the source has failed. Until it sends something again, pulls
+leave it as soon as another source is known. A pull that hears nothing for too long is dropped if
+there is another source, and goes on if there is none. Whether a source is gone is for its link to
+notice, which ends the pull.
 
 Part of the exchange: nothing here changes except through `Exchange.handle`.
 """
@@ -126,6 +127,11 @@ class PullPolicy:
         del self._pulls[digest]
         return True
 
+    def waited_in_vain(self, digest: Digest, now_ms: int) -> bool:
+        """Whether no byte of a pull has arrived, and there was time for it."""
+        pull = self._pulls.get(digest)
+        return pull is not None and pull.waits and pull.may_move(now_ms)
+
     def drop(self, digest: Digest) -> list[events.Effect]:
         """Stop a pull, if there is one."""
         pull = self._pulls.pop(digest, None)
@@ -174,7 +180,7 @@ class PullPolicy:
             ceiling = pull.rate(now_ms) or rate_of(payload.size, now_ms - pull.started_ms)
             self._sources.cap_rate(pull.source, ceiling)
             if pull.is_ignored(now_ms):
-                self._sources.ignored(pull.source, now_ms)
+                self._sources.failed(pull.source, now_ms, silent=True)
             if self._is_overdue(pull, now_ms):
                 drop = events.Drop(pull.source, digest)
                 effects += [drop, self._pull(missing, source, now_ms)]

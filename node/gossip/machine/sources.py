@@ -81,16 +81,11 @@ class Sources:
                 source.rate = max(1, (3 * source.rate + rate) // 4) if source.rate else rate
                 self._find_fastest()
 
-    def failed(self, peer: PeerId, now_ms: int) -> None:
-        """A pull from `peer` ended badly."""
+    def failed(self, peer: PeerId, now_ms: int, *, silent: bool) -> None:
+        """A pull from `peer` ended badly; `silent`: before a byte of it came."""
         if source := self._sources.get(peer):
             source.failures.add(now_ms)
-
-    def ignored(self, peer: PeerId, now_ms: int) -> None:
-        """`peer` neither began nor ended a pull that it was asked to end."""
-        if source := self._sources.get(peer):
-            source.failures.add(now_ms)
-            source.is_silent = True
+            source.is_silent = source.is_silent or silent
 
     def cap_rate(self, peer: PeerId, ceiling: int) -> None:
         """`peer` sent at most `ceiling` bytes per second, though more was wanted."""
@@ -110,7 +105,7 @@ class Sources:
         return peer in self.linked and now_ms >= self._sources[peer].offer_retry_ms
 
     def is_silent(self, peer: PeerId) -> bool:
-        """Whether nothing has come from `peer` since it ignored a question."""
+        """Whether nothing has come from `peer` since a pull failed that had no byte."""
         return peer in self._sources and self._sources[peer].is_silent
 
     def rate(self, peer: PeerId) -> int:

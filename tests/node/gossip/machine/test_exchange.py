@@ -309,6 +309,18 @@ def test_a_failed_source_is_asked_again_after_its_backoff_and_others_before() ->
     assert of(events.Pull, retry) == [events.Pull(B, X, SIZE, 7, exact=True)]
 
 
+def test_no_pull_stays_at_a_source_that_let_one_wait_until_it_failed_once_another_offers() -> None:
+    for waited_ms, moved in (
+        (WAIT_MS - 1, []),
+        (WAIT_MS, [events.Pull(B, Y, SIZE, 7, exact=True)]),
+    ):
+        exchange = machine(events.Offered(A, 7, X, SIZE))
+        exchange.handle(events.PullFailed(X, A, events.Failure.UNAVAILABLE, ""), waited_ms)
+        exchange.handle(events.Offered(A, 7, Y, SIZE), waited_ms + BACKOFF_MAX_MS)
+        effects = exchange.handle(events.Offered(B, 7, Y, SIZE), waited_ms + BACKOFF_MAX_MS + 1)
+        assert [each for each in of(events.Pull, effects) if each.digest == Y] == moved
+
+
 def test_wrong_bytes_are_blamed_and_their_sender_is_no_holder_any_more() -> None:
     exchange = machine(events.Offered(A, 7, X, SIZE))
     effects = exchange.handle(events.PullFailed(X, A, events.Failure.FAULTY, "wrong digest"), 0)

@@ -214,7 +214,7 @@ def test_a_source_that_neither_begins_nor_ends_a_pull_is_left_and_then_at_once(
 
 def test_a_pull_does_not_go_from_one_silent_source_to_another(pulls: Fixture) -> None:
     for source in (A, B):
-        pulls.sources.ignored(source, 0)
+        pulls.sources.failed(source, 0, silent=True)
     assert pulls.pull(X, A, B, now_ms=60_000) == A
     assert pulls.move(X, 60_000 + WAIT_MS) == []
 

@@ -88,7 +88,7 @@ def test_a_rate_is_at_least_one_byte_per_second(size: int, elapsed_ms: int, rate
 
 def test_a_failed_source_is_reachable_again_after_its_pause_and_at_once_after_a_success() -> None:
     sources = known()
-    sources.failed(A, 0)
+    sources.failed(A, 0, silent=False)
     assert A not in sources.reachable(BROKEN_FIRST_MS - 1)
     assert A in sources.reachable(BROKEN_FIRST_MS)
     sources.succeeded(A, 1)
@@ -116,7 +116,7 @@ def test_all_sources_count_as_linked_until_the_links_are_known() -> None:
 def test_news_of_a_peer_that_is_no_source_is_ignored() -> None:
     sources, stranger = known(), peer(99)
     sources.succeeded(stranger, 10**6)
-    sources.failed(stranger, 0)
+    sources.failed(stranger, 0, silent=False)
     sources.cap_rate(stranger, 1)
     sources.offer_failed(stranger, 0)
     assert stranger not in sources
@@ -153,7 +153,7 @@ def test_a_busy_holder_is_waited_for() -> None:
 
 def test_a_source_that_failed_is_asked_last() -> None:
     sources = known((A, 10**6))
-    sources.failed(A, 0)
+    sources.failed(A, 0, silent=False)
     assert best(sources, Payload(SIZE, holders={A, B}), now_ms=BROKEN_FIRST_MS) == B
 
 
