@@ -11,12 +11,13 @@ PEERS_MAX = 1024
 """Peers whose last fault is remembered."""
 
 AGAIN_MAX = 16
-"""Times that a peer takes the same payload from this node. An honest one takes it once, and once
-more after each lost disk, damaged transfer or replay."""
+"""Times its own size that a peer takes of a payload from this node. An honest one takes it once, a
+part of it where a pull moves or breaks, and once more after each lost disk, damaged transfer or
+replay."""
 
 SERVED_MAX = 16_384
-"""Payloads, by the peer that took them, whose number of times is remembered: those of some rounds,
-for as many peers as a node has links to."""
+"""Payloads, by the peer that took them, whose bytes are remembered: those of some rounds, for as
+many peers as a node has links to."""
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +28,18 @@ class FaultLog:
     def __init__(self, run_id: RunId) -> None:
         self._run_id = run_id
         self._last: LRUCache[PeerId, str] = LRUCache(PEERS_MAX)
-        self._served: LRUCache[tuple[PeerId, Digest], int] = LRUCache(SERVED_MAX)
+        self._sent: LRUCache[tuple[PeerId, Digest], int] = LRUCache(SERVED_MAX)
         self._greedy: LRUCache[PeerId, None] = LRUCache(PEERS_MAX)
 
     @property
     def greedy(self) -> frozenset[PeerId]:
-        """Peers that took a payload more than `AGAIN_MAX` times."""
+        """Peers that took more of a payload than `AGAIN_MAX` times its size."""
         return frozenset(self._greedy)
 
-    def note_served(self, peer: PeerId, digest: Digest) -> None:
-        """A peer took all of a payload."""
-        self._served[peer, digest] = times = self._served.get((peer, digest), 0) + 1
-        if times > AGAIN_MAX:
+    def note_sent(self, peer: PeerId, digest: Digest, count: int, size: int) -> None:
+        """`count` bytes of a payload of `size` left for a peer."""
+        self._sent[peer, digest] = sent = self._sent.get((peer, digest), 0) + count
+        if sent > AGAIN_MAX * size:
             self._greedy[peer] = None
             self.record(events.Blame(peer, "it takes the same payloads again and again"))
 

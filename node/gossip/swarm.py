@@ -278,9 +278,12 @@ class Swarm:
         """Links are open to exactly these peers now."""
         self._feed(events.Linked(peers))
 
+    def on_part(self, peer: PeerId, digest: Digest, count: int, size: int) -> None:
+        """`count` bytes of a blob of `size` left for a peer."""
+        self._faults.note_sent(peer, digest, count, size)
+
     def on_served(self, peer: PeerId, digest: Digest) -> None:
         """A peer has taken the last byte of a blob."""
-        self._faults.note_served(peer, digest)
         self._feed(events.Served(peer, digest))
 
     # ---- the exchange

@@ -84,6 +84,9 @@ class LinkServer(Protocol):
     def on_linked(self, peers: frozenset[PeerId]) -> None:
         """Links to these peers are open now."""
 
+    def on_part(self, peer: PeerId, digest: Digest, count: int, size: int) -> None:
+        """`count` bytes of a blob of `size` left for a peer, whatever it will do with them."""
+
     def on_served(self, peer: PeerId, digest: Digest) -> None:
         """A peer has taken the last byte of a blob from this node."""
 
@@ -104,6 +107,9 @@ class ReadOnlyPeer:
         return ()
 
     def on_linked(self, peers: frozenset[PeerId]) -> None:
+        return
+
+    def on_part(self, peer: PeerId, digest: Digest, count: int, size: int) -> None:
         return
 
     def on_served(self, peer: PeerId, digest: Digest) -> None:

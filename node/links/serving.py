@@ -152,6 +152,7 @@ class Serving:
             async with self._sending:
                 part = Part(asked.request, offset, total, data)
                 await self._send(part, upload, ends=offset + len(data) >= end)
+            self._owner.server.on_part(upload.peer, asked.digest, len(data), total)
             offset += len(data)
         last = window.sent
         await self._until_acknowledged(lambda: window.acknowledged >= last)

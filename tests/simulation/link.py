@@ -139,6 +139,8 @@ class SimulatedLink:
             if key in self._withdrawn:
                 raise WithdrawnError("the rest was withdrawn")
             total, data = answer
+            if server := self._ends.get(source.peer_id):
+                server.on_part(self._own, blob.digest, len(data), total)
             if data and self._network.chance("corrupt", self._network.weather.corrupt):
                 data = spoiled(data, self._network.world.random)
             yield Part(0, offset, total, data)

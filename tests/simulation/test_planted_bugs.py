@@ -455,6 +455,7 @@ RARE = {
     heartbeats_decide_something,
     unused_samples_vanish,
     the_snapshot_is_of_another_round,
+    the_second_word_of_a_round_counts,
 }
 """Bugs that few seeds meet: their search takes six seconds to half a minute."""
 

@@ -22,7 +22,7 @@ from tests.simulation.scenario import ROUNDS
 from tests.simulation.verdicts import Verdict, judge, processes, summed_up
 from tests.support.draw import Draw
 
-SEEDS, QUICK, DRAWN = 500, 20, 40
+SEEDS, QUICK, DRAWN = 500, 12, 40
 """Seeds in all, those of `make test`, and those that one landing draws."""
 
 ROOT = Path(__file__).parents[2]

@@ -15,6 +15,7 @@ NAMED = {
     "withholds": "nobody could get",
     "late": "came long after",
     "greedy": "takes the same payloads again and again",
+    "nibbles": "takes the same payloads again and again",
     "mute": "does not say which payloads it holds",
 }
 """Conducts of which the status says something in rounds that end early: where the links that a

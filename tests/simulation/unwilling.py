@@ -4,6 +4,7 @@
     late        announces just before the last instant of the round
     drops       every second question about a payload ends with a broken link
     greedy      asks every peer for every payload of the last rounds, again and again
+    nibbles     does so too, and always stops before the last byte
     mute        says to nobody what it holds
 
 The quiet run is the same one, with the same nodes, none of which has a conduct.
@@ -27,7 +28,7 @@ from tests.simulation.link import SimulatedLink
 from tests.simulation.node_party import Client, SimulatedNode
 from tests.simulation.strangers import Cast, Strangers
 
-CONDUCTS = ("withholds", "late", "drops", "greedy", "mute")
+CONDUCTS = ("withholds", "late", "drops", "greedy", "nibbles", "mute")
 
 FOR_EVER_S = 1e6
 MARGIN_MS = 40
@@ -35,6 +36,9 @@ MARGIN_MS = 40
 
 ROUNDS_ASKED = 5
 GREEDY_S = 0.05
+NIBBLE_BYTES = 40
+"""Most of a payload of 60 to 80 bytes."""
+
 TELL_S = 1.0
 MEMBERS = 6
 FULL_SETTLE_MS, FULL_MEASURED_MS = 60_000, 30_000
@@ -105,11 +109,12 @@ class UnwillingNode(SimulatedNode):
     async def _ask_for_everything(self) -> None:
         network = self.place.network
         link = SimulatedLink(network, self.peer, self.place.part_bytes, lambda offers: None)
-        while self.conduct == "greedy":
+        while self.conduct in ("greedy", "nibbles"):
             await asyncio.sleep(GREEDY_S)
             for peer in sorted(network.ends):
                 for digest in self.digests() if peer != self.peer else ():
-                    asked = link.fetch(PeerAddress(peer, ()), BlobRange(digest))
+                    part = 0 if self.conduct == "greedy" else NIBBLE_BYTES
+                    asked = link.fetch(PeerAddress(peer, ()), BlobRange(digest, 0, part))
                     network.world.create_task(_read(asked))
 
 

@@ -38,14 +38,22 @@ def test_a_peer_is_greedy_that_takes_one_payload_more_often_than_an_honest_one_m
     faults, payloads = FaultLog(RUN), [sha256(bytes([number])) for number in range(3)]
     for _ in range(AGAIN_MAX):
         for payload in payloads:
-            faults.note_served(A, payload)
-            faults.note_served(B, payload)
+            faults.note_sent(A, payload, 1000, 1000)
+            faults.note_sent(B, payload, 1000, 1000)
     assert faults.greedy == frozenset()
     with caplog.at_level(logging.WARNING):
-        faults.note_served(A, payloads[1])
-        faults.note_served(A, payloads[1])
+        faults.note_sent(A, payloads[1], 1, 1000)
+        faults.note_sent(A, payloads[1], 999, 1000)
     assert faults.greedy == {A}
     assert len(caplog.records) == 1, "it is said once"
+
+
+def test_who_always_stops_before_the_last_byte_is_greedy_too() -> None:
+    faults, payload = FaultLog(RUN), sha256(b"payload")
+    for _ in range(AGAIN_MAX + 1):
+        assert faults.greedy == frozenset()
+        faults.note_sent(A, payload, 999, 1000)
+    assert faults.greedy == {A}
 
 
 def test_only_the_peers_with_the_newest_faults_are_remembered(

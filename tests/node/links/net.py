@@ -112,6 +112,9 @@ class Member:
     def on_linked(self, peers: frozenset[PeerId]) -> None:
         self.linked = peers
 
+    def on_part(self, peer: PeerId, digest: Digest, count: int, size: int) -> None:
+        return
+
     def on_served(self, peer: PeerId, digest: Digest) -> None:
         self.served.append((peer, digest))
 

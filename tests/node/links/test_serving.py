@@ -36,6 +36,7 @@ class Owner:
         self.fails: Exception | None = None
         self.reads: list[tuple[int, int]] = []
         self.served: list[tuple[PeerId, Digest]] = []
+        self.left = 0
 
     async def read(self, digest: Digest, offset: int, count: int) -> tuple[int, bytes] | None:
         assert digest == DIGEST
@@ -46,6 +47,9 @@ class Owner:
 
     def purpose(self, digest: Digest) -> Purpose:
         return Purpose.CATCH_UP
+
+    def on_part(self, peer: PeerId, digest: Digest, count: int, size: int) -> None:
+        self.left += count
 
     def on_served(self, peer: PeerId, digest: Digest) -> None:
         self.served.append((peer, digest))
@@ -124,6 +128,7 @@ def test_a_blob_arrives_whole_and_the_node_hears_that_it_was_taken() -> None:
     bench = serves(whole)
     assert bench.received == BLOB
     assert bench.owner.served == [(PEERS[0], DIGEST)]
+    assert bench.owner.left == len(BLOB)
     assert not bench.serving.busy
     assert max(count for _, count in bench.owner.reads) <= PART_BYTES_MAX
 
@@ -136,6 +141,7 @@ def test_a_range_that_ends_before_the_blob_does_is_no_taken_blob() -> None:
     bench = serves(part)
     assert bench.received == BLOB[1000:6000]
     assert bench.owner.served == []
+    assert bench.owner.left == 5000
 
 
 @pytest.mark.parametrize(
