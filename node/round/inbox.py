@@ -67,11 +67,10 @@ class Inbox:
             case "resync":
                 self._tell(events.ResyncOrdered(message.resync))
             case "heartbeat":
-                context.status.standing.told = message.heartbeat.state, message.heartbeat.reason
                 context.status.heard(message.heartbeat)
             case "evicted":
                 reason = message.evicted.reason
-                context.status.note = f"removed by the coordinator: {reason}; joining again"
+                context.status.notes(f"removed by the coordinator: {reason}; joining again")
             case "checkpoint" | "evaluation":
                 context.state_requests.asked(message)
                 self._tell(events.StateAsked())

@@ -19,7 +19,7 @@ def fail() -> None:
     made = compute._next
 
     def failing(passes: Any, status: NodeStatus, ended: Any) -> bool:
-        if status.rounds_counted:
+        if status.work.rounds_counted:
             print("counted before it failed", flush=True)
             raise torch.AcceleratorError(
                 "CUDA error: unknown error\nCUDA kernel errors might be asynchronously reported at "

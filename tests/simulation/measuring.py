@@ -38,8 +38,8 @@ class EvaluatorOnly(NoStateRequests):
     async def show_state(self, round: int) -> None:
         await self.evaluator.show_state(round)
 
-    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
-        await self.evaluator.use_idle_time(busy)
+    async def measure_while_idle(self) -> bool:
+        return await self.evaluator.measure_while_idle()
 
     async def borrow_time(self, left_ms: float) -> None:
         await self.evaluator.borrow_time(left_ms)

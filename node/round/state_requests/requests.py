@@ -1,6 +1,5 @@
 """The interface between the trainer and this node's work on requests of the coordinator."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from node.control.client import CoordinatorClient
@@ -31,8 +30,10 @@ class StateRequests(Protocol):
         this returns.
         """
 
-    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
-        """Measure until the trainer is `busy()` again. Nothing else touches the model meanwhile."""
+    async def measure_while_idle(self) -> bool:
+        """Make a short pass of a measurement; False when there is none to make. Nothing else
+        touches the model meanwhile.
+        """
 
     async def borrow_time(self, left_ms: float) -> None:
         """Measure a little in front of the passes of a round whose bell rings in this time. Nothing
@@ -55,8 +56,8 @@ class NoStateRequests:
     async def show_state(self, round: int) -> None:
         return
 
-    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
-        return
+    async def measure_while_idle(self) -> bool:
+        return False
 
     async def borrow_time(self, left_ms: float) -> None:
         return
@@ -93,9 +94,9 @@ class PublisherAndEvaluator:
         await self.publisher.show_state(round)
         await self.evaluator.show_state(round)
 
-    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
+    async def measure_while_idle(self) -> bool:
         with self._duty.counted():
-            await self.evaluator.use_idle_time(busy)
+            return await self.evaluator.measure_while_idle()
 
     async def borrow_time(self, left_ms: float) -> None:
         with self._duty.counted():
