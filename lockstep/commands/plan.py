@@ -1,4 +1,4 @@
-"""`lockstep plan RUN.toml`: how long a round would take with each method, and what to do about it.
+"""`lockstep plan RUN.toml`: how long a round would take with each method, and what pays.
 
 Nothing is measured and nothing is sent: `protocol.planner` computes it from the run file, the lines
 of the nodes and what a machine computes.
@@ -48,7 +48,7 @@ def plan_run(run_file: Path, options: PlanOptions, json_path: str | None) -> Non
     size = size_of(spec.model, options.parameters)
     members = _members(options) if options.measure else None
     found = plan(spec, setting_of(spec, size, options, members))
-    words = sentences(found, shape_of(spec.algorithm, size))
+    words = sentences(found)
     if json_path is not None:
         about = {"run": spec.name, "parameters": size.parameters, "chunks": size.chunks}
         links = _links(found.setting.network, members)

@@ -13,7 +13,6 @@ from lockstep.commands.plan_options import PlanOptions
 from lockstep.exit_codes import ExitCode
 from lockstep.presets import run_of
 from lockstep.run_file import run_file_text
-from protocol.codec.payload import PayloadShape
 from protocol.planner.advice import sentences
 from protocol.planner.parameters import size_of
 from protocol.planner.plan import plan
@@ -75,7 +74,7 @@ def test_every_line_fits_80_columns(run_file: Path) -> None:
         nodes=12, profiles=("dsl-poor", "fibre", "5g-fixed"), parameters=70_000_000_000, flops=1e15
     )
     found = plan(spec, setting_of(spec, size, options))
-    words = sentences(found, PayloadShape(size.chunks, 32, 1))
+    words = sentences(found)
     text = "".join(printed(part) for part in render(found, size, words))
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
