@@ -39,8 +39,7 @@ class Inbox:
         `UnavailableError` when the coordinator lacks a commit that it gave to this node.
         """
         context = self._context
-        if context.heads:
-            context.heads.greeted(welcome)
+        context.heads.greeted(welcome)
         context.decisions.saw_decided(welcome.decided_round)
         self._chained(welcome.tail)
         for announced in self._own.undecided:

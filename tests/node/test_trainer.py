@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.run_info import RunInfo
 from protocol.schedule import float32_bits
+from tests.support.state_requests import NoStateRequests
 from tests.support.tiny import tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS, until
 
@@ -145,6 +147,8 @@ class Stage:
             ),
             save=self.saved.append,
             save_every=1,
+            state_requests=NoStateRequests(),
+            heads=SimpleNamespace(greeted=lambda welcome: None),
         )
         self.trainer = Trainer(self.context)
 

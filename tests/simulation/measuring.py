@@ -11,13 +11,13 @@ from torch import Tensor
 from coordinator.machine.events.effects import AskEvaluation, Effect, LossMeasured
 from node.model.passes import Tokens
 from node.round.state_requests.evaluator import Evaluator, Instruments
-from node.round.state_requests.requests import NoStateRequests
 from node.status import NodeStatus
 from node.system.clock import own_clock_ms
 from protocol import wire_pb2 as wire
 from tests.simulation.checkers import require
 from tests.simulation.stand_in import Replica
 from tests.simulation.world import Process
+from tests.support.state_requests import NoStateRequests
 
 SAMPLES, LENGTH = 6, 8
 

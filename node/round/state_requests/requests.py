@@ -44,28 +44,6 @@ class StateRequests(Protocol):
         """The passes of a round are made, each in this time; `cut`: the bell ended them."""
 
 
-class NoStateRequests:
-    """The part of a node that does nothing that is asked of it."""
-
-    def asked(self, message: wire.CoordinatorMessage) -> None:
-        return
-
-    def repeat(self) -> None:
-        return
-
-    async def show_state(self, round: int) -> None:
-        return
-
-    async def measure_while_idle(self) -> bool:
-        return False
-
-    async def borrow_time(self, left_ms: float) -> None:
-        return
-
-    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
-        return
-
-
 class PublisherAndEvaluator:
     """The publisher and the evaluator of a node."""
 
@@ -74,11 +52,11 @@ class PublisherAndEvaluator:
         publisher: Publisher,
         evaluator: Evaluator,
         said: Said,
-        duty: DutyKeeper | None = None,
+        duty: DutyKeeper,
     ) -> None:
         """`said` is how both of them speak."""
         self.publisher, self.evaluator, self._said = publisher, evaluator, said
-        self._duty = duty or DutyKeeper()
+        self._duty = duty
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
         self._said.forget(str(message.WhichOneof("kind")))
