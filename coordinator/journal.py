@@ -276,7 +276,7 @@ class Journal:
         ]
 
     def decided(self, first: int, last: int) -> dict[int, DecidedRound]:
-        """What is on record of the decisions of these rounds; those of earlier releases are not."""
+        """What is on record of the decisions of these rounds."""
         query = "SELECT * FROM rounds WHERE round BETWEEN ? AND ? ORDER BY round"
         with self._translated(), self._reading:
             found = self._reader.execute(query, (first, last)).fetchall()

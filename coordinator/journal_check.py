@@ -125,15 +125,15 @@ def _compare_decisions(
     decided: Iterable[DecidedRound], recorded: dict[int, DecidedRound], sequence: int
 ) -> None:
     """Compare the decisions that an event makes with those on record, and take these off
-    `recorded`. Journals of earlier releases have none. How a round began is not compared: a restart
-    tells it anew.
+    `recorded`. How a round began is not compared: a restart tells it anew.
     """
     for each in decided:
-        row = recorded.pop(each.round, each)
-        if (row.reason, row.decided_ms) != (each.reason, each.decided_ms):
+        row = recorded.pop(each.round, None)
+        if row is None or (row.reason, row.decided_ms) != (each.reason, each.decided_ms):
+            found = "none" if row is None else "another decision"
             raise StorageError(
                 f"event {sequence} decides round {each.round} at {each.decided_ms} ms"
-                f"{each.reason and f' ({each.reason})'}, and another decision is on record"
+                f"{each.reason and f' ({each.reason})'}, and {found} is on record"
             )
 
 

@@ -173,7 +173,7 @@ class CoordinatorProcess:
             await self.desk.order(msgspec.convert({"type": "admit", "mode": admit}, Admit))
         if members.public and not members.standing.salt:
             await self._sequencer.submit(Salted(secrets.token_bytes(SALT_BYTES)))
-        for peer in map(PeerId, self._settings.vouched):
+        for peer in map(PeerId, self._settings.vouch):
             if peer not in members.standing.vouched:
                 await self._sequencer.submit(Vouched(peer))
 

@@ -1,7 +1,4 @@
-"""Reads the rounds of a journal without the coordinator: it may be at work, or stopped.
-
-Each decided round is a row; what earlier releases did not keep of one is None.
-"""
+"""Reads the rounds of a journal without the coordinator: it may be at work, or stopped."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -16,20 +13,10 @@ from coordinator.machine.events.inputs import Evaluated
 from protocol.codec.commits import Commit
 
 _ROUNDS = """
-SELECT every.round, commits.body, commits.loss, digests.state_digest,
-    rounds.reason, rounds.decided_ms, rounds.opened_ms, rounds.assigned
-FROM (SELECT round FROM commits UNION SELECT round FROM rounds) AS every
-LEFT JOIN commits USING (round) LEFT JOIN rounds USING (round) LEFT JOIN digests USING (round)
-ORDER BY every.round
+SELECT commits.body, commits.loss, digests.state_digest, rounds.*
+FROM rounds LEFT JOIN commits USING (round) LEFT JOIN digests USING (round)
+ORDER BY round
 """
-
-_OF_EARLIER_RELEASES = """
-CREATE TEMP TABLE rounds (round INTEGER, reason TEXT, decided_ms INTEGER, opened_ms INTEGER,
-    assigned INTEGER)
-"""
-
-UNKNOWN = "the reason is not on record"
-"""Reason of a skipped round of an earlier release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +46,11 @@ class LoggedRound:
 def read_rounds(journal: Path) -> Iterator[LoggedRound]:
     """The decided rounds, oldest first. Raises `StorageError` for a journal that cannot be read."""
     with reading(journal) as file:
-        query = "SELECT count(*) FROM sqlite_master WHERE name = 'rounds'"
-        if not file.execute(query).fetchone()[0]:
-            file.execute(_OF_EARLIER_RELEASES)
-        measured, before = _measured(file), -1
-        for number, body, loss, digest, reason, *times in file.execute(_ROUNDS):
-            for skipped in range(before + 1, number):
-                yield LoggedRound(DecidedRound(skipped, UNKNOWN), None)
-            before = number
-            decided = DecidedRound(number, reason or "", *times)
+        measured = _measured(file)
+        for body, loss, digest, *row in file.execute(_ROUNDS):
+            decided = DecidedRound(*row)
             commit = msgspec.msgpack.decode(body, type=Commit) if body else None
-            yield LoggedRound(decided, commit, loss, digest, measured.get(number))
+            yield LoggedRound(decided, commit, loss, digest, measured.get(decided.round))
 
 
 def _measured(file: sqlite3.Connection) -> dict[int, float]:

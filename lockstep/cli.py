@@ -16,23 +16,23 @@ from typing import Annotated
 
 import typer
 
-from lockstep import __version__, coordinator_options, options
+from coordinator.settings import CoordinatorSettings
+from lockstep import __version__, options
 from lockstep.audit.cli import auditor, verify
 from lockstep.cluster.settings import ALGORITHM, DemoOptions
 from lockstep.commands import volunteer_options
 from lockstep.commands.plan_options import plan
 from lockstep.commands.run.options import invite, run_app
 from lockstep.console import error_line, output, own_command
-from lockstep.declared import CommandGroup, takes
+from lockstep.declared import CommandGroup, Here, takes
 from lockstep.exit_codes import MEANINGS, ExitCode, UsageError, exit_code
 from lockstep.own_packages import EXTRAS, how_to_add
 from lockstep.service.logs import log_to_standard_error
 from lockstep.settings_file import option_names, read_settings
 from lockstep.wan.cli import wan_app
 from node.relay.settings import RelaySettings
-from node.settings import RestartFrom
 from protocol.errors import LockstepError, SettingsError
-from protocol.option import Option
+from protocol.option import PLACES, Option
 
 _EPILOG = "\n".join(
     ["Exit codes:", *(f"{code.value:3d}  {meaning}" for code, meaning in MEANINGS.items())]
@@ -54,14 +54,6 @@ app = CommandGroup(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-RelayDirectory = Annotated[
-    Path | None,
-    Option(
-        "DIR",
-        shown="~/.lockstep/relay, with a directory for each run",
-        help="Directory of this relay's identity and payloads, for one run.",
-    ),
-]
 
 data_app = CommandGroup(name="data", help="Prepare training data.", no_args_is_help=True)
 
@@ -70,6 +62,8 @@ VOLUNTEER = "Give a machine to a run"
 OPERATOR = "Run one"
 
 RESEARCHER = "Try, predict and check"
+
+CHECKS = "Checks, which end the command"
 
 for volunteer_command in volunteer_options.COMMANDS:
     app.command(rich_help_panel=VOLUNTEER)(volunteer_command)
@@ -218,71 +212,72 @@ def init(
 
 @app.command(rich_help_panel=OPERATOR)
 def coordinator(
-    run_file: coordinator_options.RunFile = None,
+    run_file: Annotated[
+        Path | None,
+        Option(
+            "RUN.toml", argument=True, shown=False, help="Run file (`lockstep init` writes one)."
+        ),
+    ] = None,
     *,
-    directory: coordinator_options.Directory = None,
-    listen: coordinator_options.Listen = "127.0.0.1:50700",
-    advertise: coordinator_options.Advertise = "",
+    directory: Annotated[
+        Path | None,
+        Option(
+            "DIR",
+            PLACES,
+            shown="RUN.coordinator, beside the run file",
+            help="Directory of the journal and the key.",
+        ),
+    ] = None,
+    settings: Annotated[CoordinatorSettings, Here(defaults={"checkpoint_room": "2GB"})],
     admin: options.Admin = "127.0.0.1:50701",
-    public_page: coordinator_options.PublicPage = "",
-    page_url: coordinator_options.PageUrl = "",
-    notify: coordinator_options.Notify = "",
-    plain_text: coordinator_options.PlainText = False,
-    vouch: coordinator_options.Vouch = None,
-    admit: coordinator_options.Admission = "",
-    restart_from: RestartFrom = None,
-    force: coordinator_options.ForcedRestart = False,
-    checkpoint_room: coordinator_options.CheckpointRoom = "2GB",
-    checkpoints_kept: coordinator_options.CheckpointsKept = 2,
-    check: coordinator_options.CheckDirectory = None,
-    check_run: coordinator_options.CheckRun = False,
-    no_try_model: coordinator_options.NoTryModel = False,
+    check: Annotated[
+        Path | None,
+        Option(
+            "DIR", CHECKS, variable=False, help="Verify a stopped coordinator's journal, and exit."
+        ),
+    ] = None,
+    check_run: Annotated[
+        bool,
+        Option(
+            panel=CHECKS,
+            variable=False,
+            help="Try the run's model on one sample, then exit. Needs torch.",
+        ),
+    ] = False,
+    no_try_model: Annotated[
+        bool,
+        Option(
+            help="Serve a new run without trying its model on one sample first, in a process of "
+            "its own; arithmetic is checked all the same. Without torch nothing is tried."
+        ),
+    ] = False,
     follow_parent: options.FollowParent = False,
 ) -> None:
     """Operate a run: keep its clock, admit nodes, commit rounds. Needs no torch."""
-    from coordinator.settings import CoordinatorSettings
-    from lockstep.commands.coordinator import RestartWish, check_directory, coordinate
+    from lockstep.commands.check_run import check_file
+    from lockstep.commands.coordinator import check_directory, coordinate
     from lockstep.service.serve import ServeOptions
-    from lockstep.sizes import parse_size
 
     if check is not None:
         check_directory(check)
         return
-    run_file = _judged(run_file, restart_from, force=force)
+    run_file = _judged(run_file, settings)
     if check_run:
-        from lockstep.commands.check_run import check_file
-
         check_file(run_file)
         return
     place = directory or run_file.with_suffix(".coordinator")
-    settings = CoordinatorSettings(
-        place,
-        listen,
-        advertise,
-        public_page=public_page,
-        page_url=page_url,
-        notify=notify,
-        software=f"lockstep {__version__}",
-        vouched=tuple(vouch or ()),
-        admit=admit,
-        checkpoint_room=parse_size(checkpoint_room, "--checkpoint-room"),
-        checkpoints_kept=checkpoints_kept,
-    )
+    settings = replace(settings, directory=place, software=f"lockstep {__version__}")
     serving = ServeOptions(place, admin, follow_parent)
-    restart = RestartWish(restart_from, force) if restart_from else None
-    trying = not no_try_model
-    coordinate(
-        run_file, settings, serving, plain_text=plain_text, restart=restart, try_model=trying
-    )
+    coordinate(run_file, settings, serving, try_model=not no_try_model)
 
 
-def _judged(run_file: Path | None, restart_from: Path | None, *, force: bool) -> Path:
+def _judged(run_file: Path | None, settings: CoordinatorSettings) -> Path:
     """The run file of a coordinator; `UsageError` where there is none, or options lack another."""
     if run_file is None:
         raise UsageError(
             f"expected a run file (`{own_command()} init` writes one) or --check DIR, got neither"
         )
-    if force and restart_from is None:
+    if settings.force and settings.restart_from is None:
         raise UsageError("expected --restart-from CHECKPOINT with --force, got none")
     return run_file
 
@@ -291,7 +286,14 @@ def _judged(run_file: Path | None, restart_from: Path | None, *, force: bool) ->
 def relay(
     settings: RelaySettings,
     *,
-    directory: RelayDirectory = None,
+    directory: Annotated[
+        Path | None,
+        Option(
+            "DIR",
+            shown="~/.lockstep/relay, with a directory for each run",
+            help="Directory of this relay's identity and payloads, for one run.",
+        ),
+    ] = None,
     admin: options.Admin = "127.0.0.1:0",
     follow_parent: options.FollowParent = False,
 ) -> None:

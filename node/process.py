@@ -151,7 +151,7 @@ class NodeProcess:
 
     async def _start(self, connections_max: int) -> None:
         settings, status = self._settings, self._status
-        status.phase = f"asks {self._client.address} for the run"
+        status.says(f"asks {self._client.address} for the run")
         info = await self._reach(self._client.calls.fetch_run)
         await asyncio.to_thread(first_contact.remember, settings.directory, self._client.address)
         fetch = self._client.calls.fetch_commits
@@ -161,10 +161,10 @@ class NodeProcess:
         limit_memory(device, settings.gpu_memory)
         if settings.device in ("auto", "all") and (reason := unused(facts())):
             log.warning("trains on the CPU", extra={"reason": reason})
-        status.phase = "opens its data"
-        corpus = await reach_corpus(settings, info, self._say, self._downlink)
-        status.data = corpus.document
-        status.phase = "builds the model"
+        status.says("opens its data")
+        corpus = await reach_corpus(settings, info, self._status.says, self._downlink)
+        status.reads(corpus.document)
+        status.says("builds the model")
         try:
             parts = settings, info, device, corpus, self._peer
             replica = await asyncio.to_thread(build_replica, *parts)
@@ -174,10 +174,9 @@ class NodeProcess:
         if crew := self._crew:
             held = replica.trainee, info.spec.model, settings.gpu_memory
             await asyncio.to_thread(crew.hold, *held)
-        status.parameters = replica.layout.parameters
+        status.has_built(replica.layout.parameters)
         position = await asyncio.to_thread(replica.load, self._state_path)
-        status.round = position.head_round if position else -1
-        status.state_digest = replica.digest
+        status.stands_at(position.head_round if position else -1, replica.digest)
         await self._reach(lambda _: self._client.calls.fetch_members())
         made = info, replica, corpus, position, heads
         self._started = await self._assemble(*made, connections_max=connections_max)
@@ -274,7 +273,7 @@ class NodeProcess:
                     task.result()
             with device_errors():
                 reason = await parts.heads.explained(training)
-                self._status.phase = "saves its state"
+                self._status.says("saves its state")
                 await self._finish(parts, reason)
         except (DeviceError, EquivocationError) as error:
             await self._say_goodbye(str(error))
@@ -283,11 +282,11 @@ class NodeProcess:
             training.cancel()
             session.cancel()
             await asyncio.gather(training, session, return_exceptions=True)
-        self._status.phase = reason
+        self._status.says(reason)
         return reason
 
     def _was_away(self, seconds: float) -> None:
-        self._status.note = f"was away for {seconds:.0f} s: stopped, or asleep with the machine"
+        self._status.notes(f"was away for {seconds:.0f} s: stopped, or asleep with the machine")
         self._client.reopen()
 
     def leave(self) -> None:
@@ -362,7 +361,7 @@ class NodeProcess:
         reports = LinkReports()
         while traffic := self._traffic():
             mesh.uplink.carried(traffic.up_bytes)
-            self._status.traffic = traffic.document()  # for metrics
+            self._status.carried(traffic.document())  # for metrics
             greedy = self._swarm.greedy if self._swarm else ()
             told = mesh.links, self._client.sessions_lost, own_clock_ms(), greedy
             if self._client.connected and (report := reports.due(*told)):
@@ -375,10 +374,7 @@ class NodeProcess:
         """An answer of the coordinator; the wait is limited until it has answered once."""
         known = first_contact.is_known(self._settings.directory, self._client.address)
         limit_s = None if known else first_contact.FIRST_CONTACT_S
-        return await first_contact.reach(call, self._say, limit_s)
-
-    def _say(self, phase: str) -> None:
-        self._status.phase = phase
+        return await first_contact.reach(call, self._status.says, limit_s)
 
     @property
     def _state_path(self) -> Path:
@@ -390,7 +386,7 @@ class NodeProcess:
         await asyncio.to_thread(replica.save, self._state_path, position)
         checkpoint = self._settings.directory / "checkpoint"
         await asyncio.to_thread(parts.requests.publisher.save, checkpoint, position.head_round)
-        self._status.phase = "completes what it was asked for: a validation loss, a checkpoint"
+        self._status.says("completes what it was asked for: a validation loss, a checkpoint")
         await parts.requests.finish()
         await self._say_goodbye(reason)
 

@@ -12,7 +12,7 @@ from protocol.addresses import check_advertise, check_listen, has_login
 from protocol.border.join_link import parse_link, split_token
 from protocol.errors import SettingsError
 from protocol.limits import TEXT_BYTES_MAX
-from protocol.option import DATA, LINK, NETWORK, PLACES, USE, Option, check_bounds
+from protocol.option import DATA, LINK, NETWORK, PLACES, RESTART_FROM, USE, Option, check_bounds
 
 NAME_BYTES_MAX = 64
 """Bytes of a node's name, which tables and status pages of others show."""
@@ -122,17 +122,6 @@ Threads = Annotated[
     int, Option("N", USE, least=0, help="CPU threads of each rank; 0: all cores, shared by ranks.")
 ]
 
-RestartFrom = Annotated[
-    Path | None,
-    Option(
-        "CHECKPOINT",
-        PLACES,
-        shown=False,
-        variable=False,
-        help="Checkpoint, or snapshot file, from which a run goes on whose newest state is lost.",
-    ),
-]
-
 SaveEvery = Annotated[
     int, Option("ROUNDS", PLACES, least=1, help="Rounds between two saves of the state.")
 ]
@@ -239,7 +228,7 @@ class NodeSettings:
     """Directory or fsspec URL (such as hf://ACCOUNT/REPOSITORY, with HF_TOKEN) that gets every
     checkpoint of the run, with this node's word for it."""
 
-    restart_from: RestartFrom = None
+    restart_from: Annotated[Path | None, RESTART_FROM] = None
 
     def __post_init__(self) -> None:
         listen = "127.0.0.1:0" if self.listen == "auto" else self.listen

@@ -33,7 +33,7 @@ from node.round.agenda import Agenda
 from node.round.catching_up.catch_up import RETRY_S, NotFound
 from node.round.catching_up.landmarks import SnapshotJump, position_at
 from node.round.collecting import CommitPayloads, near
-from node.round.compute import train_round
+from node.round.compute import RoundPasses, Settling
 from node.round.context import RoundContext
 from node.round.deadline import Deadline, DeadlinePassedError
 from node.round.events import LogPosition
@@ -65,6 +65,7 @@ class Trainer:
     # ---- the straight line
 
     async def _round(self, opened: wire.RoundOpened) -> None:
+        decisions, requests = self._context.decisions, self._context.state_requests
         work = await self._compute(opened)  # until the bell
         while self._agenda.must_settle_first(self.log_position):
             await self._settle_next()  # where the payload is made of the state
@@ -73,7 +74,8 @@ class Trainer:
         await self._publish(announced, payload)  # to the neighbours, announced to the coordinator
         await self._save_when_due()  # while the payload is on its way
         while self._agenda.must_settle(self.log_position):
-            await self._context.state_requests.use_idle_time(self._context.decisions.behind)
+            while not decisions.behind() and await requests.measure_while_idle():
+                pass
             await self._settle_next()  # applied: the same bits on every node; or skipped
         self._tell(events.Settled())
 
@@ -90,12 +92,12 @@ class Trainer:
             return self._agenda.end_reason
 
     async def _follow_agenda(self) -> str:
-        status = self._context.status
+        status, requests = self._context.status, self._context.state_requests
         while True:
             self._changed.clear()
-            await self._context.state_requests.show_state(self._context.decisions.head_round)
+            await requests.show_state(self._context.decisions.head_round)
             step = self._agenda.next(self.log_position)
-            status.doing, status.phase = step.doing, step.reason
+            status.does(step.doing, step.reason)
             match step:
                 case events.Train():
                     await self._round(step.opened)
@@ -109,7 +111,8 @@ class Trainer:
                 case events.SayReady():
                     self._say_ready()
                 case events.Wait():
-                    await self._context.state_requests.use_idle_time(self._changed.is_set)
+                    while not self._changed.is_set() and await requests.measure_while_idle():
+                        pass
                     await self._changed.wait()
                 case events.End():
                     return step.reason
@@ -122,7 +125,8 @@ class Trainer:
 
     def _tell(self, event: events.Event) -> None:
         self._limit(self._agenda.handle(event, self.log_position))
-        self._context.status.finished = self._agenda.finished
+        if self._agenda.finished:
+            self._context.status.finishes()
         self._changed.set()
 
     def _limit(self, limit_ms: int | None) -> None:
@@ -153,20 +157,30 @@ class Trainer:
 
     async def _compute(self, opened: wire.RoundOpened) -> RoundWork | None:
         context = self._context
-        reason = opened.reason
-        context.status.note, context.status.pace = (reason, "") if opened.muted else ("", reason)
-        context.status.standing.opened(opened)
+        context.status.opened(opened)
         context.swarm.open(opened.round, near(opened))
         await context.state_requests.borrow_time(opened.bell_ms - context.client.now_ms())
         started_ms = context.client.now_ms()
-        before = self._own.of(opened.round - 1)
         try:
-            work = await train_round(context, opened, before, self._settle_early)
+            work = await self._make_passes(opened)
         except DeviceError:
             await self._save_what_is_whole()
             raise
         self._compute_ms = max(1, context.client.now_ms() - started_ms)
         return work
+
+    async def _make_passes(self, opened: wire.RoundOpened) -> RoundWork | None:
+        """Passes until the bell, and the round in front settled as soon as everything for it is
+        here.
+        """
+        passes = RoundPasses(self._context, opened)
+        if await passes.begin(self._own.of(opened.round - 1)):
+            async with Settling(self._context) as settling:
+                while await passes.make(behind=settling.is_under_way):
+                    if not settling.is_under_way and self._may_settle_early(passes.left_ms):
+                        await settling.begin(self._settle_next())
+                    await settling.look()
+        return await passes.work()
 
     async def _save_what_is_whole(self) -> None:
         """Save the state after a pass failed, if the device still gives it away."""
@@ -176,22 +190,19 @@ class Trainer:
         except (DeviceError, StorageError) as error:
             log.warning("goes on from an older state", extra={"reason": str(error)})
 
-    async def _settle_early(self, left_ms: int) -> bool:
-        """Between two passes: settle the round in front if everything for it is here."""
+    def _may_settle_early(self, left_ms: int) -> bool:
+        """Whether the round in front is settled now, between two passes of this one."""
         decision = self._context.decisions.at_hand()
         if decision is None or not self._agenda.settles_between_passes(
             decision.round, left_ms, self._apply_ms
         ):
             return False
-        if decision.commit and not self._payloads.are_here(decision):
-            return False
-        await self._settle_next()
-        return True
+        return not decision.commit or self._payloads.are_here(decision)
 
     async def _publish(self, announced: wire.Announced, payload: bytes) -> None:
         await self._own.announce(announced, payload)
         self._tell(events.Announced())
-        self._context.status.phase = f"exchanges round {announced.round}"
+        self._context.status.says(f"exchanges round {announced.round}")
 
     async def _save_when_due(self) -> None:
         self._unsaved_rounds += 1
@@ -233,14 +244,14 @@ class Trainer:
         if decision.commit:
             await self._apply(decision, decision.commit, payloads)
         else:
-            self._context.status.standing.skipped(decision.round)
+            self._context.status.skipped(decision.round)
         self._settle(decision.round, decision.kept)
 
     async def _apply(self, decision: Decision, commit: Commit, payloads: list[bytes]) -> None:
         context, started_ms = self._context, self._context.client.now_ms()
         context.decisions.settled()
         digest = await context.duty.compute(context.replica.apply, commit, payloads)
-        context.status.round, context.status.state_digest = commit.round, digest
+        context.status.stands_at(commit.round, digest)
         snapshot = await asyncio.to_thread(context.catch_up.write, commit)
         self._report(decision, digest, snapshot)
         await context.state_requests.show_state(commit.round)
@@ -250,12 +261,7 @@ class Trainer:
         """The round is decided: what this node sent in it counts, or is lost."""
         context, announced = self._context, self._own.settle(round)
         if announced and announced.digest:
-            if announced.digest in kept:
-                context.status.rounds_counted += 1
-                context.status.standing.counted(round)
-            else:
-                context.status.rounds_left_out += 1
-                context.status.standing.left_out(round)
+            context.status.decided(round, counted=announced.digest in kept)
         context.swarm.settle(round, kept)
         context.catch_up.follow(context.decisions.next_round, context.decisions.decided_round)
 
@@ -277,7 +283,7 @@ class Trainer:
         """Only noted: the coordinator judges."""
         differs = f"the state {which} is {digest:016x}, the record says {recorded:016x}"
         log.warning("state differs from the record", extra={"reason": differs})
-        self._context.status.note = differs
+        self._context.status.notes(differs)
 
     def _rewind_to(self, position: Position) -> None:
         self._context.decisions.resume(position)
@@ -296,7 +302,7 @@ class Trainer:
         )
         found = await self._deadline.wait(finding)
         if isinstance(found, NotFound):
-            context.status.note = f"cannot go on yet: {reason}, and {found.value}"
+            context.status.notes(f"cannot go on yet: {reason}, and {found.value}")
             await self._deadline.wait(asyncio.sleep(RETRY_S))
             return
         await self._adopt(found)
@@ -306,8 +312,8 @@ class Trainer:
         await asyncio.to_thread(context.replica.adopt, jump.path, jump.base)
         digest, position = context.replica.digest, landmark.position
         self._rewind_to(position)
-        context.status.round, context.status.state_digest = position.head_round, digest
-        context.status.note = ""
+        context.status.stands_at(position.head_round, digest)
+        context.status.notes("")
         for announced in self._own.undecided:
             if announced.round < position.next_round:
                 self._settle(announced.round, jump.kept.get(announced.round, ()))
@@ -321,8 +327,7 @@ class Trainer:
         """Discard the state, on disk too: a restart must not bring it back."""
         context = self._context
         log.warning("resync ordered", extra={"round": order.round, "reason": order.reason})
-        context.status.note = f"resynced: {order.reason}"
-        context.status.resyncs += 1
+        context.status.resynced(order.reason)
         await asyncio.to_thread(context.replica.reset)
         context.decisions.rewind()
         self._own.clear()

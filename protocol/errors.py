@@ -66,3 +66,8 @@ class DivergedError(LockstepError):
 
 class EquivocationError(LockstepError):
     """A coordinator's key has signed two histories of one run, and the proof is kept."""
+
+
+def first_line(error: BaseException) -> str:
+    """An error's first line, or its type where it has no words: torch puts a stack below it."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -72,6 +72,14 @@ LINK = Option(
 )
 """The run that a command is about."""
 
+RESTART_FROM = Option(
+    "CHECKPOINT",
+    PLACES,
+    shown=False,
+    variable=False,
+    help="Checkpoint, or snapshot file, from which a run goes on whose newest state is lost.",
+)
+
 
 @cache
 def declared(settings: type) -> dict[str, tuple[Any, Option | None]]:

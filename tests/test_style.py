@@ -155,6 +155,17 @@ def test_each_public_name_of_a_class_has_one_meaning() -> None:
     assert {name for name, count in counts.items() if count > 1} == SHARED_NAMES
 
 
+def test_the_status_of_a_node_is_written_in_its_own_module() -> None:
+    """Whatever happens is told to it (`node.status`)."""
+    assert not [
+        f"{module}:{node.lineno}"
+        for module, node in nodes(ast.Attribute)
+        if module.startswith("node/")
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value).split(".")[-1] in ("status", "_status")
+    ]
+
+
 def test_no_module_compares_sentences() -> None:
     """A state is a value, and sentences are made from it."""
     found = {

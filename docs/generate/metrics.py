@@ -70,9 +70,9 @@ def _coordinator_registry() -> CollectorRegistry:
 
 
 def _node_registry() -> CollectorRegistry:
-    known = node.status.NodeStatus("0" * 32, "node")
-    known.loss = known.validation_loss = 1.0
-    known.traffic = {"overhead_up_bytes": 0, "overhead_down_bytes": 0}
+    known = node.status.NodeStatus("0" * 32, "node", node.status.OwnWork(loss=1.0))
+    known.heard_validation(1.0, 0)
+    known.carried({"overhead_up_bytes": 0, "overhead_down_bytes": 0})
     return node.status.registry(known)
 
 

@@ -30,7 +30,7 @@ def auditor(
     Where it has the run's data it computes some payloads again, and says whose author did not do
     its work. Needs torch, no GPU. Goes on after a difference, with an alarm, and then ends with 9.
     """
-    from lockstep.audit.auditor import audit
+    from lockstep.audit.process import audit
     from lockstep.service.home import Home
     from lockstep.service.serve import ServeOptions
 

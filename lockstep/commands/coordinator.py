@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -56,24 +56,11 @@ LOOK_S = 2.0
 """Pause between two looks at what the operator should hear of."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartWish:
-    """The operator's wish that the run goes on from a checkpoint."""
-
-    source: Path
-    """A checkpoint's directory, or a snapshot's file."""
-
-    forced: bool
-    """Even if a node may hold the newest state."""
-
-
 def coordinate(
     run_file: Path,
     settings: CoordinatorSettings,
     options: ServeOptions,
     *,
-    plain_text: bool = False,
-    restart: RestartWish | None = None,
     try_model: bool = True,
 ) -> None:
     """Runs the coordinator until a signal ends it; one that follows a parent ends with its run."""
@@ -82,24 +69,25 @@ def coordinate(
         require_trainable(run_file, spec, tries=try_model)
     log_versions((settings, spec))
     with claimed(settings.directory, Owner("coordinator", run=spec.name)):
-        if restart and spec.algorithm.mixes:
+        if settings.restart_from and spec.algorithm.mixes:
             raise SettingsError(
                 "--restart-from: the nodes of a gossip-adam run have states of their own, and one "
                 "that comes anew takes another's: expected a run of another algorithm"
             )
-        if restart:
-            settings = replace(settings, restart=_named(restart, spec, settings.directory))
-        messages.print(run_event_loop(_coordinate(spec, settings, options, plain_text)))
+        if source := settings.restart_from:
+            restart = _asked(source, spec, settings.directory, force=settings.force)
+            settings = replace(settings, restart=restart)
+        messages.print(run_event_loop(_coordinate(spec, settings, options)))
 
 
-def _named(restart: RestartWish, spec: RunSpec, directory: Path) -> RestartAsked:
-    """The wish with the digests of the parameters, which are computed here and need torch."""
+def _asked(source: Path, spec: RunSpec, directory: Path, *, force: bool) -> RestartAsked:
+    """A restart with the digests of the parameters, which are computed here and need torch."""
     from node.replica.checkpoint_state import read_state
 
     key = public_bytes(_own_key(directory))
     with messages.status("reading the checkpoint"):
-        state = read_state(restart.source, RunInfo(spec, run_id(spec, key), key))
-        return RestartAsked(state.sha256, state.state_digest, restart.forced)
+        state = read_state(source, RunInfo(spec, run_id(spec, key), key))
+        return RestartAsked(state.sha256, state.state_digest, force)
 
 
 def check_directory(directory: Path) -> None:
@@ -148,13 +136,11 @@ def _require_journal(directory: Path) -> None:
         )
 
 
-async def _coordinate(
-    spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions, plain_text: bool
-) -> str:
+async def _coordinate(spec: RunSpec, settings: CoordinatorSettings, options: ServeOptions) -> str:
     """Returns how it ended, in words."""
     meter = OverheadMeter()
     key = _own_key(settings.directory)
-    credentials = _credentials(key, settings.listen, plain_text)
+    credentials = _credentials(key, settings)
     process = CoordinatorProcess(spec, settings, key, meter.measure_overhead, credentials)
     asked = asyncio.Event()
     orders = OrderSocket(settings.directory, process.desk)
@@ -248,15 +234,15 @@ def _say_where(process: CoordinatorProcess, directory: Path) -> None:
 
 
 def _credentials(
-    key: Ed25519PrivateKey, listen: str, plain_text: bool
+    key: Ed25519PrivateKey, settings: CoordinatorSettings
 ) -> grpc.ServerCredentials | None:
     """Credentials of TLS for a coordinator that more than this machine can reach."""
-    if is_loopback(listen):
+    if is_loopback(settings.listen):
         return None
-    if plain_text:
+    if settings.plain_text:
         log.warning(
             "without TLS whoever is on the way reads everything, and can take over nodes",
-            extra={"listen": listen},
+            extra={"listen": settings.listen},
         )
         return None
     return server_credentials(key)

@@ -1,4 +1,4 @@
-"""`lockstep plan RUN.toml`: how long a round would take with each method, and what to do about it.
+"""`lockstep plan RUN.toml`: how long a round would take with each method, and what pays.
 
 Nothing is measured and nothing is sent: `protocol.planner` computes it from the run file, the lines
 of the nodes and what a machine computes.
@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.commands.plan_options import PlanOptions
-from lockstep.commands.planning.matrix import read_matrix
 from lockstep.commands.planning.measured import MeasuredMembers, measured
 from lockstep.commands.status import ask
 from lockstep.console import messages, output, write_json
@@ -48,7 +47,7 @@ def plan_run(run_file: Path, options: PlanOptions, json_path: str | None) -> Non
     size = size_of(spec.model, options.parameters)
     members = _members(options) if options.measure else None
     found = plan(spec, setting_of(spec, size, options, members))
-    words = sentences(found, shape_of(spec.algorithm, size))
+    words = sentences(found)
     if json_path is not None:
         about = {"run": spec.name, "parameters": size.parameters, "chunks": size.chunks}
         links = _links(found.setting.network, members)
@@ -60,8 +59,8 @@ def plan_run(run_file: Path, options: PlanOptions, json_path: str | None) -> Non
 
 def _members(options: PlanOptions) -> MeasuredMembers:
     """The members of a running coordinator; says which are left out."""
-    if options.profiles or options.matrix is not None or options.nodes is not None:
-        raise UsageError("expected --measure, or --nodes, --profiles and --matrix, got both")
+    if options.profiles or options.nodes is not None:
+        raise UsageError("expected --measure, or --nodes and --profiles, got both")
     assert options.measure is not None, "asked for with a link alone"
     found = measured(ask(options.measure))
     if found.left_out:
@@ -71,7 +70,7 @@ def _members(options: PlanOptions) -> MeasuredMembers:
 
 
 def _links(network: Network, members: MeasuredMembers | None) -> dict[str, object]:
-    """Rates and delays of all pairs, in the form that `--matrix` takes."""
+    """Rates and delays of all pairs, from the node of the row to that of the column."""
     nodes = range(len(network))
     rates, delays = network.rate_bit_s, network.delay_s
     return {
@@ -126,18 +125,8 @@ def _compute(spec: RunSpec, size: Size, options: PlanOptions, nodes: int) -> Com
 
 
 def _network(options: PlanOptions) -> Network:
-    if options.matrix is not None:
-        if options.profiles:
-            raise UsageError("expected --profiles or --matrix, got both")
-        network = read_matrix(options.matrix)
-        if options.nodes not in (None, len(network)):
-            raise UsageError(
-                f"--nodes: expected {len(network)}, the nodes of {options.matrix}, "
-                f"got {options.nodes}"
-            )
-        return network
     if options.nodes is None:
-        raise UsageError("expected --nodes N, or --matrix FILE with measured links")
+        raise UsageError("expected --nodes N, or --measure LINK of a running coordinator")
     catalogue = read_profiles(options.profiles_file or BUILTIN)
     lines = []
     for number, name in enumerate(cycled(options.profiles or ("cable",), options.nodes)):

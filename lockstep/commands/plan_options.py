@@ -28,7 +28,7 @@ class PlanOptions:
     """What a person says besides the run file; None where it is not said."""
 
     nodes: Annotated[
-        int | None, Option("N", shown="those of --matrix", least=1, most=256, variable=False)
+        int | None, Option("N", shown="those of --measure", least=1, most=256, variable=False)
     ] = None
     """Number of nodes."""
 
@@ -38,9 +38,6 @@ class PlanOptions:
     """Link profiles, for the nodes in turn."""
 
     profiles_file: ProfilesFile = None
-
-    matrix: Annotated[Path | None, Option("FILE", shown="none", variable=False)] = None
-    """Links as measured between any two nodes, instead of profiles: JSON."""
 
     measure: Annotated[str | None, Option("LINK", shown="none", variable=False)] = None
     """Coordinator whose members, as measured, are planned for."""

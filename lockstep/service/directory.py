@@ -10,7 +10,6 @@ directory changes.
 
 import contextlib
 import errno
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -33,14 +32,8 @@ OWNER_NAME = "owner.json"
 LOCK_NAME = "lock"
 """Name of the file that the process at work holds locked; it holds the process's id."""
 
-HEADER_BYTES_MAX = 100_000_000
-"""Limit of safetensors on the header of a file."""
-
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT}
 """Errors of a place in which this account cannot write, whatever room there is."""
-
-_ROLE_MARKS = {"coordinator": "journal.sqlite", "node": "state.safetensors"}
-"""A file that tells the role of a directory from before `OWNER_NAME` was written."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -110,29 +103,12 @@ def owner_of(directory: Path) -> Owner | None:
     try:
         return msgspec.json.decode((directory / OWNER_NAME).read_bytes(), type=Owner)
     except FileNotFoundError:
-        pass
+        return None
     except (OSError, *UNREADABLE) as error:
         raise StorageError(
             f"{directory / OWNER_NAME} cannot be read: {error}; put it back from a copy, or choose "
             "another --directory"
         ) from None
-    role = next((role for role, mark in _ROLE_MARKS.items() if (directory / mark).exists()), None)
-    if role is None:
-        return None
-    return Owner(role, run_id_in(directory / _ROLE_MARKS[role]) if role == "node" else "")
-
-
-def run_id_in(state: Path) -> str:
-    """The run that a node's saved state belongs to, from the header of the file; empty when it
-    cannot be told.
-    """
-    try:
-        with state.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(size, HEADER_BYTES_MAX)))
-        return str(json.loads(header["__metadata__"]["lockstep"])["run_id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def pid_at_work(directory: Path) -> int | None:

@@ -11,15 +11,20 @@ the identity too: several nodes on one computer are then several nodes.
 """
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from lockstep.service.directory import pid_at_work
-from lockstep.service.keys import KEY_NAME
+from lockstep.service.contact import first_word
+from lockstep.service.directory import Owner, claimed, pid_at_work
+from lockstep.service.keys import KEY_NAME, load_or_create_key
+from lockstep.service.serve import ServeOptions
 from node.control import first_contact
 from node.system.files import replacing_file, storage_errors
+from protocol.border.join_link import parse_link
 from protocol.codec.decoding import UNREADABLE
 from protocol.errors import StorageError
 from protocol.ids import RunId
@@ -30,8 +35,25 @@ RUNS_NAME = "runs"
 SETTINGS_NAME = "settings.json"
 """Name of the file with the settings that are remembered."""
 
+Entered = tuple[Path, Ed25519PrivateKey, ServeOptions]
+"""The directory of a run, the identity, and how the process is served there."""
+
 STATE_NAME = "state.safetensors"
 """Name of the file with a node's state, in the directory of its run."""
+
+
+@contextlib.contextmanager
+def entered(url: str, role: str, home: "Home", options: ServeOptions) -> Iterator[Entered]:
+    """Asks which run a link names, and claims this identity's directory for it to the end of the
+    block. Raises as `first_word` and `claimed`.
+    """
+    link = parse_link(url)
+    known = home.knows(link.address)
+    info = first_word(link, known=known, follow_parent=options.follow_parent)
+    place = home.run(info.run_id)
+    with claimed(place, Owner(role, info.run_id, info.spec.name)):
+        first_contact.remember(place, link.address)
+        yield place, load_or_create_key(home.path), replace(options, directory=place)
 
 
 class Remembered(msgspec.Struct, omit_defaults=True):

@@ -25,8 +25,8 @@ from torch.optim.optimizer import Optimizer, ParamsT
 
 from node.exact.process_group import Ranks
 from node.gossip_adam.adam import AdamSettings, Moments, direction_
+from node.gossip_adam.edges import Edges
 from node.gossip_adam.exchange import RankMessages, first_rank_s, mean_of
-from node.gossip_adam.mixer import Edges
 from node.gossip_adam.projection import project
 from node.gossip_adam.wire import WIRE_FORMATS, WireFormat
 from protocol.errors import DivergedError

@@ -16,14 +16,13 @@ local steps the passes move the model as they go, and what they moved takes the 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Coroutine, Iterator
 from typing import Any, Self
 
 from node.exact.engine import GradientError
 from node.model.passes import Passes, RoundWork
 from node.model.queue import PassQueue
 from node.round.context import RoundContext
-from node.status import NodeStatus
 from node.system.device import device_errors
 from protocol import wire_pb2 as wire
 from protocol.errors import UnavailableError
@@ -31,85 +30,110 @@ from protocol.errors import UnavailableError
 log = logging.getLogger("lockstep.node")
 
 
-async def train_round(
-    context: RoundContext,
-    opened: wire.RoundOpened,
-    pending: wire.Announced | None,
-    settle: Callable[[int], Awaitable[bool]],
-) -> RoundWork | None:
-    """Make the passes that fit, at least one. None when their gradients are of no use; the
-    momentum is then as it was.
-
-    In a round that only mixes there is nothing to do. `pending` is what this node announced in the
-    undecided round in front of this one.
-    `settle(left_ms)` is asked between two passes, with the time that is left, and returns whether
-    it settled that round. Between passes the node rests as its duty cycle asks.
-
-    Raises `DeviceError` when a device fails in a pass: what was applied before is whole.
+class RoundPasses:
+    """The passes of one round: `begin`, then `make` while another may follow, then `work`. Whoever
+    makes them may take the decision of a round in front between two of them (`Settling`).
     """
-    replica, duty = context.replica, context.duty
-    if opened.only_mixes:
-        return RoundWork(0, 0.0, 0)
-    rate_bits = opened.learning_rate_bits, opened.decay_bits
-    if not await _rested(context, opened):
-        return None  # not even one pass can be paid
-    batches = _batches(context, opened)
-    passes = await duty.compute(replica.begin, batches, pending, rate_bits)
-    leased, late, cut = sum(share.count for share in opened.shares), 0, False
-    began_ms, made, trained = context.client.now_ms(), 0, 0
-    async with _Settling(context, settle) as settling:
-        while await _made(context, passes):
-            queue = replica.trainee.queue
-            context.status.passes.note(*(queue.newest or (passes.samples - trained, duty.pass_s)))
-            made, trained = made + 1, passes.samples
-            if context.decisions.next_round < opened.round or settling.is_under_way:
-                late = passes.samples
-            left_ms = opened.bell_ms - context.client.now_ms() - 1000 * queue.ahead_s()
-            if left_ms <= 0 or passes.samples == leased:
-                cut = passes.samples < leased
-                break
-            if not await _rested(context, opened):
-                cut = True
-                break
-            await settling.between_passes(opened.bell_ms - context.client.now_ms())
-    if passes.samples == 0:
-        return None  # the data have not come before the bell
-    context.state_requests.note_passes((context.client.now_ms() - began_ms) / max(1, made), cut=cut)
-    work = await duty.compute(_accumulate, context, opened.round, passes)
-    status = context.status
-    status.rounds_trained += 1
-    status.samples_late += late
-    if work:
-        status.loss = work.loss_nats_per_token
-        status.samples += work.samples
-        status.tokens += work.tokens
-    return work
+
+    def __init__(self, context: RoundContext, opened: wire.RoundOpened) -> None:
+        self._context, self._opened = context, opened
+        self._leased = sum(share.count for share in opened.shares)
+        self._passes: Passes | None = None
+        self._made, self._trained, self._late, self._cut = 0, 0, 0, False
+        self._began_ms = 0
+
+    @property
+    def left_ms(self) -> int:
+        """Time to the bell."""
+        return self._opened.bell_ms - self._context.client.now_ms()
+
+    async def begin(self, pending: wire.Announced | None) -> bool:
+        """Put the model where the first gradients are taken; False when no pass is to be made: the
+        round only mixes, or not even one pass can be paid. `pending` is what this node announced in
+        the undecided round in front of this one.
+        """
+        context, opened = self._context, self._opened
+        if opened.only_mixes or not await self._rested():
+            return False
+        rate_bits = opened.learning_rate_bits, opened.decay_bits
+        batches = _batches(context, opened)
+        begin = context.replica.begin
+        self._passes = await context.duty.compute(begin, batches, pending, rate_bits)
+        self._began_ms = context.client.now_ms()
+        return True
+
+    async def make(self, *, behind: bool) -> bool:
+        """Make one pass and rest as the duty cycle asks; returns whether another one fits.
+        `behind`: a decision of a round in front is being taken, and the model does not stand there.
+
+        Raises `DeviceError` when a device fails in it: what was applied before is whole.
+        """
+        context, passes = self._context, self._passes
+        assert passes is not None, "begun"
+        if not await _made(context, passes):
+            return False
+        duty, queue = context.duty, context.replica.trainee.queue
+        made = queue.newest or (passes.samples - self._trained, duty.pass_s)
+        context.status.work.passes.note(*made)
+        self._made, self._trained = self._made + 1, passes.samples
+        if behind or context.decisions.next_round < self._opened.round:
+            self._late = passes.samples
+        if passes.samples == self._leased:
+            return False
+        self._cut = self.left_ms - 1000 * queue.ahead_s() <= 0 or not await self._rested()
+        return not self._cut
+
+    async def work(self) -> RoundWork | None:
+        """The passes, in numbers, with their gradients in the momentum. None when they are of no
+        use; the momentum is then as it was.
+        """
+        context, passes = self._context, self._passes
+        if self._opened.only_mixes:
+            return RoundWork(0, 0.0, 0)
+        if passes is None or passes.samples == 0:
+            return None  # nothing could be paid, or the data have not come before the bell
+        pass_ms = (context.client.now_ms() - self._began_ms) / max(1, self._made)
+        context.state_requests.note_passes(pass_ms, cut=self._cut)
+        work = await context.duty.compute(_accumulate, context, self._opened.round, passes)
+        context.status.work.trained(work, self._late)
+        return work
+
+    async def _rested(self) -> bool:
+        """Rest as the duty cycle asks, until the bell at most; whether another pass may begin."""
+        duty, status = self._context.duty, self._context.status
+        if duty.percent == 100:
+            return True
+        phase, round = status.phase, self._opened.round
+        status.says(f"rests in round {round}: computes {duty.percent} % of the time")
+        try:
+            return await duty.rest(self.left_ms)
+        finally:
+            status.says(phase)
 
 
-class _Settling:
+class Settling:
     """The round in front, settled between two passes or, where the replica can, beside them."""
 
-    def __init__(self, context: RoundContext, settle: Callable[[int], Awaitable[bool]]) -> None:
-        self._context, self._settle = context, settle
-        self._beside: asyncio.Future[bool] | None = None
+    def __init__(self, context: RoundContext) -> None:
+        self._replica, self._duty = context.replica, context.duty
+        self._beside: asyncio.Task[None] | None = None
 
     @property
     def is_under_way(self) -> bool:
         """Whether it is settled beside passes now, and the model does not stand there yet."""
         return self._beside is not None
 
-    async def between_passes(self, left_ms: int) -> None:
-        """Settle the round if it can be; the model stands there when that is done."""
-        replica, duty = self._context.replica, self._context.duty
-        if not replica.applies_beside or duty.percent < 100:
-            if await self._settle(left_ms):
-                await duty.compute(replica.stand_at)
-            return
-        if self._beside is None:
-            self._beside = asyncio.ensure_future(self._settle(left_ms))
-            await asyncio.sleep(0)  # most often it finds at once that there is nothing to settle
-        if self._beside.done():
-            await self._end()
+    async def begin(self, settling: Coroutine[Any, Any, None]) -> None:
+        """Settle a round; where it cannot be done beside passes, the model stands there then."""
+        if self._replica.applies_beside and self._duty.percent == 100:
+            self._beside = asyncio.create_task(settling)
+        else:
+            await self._end(settling)
+
+    async def look(self) -> None:
+        """Put the model where a round that was settled beside passes has left the log."""
+        if self._beside and self._beside.done():
+            await self._end(self._beside)
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,26 +142,12 @@ class _Settling:
         if self._beside and kind and not issubclass(kind, Exception):
             self._beside.cancel()  # the node ends
         elif self._beside:
-            await self._end()
+            await self._end(self._beside)
 
-    async def _end(self) -> None:
-        assert self._beside is not None, "it is under way"
-        settling, self._beside = self._beside, None
-        if await settling:
-            await self._context.duty.compute(self._context.replica.stand_at)
-
-
-async def _rested(context: RoundContext, opened: wire.RoundOpened) -> bool:
-    """Rest as the duty cycle asks, until the bell at most; whether another pass may begin."""
-    duty, status = context.duty, context.status
-    if duty.percent == 100:
-        return True
-    phase = status.phase
-    status.phase = f"rests in round {opened.round}: computes {duty.percent} % of the time"
-    try:
-        return await duty.rest(opened.bell_ms - context.client.now_ms())
-    finally:
-        status.phase = phase
+    async def _end(self, settling: Awaitable[None]) -> None:
+        self._beside = None
+        await settling
+        await self._duty.compute(self._replica.stand_at)
 
 
 def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:
@@ -157,25 +167,24 @@ def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:
 
 
 async def _made(context: RoundContext, passes: Passes) -> bool:
-    """Make one pass, as `_next` does; `DeviceError` when a device fails."""
+    """Make one pass, and wait until it has ended where a rest is to follow; False when no sample is
+    left, or none has come from the data's server. `DeviceError` when a device fails.
+    """
     duty, queue = context.duty, context.replica.trainee.queue
     ended = queue if duty.percent < 100 else None
-    with device_errors():
-        return await duty.make_pass(_next, passes, context.status, ended)
-
-
-def _next(passes: Passes, status: NodeStatus, ended: PassQueue | None) -> bool:
-    """Make one pass, and wait until it has `ended` where a rest is to follow; False when no sample
-    is left, or none has come from the data's server.
-    """
     try:
-        made = passes.next()
-        if ended:
-            ended.wait()
-        return made
+        with device_errors():
+            return await duty.make_pass(_next, passes, ended)
     except UnavailableError as error:
-        status.note = str(error)
+        context.status.notes(str(error))
         return False
+
+
+def _next(passes: Passes, ended: PassQueue | None) -> bool:
+    made = passes.next()
+    if ended:
+        ended.wait()
+    return made
 
 
 def _accumulate(context: RoundContext, round: int, passes: Passes) -> RoundWork | None:

@@ -19,7 +19,7 @@ from node.model.passes import Passes
 from node.model.queue import PassQueue
 from node.replica.position import Position
 from node.round.catching_up.catch_up import CatchUp
-from node.round.state_requests.requests import NoStateRequests, StateRequests
+from node.round.state_requests.requests import StateRequests
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
 from node.system.duty_cycle import DutyKeeper
@@ -163,7 +163,7 @@ class RoundContext:
     """Saves the state on disk. Blocks: for a thread."""
     save_every: int
     """Rounds between two saves: those that a killed node replays from the log."""
-    state_requests: StateRequests = field(default_factory=NoStateRequests)
+    state_requests: StateRequests
     duty: DutyKeeper = field(default_factory=DutyKeeper)
-    heads: HeadKeeper | None = None
-    """The heads of the run that this node knows; None: it weighs none."""
+    heads: HeadKeeper
+    """The heads of the run that this node knows."""

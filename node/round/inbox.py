@@ -39,8 +39,7 @@ class Inbox:
         `UnavailableError` when the coordinator lacks a commit that it gave to this node.
         """
         context = self._context
-        if context.heads:
-            context.heads.greeted(welcome)
+        context.heads.greeted(welcome)
         context.decisions.saw_decided(welcome.decided_round)
         self._chained(welcome.tail)
         for announced in self._own.undecided:
@@ -67,11 +66,10 @@ class Inbox:
             case "resync":
                 self._tell(events.ResyncOrdered(message.resync))
             case "heartbeat":
-                context.status.standing.told = message.heartbeat.state, message.heartbeat.reason
                 context.status.heard(message.heartbeat)
             case "evicted":
                 reason = message.evicted.reason
-                context.status.note = f"removed by the coordinator: {reason}; joining again"
+                context.status.notes(f"removed by the coordinator: {reason}; joining again")
             case "checkpoint" | "evaluation":
                 context.state_requests.asked(message)
                 self._tell(events.StateAsked())

@@ -68,13 +68,12 @@ class OwnPayloads:
             await context.swarm.publish(announced.round, payload, announced.samples)
         self._undecided[announced.round] = announced
         context.client.send(wire.NodeMessage(announced=announced))
-        at_ms, standing = context.client.now_ms(), context.status.standing
-        standing.announced(announced.round, at_ms, announced.compute_ms)
+        context.status.announced(announced, context.client.now_ms())
 
     def _payload(self, opened: wire.RoundOpened) -> bytes:
         context = self._context
         extraction = context.replica.extract(opened.round, mean=opened.mean)
         header = Header(context.info.run_id, opened.round, context.own)
-        payload, context.status.payload_values = context.replica.encoded(header, extraction)
-        context.status.payload_bytes = len(payload)
+        payload, values = context.replica.encoded(header, extraction)
+        context.status.work.encoded(len(payload), values)
         return payload

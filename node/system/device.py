@@ -21,7 +21,7 @@ import torch
 
 from border.memory import give_back_freed_memory
 from node.system.hardware import MPS_REFUSAL, Facts, gpu_name
-from protocol.errors import DeviceError, SettingsError
+from protocol.errors import DeviceError, SettingsError, first_line
 
 NVIDIA = Path("/proc/driver/nvidia/version")
 AMD = Path("/dev/kfd")
@@ -115,7 +115,7 @@ def device_failure(error: BaseException) -> str:
     """The failure of a device behind an error, in torch's words; empty for any other error."""
     if not isinstance(error, RuntimeError):
         return ""
-    words = str(error).strip().partition("\n")[0]
+    words = first_line(error)
     if isinstance(error, torch.OutOfMemoryError):
         return words
     if not isinstance(error, torch.AcceleratorError) and not _FAILED.match(words):

@@ -39,7 +39,6 @@ __all__ = [
     "Matrix",
     "Topology",
     "TopologyName",
-    "contraction",
     "mixing_matrix",
 ]
 
@@ -200,17 +199,6 @@ def mixing_matrix(edges: Iterable[Edge], members: Collection[PeerId]) -> Matrix:
         matrix[first_place, second_place] = matrix[second_place, first_place] = weight
     np.fill_diagonal(matrix, 1 - matrix.sum(axis=1))
     return matrix
-
-
-def contraction(topology: Topology, members: Collection[PeerId]) -> float:
-    """The part of the distance to the mean that is left after the first period, at worst: 0 is the
-    exact mean, below 1 contracts. The largest singular value of the product of the period's
-    matrices once the mean is taken out.
-    """
-    product = np.eye(len(set(members)))
-    for round in range(topology.period(members)):
-        product = mixing_matrix(topology.edges(round, members), members) @ product
-    return float(np.linalg.norm(product - 1 / len(product), ord=2)) if len(product) > 1 else 0.0
 
 
 def _bits(count: int) -> int:

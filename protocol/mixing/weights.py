@@ -108,19 +108,3 @@ def shares(
         if member in edge:
             row[edge[1] if edge[0] == member else edge[0]] = weights[edge]
     return row
-
-
-def committed_matrix(
-    planned: Sequence[Edge], committed: Collection[Edge], members: Collection[PeerId]
-) -> Matrix:
-    """[n, n] for the sorted members: all their rows. What a failed edge would have moved stays with
-    both ends.
-    """
-    ranked = sorted(set(members))
-    place = {member: index for index, member in enumerate(ranked)}
-    matrix = np.zeros((len(ranked), len(ranked)))
-    for member in ranked:
-        for neighbour, weight in shares(member, planned, committed).items():
-            matrix[place[member], place[neighbour]] = weight
-    np.fill_diagonal(matrix, 1 - matrix.sum(axis=1))
-    return matrix

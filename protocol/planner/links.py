@@ -97,13 +97,6 @@ class Network:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def picked(self, nodes: Sequence[int]) -> "Network":
-        """The network of these nodes, in this order."""
-        part = Network([self.lines[node] for node in nodes])
-        place = np.ix_(nodes, nodes)
-        part.delay_s, part.rate_bit_s = self.delay_s[place], self.rate_bit_s[place]
-        return part
-
 
 def all_reduce_s(network: Network, content_bytes: float, calibration: Calibration) -> float:
     """Seconds of a ring all-reduce of a vector of this size."""

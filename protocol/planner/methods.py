@@ -11,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 
 from protocol.ids import PeerId
-from protocol.mixing.topologies import Topology, TopologyName, contraction
+from protocol.mixing.topologies import Topology, TopologyName
 from protocol.planner.compute import Compute
 from protocol.planner.links import (
     Calibration,
@@ -87,9 +87,6 @@ class Prediction:
     waiting_s: float
     up_bytes: float
     """Bytes from a node, the mean over nodes; as many reach it."""
-    contraction: float | None = None
-    """Distance to the mean of gossip Adam that is left after a round, at worst, on average over
-    a period."""
 
 
 def predicted(setting: Setting, method: MethodName, topology: Topology | None = None) -> Prediction:
@@ -161,8 +158,6 @@ def _gossip_adam(setting: Setting, topology: Topology) -> Prediction:
     exposed_s = max(0.0, neighbours_s(alike, exchanges) - _mean_s(draws))
     seconds = neighbours_s(draws, exchanges)
     ends = np.mean([graph.exchanges / setting.nodes for graph in exchanges])
-    peers = names(setting.network)
-    left = contraction(topology, peers) ** (1 / topology.period(peers))
     return _split(
         setting,
         "gossip-adam",
@@ -170,7 +165,7 @@ def _gossip_adam(setting: Setting, topology: Topology) -> Prediction:
         draws,
         exposed_s=exposed_s,
         sent=float(ends) * setting.traffic.parameters,
-        mixing=(topology.name, left),
+        topology=topology.name,
     )
 
 
@@ -211,12 +206,11 @@ def _split(
     *,
     exposed_s: float,
     sent: float,
-    mixing: tuple[TopologyName, float] | None = None,
+    topology: TopologyName | None = None,
 ) -> Prediction:
     """The prediction with what is neither compute nor exchange as waiting."""
     compute_s = _mean_s(draws)
     waiting_s = max(0.0, seconds - compute_s - exposed_s)
-    topology, left = mixing or (None, None)
     return Prediction(
         method,
         topology,
@@ -225,5 +219,4 @@ def _split(
         exposed_s,
         waiting_s,
         sent,
-        left,
     )

@@ -39,7 +39,7 @@ def test_all_nodes_mix_over_the_edges_of_the_round(name: str) -> None:
     import torch
 
     from node.gossip_adam.adam import AdamSettings
-    from node.gossip_adam.mixer import Mixer
+    from tests.support.mixer import Mixer
 
     start = torch.zeros(40)
     nodes = [Mixer(start, AdamSettings(), "float32") for _ in range(NODES)]

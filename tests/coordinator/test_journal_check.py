@@ -134,9 +134,10 @@ def test_damage_is_reported_with_its_place(directory: Path, statement: str, word
         checked(directory)
 
 
-def test_a_journal_of_before_decisions_were_on_record_is_sound(directory: Path) -> None:
-    alter(directory, "DELETE FROM rounds WHERE round < 2")
-    assert checked(directory).commits == ROUNDS
+def test_a_decision_that_is_missing_on_record_is_found(directory: Path) -> None:
+    alter(directory, "DELETE FROM rounds WHERE round = 1")
+    with pytest.raises(StorageError, match=r"decides round 1 at .*, and none is on record"):
+        checked(directory)
 
 
 def test_a_snapshot_that_is_not_the_state_of_its_events_is_refused(directory: Path) -> None:

@@ -43,7 +43,7 @@ async def test_the_operators_word_and_the_secret_of_a_public_run_outlive_a_resta
     first, second = (PeerId(f"{number:032x}") for number in (1, 2))
     salts = []
     for vouched in ([first], [], [first, second]):
-        settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", vouched=tuple(vouched))
+        settings = CoordinatorSettings(tmp_path, "127.0.0.1:0", vouch=tuple(vouched))
         process = CoordinatorProcess(spec, settings, COORDINATOR_KEY)
         try:
             await process.start()

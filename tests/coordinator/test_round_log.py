@@ -1,4 +1,4 @@
-"""The rounds of a journal, read beside its coordinator and after it, also of earlier releases."""
+"""The rounds of a journal, read beside its coordinator and after it."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.events.effects import RecordDigest
 from coordinator.machine.events.inputs import Evaluated
-from coordinator.round_log import UNKNOWN, LoggedRound, read_rounds
+from coordinator.round_log import read_rounds
 from protocol.codec.commits import Commit, Entry, SignedCommit, commit_bytes, genesis_digest
 from protocol.errors import StorageError
 from tests.coordinator.machine.driver import RUN, A, B, payload_digest
@@ -34,6 +34,7 @@ def written(path: Path) -> Journal:
             DecidedRound(0, "", 12_000, 10_000, 2, 4000, 1000),
             DecidedRound(1, "", 15_500, 12_500),
             DecidedRound(2, "nobody announced", 20_000, 16_000),
+            DecidedRound(3, "too few", 24_000),
             DecidedRound(4, "", 30_000),
         ],
     )
@@ -54,7 +55,7 @@ def test_every_decided_round_is_a_row(journal: Path) -> None:
         (0, ""),
         (1, ""),
         (2, "nobody announced"),
-        (3, UNKNOWN),
+        (3, "too few"),
         (4, ""),
     ]
     assert [each.decided.seconds for each in rows] == [2.0, 3.0, 4.0, None, None]
@@ -64,16 +65,6 @@ def test_every_decided_round_is_a_row(journal: Path) -> None:
     assert rows[1].state_digest == (255).to_bytes(8, "big")
     assert (rows[4].samples, rows[4].payload_bytes, rows[4].loss) == (8, 200, 2.5)
     assert (rows[2].samples, rows[2].payload_bytes) == (0, 0)
-
-
-def test_a_journal_of_an_earlier_release_has_its_commits(journal: Path) -> None:
-    with closing(sqlite3.connect(journal)) as file:
-        file.execute("DROP TABLE rounds")
-    rows = list(read_rounds(journal))
-    assert [(each.decided.round, each.decided.decided_ms) for each in rows] == [
-        (round, None) for round in range(5)
-    ]
-    assert rows[2] == LoggedRound(DecidedRound(2, UNKNOWN), None)
 
 
 def test_what_is_no_journal_is_refused(tmp_path: Path, journal: Path) -> None:

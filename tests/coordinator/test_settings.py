@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.settings import CoordinatorSettings
+from coordinator.settings import CoordinatorSettings, room
 from protocol.errors import SettingsError
 
 
@@ -42,9 +42,9 @@ def test_the_goodbye_cannot_be_negative() -> None:
 
 def test_a_node_is_vouched_for_by_its_id() -> None:
     peer = "0a" * 16
-    assert CoordinatorSettings(Path("d"), vouched=(peer,)).vouched == (peer,)
+    assert CoordinatorSettings(Path("d"), vouch=(peer,)).vouch == (peer,)
     with pytest.raises(SettingsError, match="--vouch: expected a peer id of 32 hexadecimal"):
-        CoordinatorSettings(Path("d"), vouched=("alice",))
+        CoordinatorSettings(Path("d"), vouch=("alice",))
 
 
 @pytest.mark.parametrize("url", ["run.example", "ftp://run.example/", "http://a b/", "https://"])
@@ -56,3 +56,15 @@ def test_an_address_of_the_page_that_no_browser_opens_is_refused(url: str) -> No
 def test_the_public_page_needs_an_address_with_a_port() -> None:
     with pytest.raises(SettingsError, match="--public-page: expected HOST:PORT"):
         CoordinatorSettings(Path("d"), public_page="8080")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("500MB", 5 * 10**8), ("1.5 tb", 15 * 10**11), ("7", 7)]
+)
+def test_the_room_is_written_with_its_unit(text: str, size: int) -> None:
+    assert room(text) == size
+
+
+def test_a_room_that_is_no_size_is_refused() -> None:
+    with pytest.raises(SettingsError, match="expected a size such as 500MB, 2GB or 0, found '2XB'"):
+        room("2XB")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.audit.auditor import LAST_COMMIT_S
+from lockstep.audit.process import LAST_COMMIT_S
 from lockstep.cli import main
 from lockstep.commands.service import HOPELESS
 from node.relay.process import DRAIN_S, GOODBYE_S

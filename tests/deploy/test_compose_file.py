@@ -11,7 +11,7 @@ import pytest
 import typer
 import yaml
 
-from lockstep.audit.auditor import LAST_COMMIT_S
+from lockstep.audit.process import LAST_COMMIT_S
 from lockstep.cli import app
 from lockstep.service.descriptors import RESERVE
 from lockstep.wan.profiles import read_profiles

@@ -70,7 +70,9 @@ async def exported(tmp_path: Path) -> dict[str, set[str]]:
     found = {"up": {"job"}}
     for registry in (
         metrics.registry(rounds, CoordinatorTraffic()),
-        status.registry(status.NodeStatus("a peer", "a name", loss=1.0, validation_loss=1.0)),
+        status.registry(
+            status.NodeStatus("a peer", "a name", status.OwnWork(loss=1.0), validation_loss=1.0)
+        ),
         relay.registry,
         auditor,
         build_registry(),

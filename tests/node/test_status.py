@@ -29,7 +29,7 @@ def test_the_newest_validation_loss_is_kept_whoever_measured_it() -> None:
 def test_of_the_largest_passes_the_quickest_is_told() -> None:
     status = NodeStatus("peer", "name")
     for samples, seconds in [(4, 9.0), (8, 5.0), (8, 2.0), (8, 3.0), (3, 0.1)]:
-        status.passes.note(samples, seconds)
+        status.work.passes.note(samples, seconds)
     assert status.document()["passes"] == {"samples": 8, "quickest_s": 2.0, "made": 3}
 
 

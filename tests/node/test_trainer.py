@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +47,7 @@ from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.run_info import RunInfo
 from protocol.schedule import float32_bits
+from tests.support.state_requests import NoStateRequests
 from tests.support.tiny import tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS, until
 
@@ -145,6 +147,8 @@ class Stage:
             ),
             save=self.saved.append,
             save_every=1,
+            state_requests=NoStateRequests(),
+            heads=SimpleNamespace(greeted=lambda welcome: None),
         )
         self.trainer = Trainer(self.context)
 
@@ -233,7 +237,7 @@ async def test_a_round_is_trained_announced_applied_and_reported(corpus: Path) -
     )
     [applied] = stage.client.of_kind("applied")
     assert applied.state_digest == state_digest(stage.replica.committed) != before
-    assert stage.status.rounds_counted == 1
+    assert stage.status.work.rounds_counted == 1
     assert stage.swarm.settled == [(0, [announced.digest])]
     [saved] = stage.saved
     assert saved.next_round == 0, "while its payload was on its way"
@@ -249,7 +253,7 @@ async def test_a_device_that_fails_in_a_pass_leaves_a_state_that_is_saved(
         stage.open(0)
         announced = await stage.announced(1)
         stage.commit(0, [announced.digest])
-        await until(lambda: stage.status.rounds_counted == 1)
+        await until(lambda: stage.status.work.rounds_counted == 1)
         before = len(stage.saved)
 
         def fails(*_: Any) -> bool:
@@ -342,7 +346,7 @@ async def test_what_a_skipped_round_has_sent_is_not_put_back(corpus: Path, overl
         left = stage.replica.engine.momentum.clone()
         stage.skip(0)
         await ended(stage, task)
-    assert stage.status.rounds_left_out == 1
+    assert stage.status.work.rounds_left_out == 1
     assert torch.equal(stage.replica.engine.momentum, left)
     assert stage.replica.digest == Stage(corpus, overlap).replica.digest
 
@@ -361,7 +365,7 @@ async def test_a_payload_that_the_commit_leaves_out_is_lost(corpus: Path) -> Non
             1, [first.digest]
         )  # an older payload in its place: ignored by all, and ours is left out
         await ended(stage, task)
-    assert (stage.status.rounds_counted, stage.status.rounds_left_out) == (1, 1)
+    assert (stage.status.work.rounds_counted, stage.status.work.rounds_left_out) == (1, 1)
     assert torch.equal(stage.replica.engine.momentum, left)
 
 
@@ -458,7 +462,7 @@ async def test_passes_after_a_word_that_comes_between_two_go_on_from_where_the_l
         stage.skip(1)
         await ended(stage, task)
     assert events == ["pass", "pass", "ahead", "pass", "nearer", "pass", "pass"]
-    assert (stage.status.samples, stage.status.samples_late) == (10, 2)
+    assert (stage.status.work.samples, stage.status.work.samples_late) == (10, 2)
 
 
 def distance(replica: Replica) -> float:
@@ -484,7 +488,7 @@ async def test_a_commit_whose_payloads_are_on_their_way_does_not_hold_up_the_wor
     assert [message.WhichOneof("kind") for message in stage.client.sent] == [
         "ready", "announced", "announced", "applied",
     ]  # fmt: skip
-    assert stage.status.samples_late == 4
+    assert stage.status.work.samples_late == 4
 
 
 async def test_what_takes_most_of_the_time_that_is_left_is_left_until_after_the_bell(
@@ -670,7 +674,7 @@ async def test_a_run_that_goes_on_from_a_checkpoint_replaces_the_state_and_keeps
     ready = stage.client.of_kind("ready")[-1]
     assert (ready.round, ready.voids, ready.resyncs) == (0, 1, 0)
     assert ready.state_digest == genesis != counted
-    assert stage.status.rounds_left_out == 1, "the round that was skipped"
+    assert stage.status.work.rounds_left_out == 1, "the round that was skipped"
     assert stage.trainer.position.head == entry_digest(restart)
     assert stage.trainer.position.next_round == 2
     assert stage.status.resyncs == 0

@@ -8,26 +8,30 @@ from typing import Any
 import torch
 
 from lockstep.volunteer import anew
+from node.model.passes import Passes
 from node.round import compute
-from node.status import NodeStatus
+from node.round.context import RoundContext
 
 PAUSES_S = (0.2, 0.4)
 
 
 def fail() -> None:
     """Make a pass raise what torch raises when a device is lost."""
-    made = compute._next
+    made = compute._made
 
-    def failing(passes: Any, status: NodeStatus, ended: Any) -> bool:
-        if status.rounds_counted:
-            print("counted before it failed", flush=True)
-            raise torch.AcceleratorError(
-                "CUDA error: unknown error\nCUDA kernel errors might be asynchronously reported at "
-                "some other API call, so the stacktrace below might be incorrect."
-            )
-        return made(passes, status, ended)
+    def fails(passes: Passes, ended: Any) -> bool:
+        print("counted before it failed", flush=True)
+        raise torch.AcceleratorError(
+            "CUDA error: unknown error\nCUDA kernel errors might be asynchronously reported at "
+            "some other API call, so the stacktrace below might be incorrect."
+        )
 
-    compute._next = failing
+    async def makes(context: RoundContext, passes: Passes) -> bool:
+        if context.status.work.rounds_counted:
+            compute._next = fails
+        return await made(context, passes)
+
+    compute._made = makes
     anew.PAUSES_S = PAUSES_S  # type: ignore[assignment]
 
 

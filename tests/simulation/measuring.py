@@ -11,13 +11,13 @@ from torch import Tensor
 from coordinator.machine.events.effects import AskEvaluation, Effect, LossMeasured
 from node.model.passes import Tokens
 from node.round.state_requests.evaluator import Evaluator, Instruments
-from node.round.state_requests.requests import NoStateRequests
 from node.status import NodeStatus
 from node.system.clock import own_clock_ms
 from protocol import wire_pb2 as wire
 from tests.simulation.checkers import require
 from tests.simulation.stand_in import Replica
 from tests.simulation.world import Process
+from tests.support.state_requests import NoStateRequests
 
 SAMPLES, LENGTH = 6, 8
 
@@ -38,8 +38,8 @@ class EvaluatorOnly(NoStateRequests):
     async def show_state(self, round: int) -> None:
         await self.evaluator.show_state(round)
 
-    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
-        await self.evaluator.use_idle_time(busy)
+    async def measure_while_idle(self) -> bool:
+        return await self.evaluator.measure_while_idle()
 
     async def borrow_time(self, left_ms: float) -> None:
         await self.evaluator.borrow_time(left_ms)

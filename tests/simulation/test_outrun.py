@@ -43,8 +43,8 @@ class Outrun(Scenario):
                 late.start()
                 self._until(lambda: late.head_round >= 0, PATIENCE_MS)
                 self.fetched = late.head_round, len(words)
-                self._until(lambda: late.status and late.status.rounds_counted, PATIENCE_MS)
-                arrived = late.status and late.status.rounds_counted
+                self._until(lambda: late.status and late.status.work.rounds_counted, PATIENCE_MS)
+                arrived = late.status and late.status.work.rounds_counted
                 require(arrived, "outrun by round", len(words), late.in_words())
             finally:
                 self.world.end()

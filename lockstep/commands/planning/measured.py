@@ -14,13 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.commands.planning.matrix import NODES_MAX
 from protocol.border.text import clean
 from protocol.errors import RemoteProtocolError, SettingsError
 from protocol.ids import PeerId
 from protocol.mixing.link_report import BIT_S_MAX, LINKS_MAX, ROUND_TRIP_MS_MAX, MeasuredLink
 from protocol.mixing.measured_links import LinkMatrix, matrix_of, network_of
 from protocol.planner.links import Network
+
+NODES_MAX = 256
+"""Nodes that are planned for at most: waiting is drawn for each of them."""
 
 RATE_MAX = 1e15
 """Largest rate that is believed, in bits or samples a second."""

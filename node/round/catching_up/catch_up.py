@@ -151,7 +151,7 @@ class CatchUp:
             self._search = SnapshotSearch.SEARCHED
         wait = max(decided_round - start.next_round, self._info.spec.retention.snapshot_every)
         self._search_again_round = decided_round + wait  # as far as it is behind: the log is first
-        self._status.phase = f"looks for a snapshot after round {start.head_round}"
+        self._status.says(f"looks for a snapshot after round {start.head_round}")
         walker = self._walker(start, decided_round)
         if known is not None:
             walker.know(known)

@@ -127,7 +127,7 @@ class NeighbourStart(CatchUp):
         known: DecisionLog | None = None,
     ) -> SnapshotJump | NotFound:
         """A member's parameters after a newest commit; as `CatchUp.find`."""
-        self._status.phase = f"looks for a member's parameters after round {start.head_round}"
+        self._status.says(f"looks for a member's parameters after round {start.head_round}")
         walker = self._walker(start, decided_round)
         newest: deque[Walked] = deque(maxlen=COMMITS_TRIED)
         kept: dict[int, list[Digest]] = {}

@@ -146,7 +146,7 @@ class SnapshotFetch:
                 return peer
             await asyncio.to_thread(partial.put, offset, blob)
             done = partial.size - sum(map(partial.length, partial.missing))
-            self._status.phase = f"fetches a snapshot: {done} of {partial.size} bytes"
+            self._status.says(f"fetches a snapshot: {done} of {partial.size} bytes")
         return None
 
     async def _fetch_range(self, partial: Partial, peer: PeerId, offset: int) -> bytearray:

@@ -124,10 +124,12 @@ class Evaluator:
         """The passes of a round are made, each in this time; `cut`: the bell ended them."""
         self._pass_ms, self._cut = pass_ms, cut
 
-    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
-        """Measure while nothing else can be done."""
-        while self._begun and not busy():
-            await self._pass(self._begun.measurement.idle_count(self._with.at_once()))
+    async def measure_while_idle(self) -> bool:
+        """Make one pass, because nothing else can be done; False when there is none to make."""
+        if self._begun is None:
+            return False
+        await self._pass(self._begun.measurement.idle_count(self._with.at_once()))
+        return True
 
     async def borrow_time(self, left_ms: float) -> None:
         """Measure a little in front of a round's passes, where the bell cuts rounds short."""
@@ -143,7 +145,8 @@ class Evaluator:
     async def finish(self) -> None:
         """Complete what was begun, within `FINISH_MS`: no round follows."""
         until_ms = self._with.clock_ms() + FINISH_MS
-        await self.use_idle_time(lambda: self._with.clock_ms() >= until_ms)
+        while self._with.clock_ms() < until_ms and await self.measure_while_idle():
+            pass
         self._drop("it had no time for it")
 
     # ---- the measurement

@@ -79,14 +79,11 @@ class PartSize:
             self.bytes = min(2 * self.bytes, PART_BYTES)
 
 
-async def no_loss(round: int, patience_s: float) -> float | None:
-    """The validation loss of a node that measures none."""
-    return None
-
-
 Send = Callable[[wire.NodeMessage], None]
 
 Put = Callable[[wire.CheckpointPart], Awaitable[wire.CheckpointReply]]
+
+LossOf = Callable[[int, float], Awaitable[float | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ class Publisher:
         outlet: Outlet,
         committed: Callable[[], Mapping[str, Tensor]],
         write: Callable[[Path, Mapping[str, object]], None],
-        loss_of: Callable[[int, float], Awaitable[float | None]] = no_loss,
+        loss_of: LossOf,
     ) -> None:
         self._loss_of = loss_of
         self._info, self._outlet, self._committed, self._write = info, outlet, committed, write
@@ -328,7 +325,7 @@ def publisher_of(
     tokenizer: Tokenizer,
     ways: tuple[Send, Put],
     *,
-    loss_of: Callable[[int, float], Awaitable[float | None]] = no_loss,
+    loss_of: LossOf,
 ) -> Publisher:
     """The publisher of a node with these settings; `ways` lead to the coordinator. Raises
     `SettingsError` for an address that fsspec cannot write here.

@@ -1,6 +1,5 @@
 """The interface between the trainer and this node's work on requests of the coordinator."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from node.control.client import CoordinatorClient
@@ -31,8 +30,10 @@ class StateRequests(Protocol):
         this returns.
         """
 
-    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
-        """Measure until the trainer is `busy()` again. Nothing else touches the model meanwhile."""
+    async def measure_while_idle(self) -> bool:
+        """Make a short pass of a measurement; False when there is none to make. Nothing else
+        touches the model meanwhile.
+        """
 
     async def borrow_time(self, left_ms: float) -> None:
         """Measure a little in front of the passes of a round whose bell rings in this time. Nothing
@@ -43,28 +44,6 @@ class StateRequests(Protocol):
         """The passes of a round are made, each in this time; `cut`: the bell ended them."""
 
 
-class NoStateRequests:
-    """The part of a node that does nothing that is asked of it."""
-
-    def asked(self, message: wire.CoordinatorMessage) -> None:
-        return
-
-    def repeat(self) -> None:
-        return
-
-    async def show_state(self, round: int) -> None:
-        return
-
-    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
-        return
-
-    async def borrow_time(self, left_ms: float) -> None:
-        return
-
-    def note_passes(self, pass_ms: float, *, cut: bool) -> None:
-        return
-
-
 class PublisherAndEvaluator:
     """The publisher and the evaluator of a node."""
 
@@ -73,11 +52,11 @@ class PublisherAndEvaluator:
         publisher: Publisher,
         evaluator: Evaluator,
         said: Said,
-        duty: DutyKeeper | None = None,
+        duty: DutyKeeper,
     ) -> None:
         """`said` is how both of them speak."""
         self.publisher, self.evaluator, self._said = publisher, evaluator, said
-        self._duty = duty or DutyKeeper()
+        self._duty = duty
 
     def asked(self, message: wire.CoordinatorMessage) -> None:
         self._said.forget(str(message.WhichOneof("kind")))
@@ -93,9 +72,9 @@ class PublisherAndEvaluator:
         await self.publisher.show_state(round)
         await self.evaluator.show_state(round)
 
-    async def use_idle_time(self, busy: Callable[[], bool]) -> None:
+    async def measure_while_idle(self) -> bool:
         with self._duty.counted():
-            await self.evaluator.use_idle_time(busy)
+            return await self.evaluator.measure_while_idle()
 
     async def borrow_time(self, left_ms: float) -> None:
         with self._duty.counted():

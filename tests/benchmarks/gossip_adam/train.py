@@ -20,7 +20,6 @@ from torch.nn.functional import cross_entropy
 
 from node.data.corpus import Corpus
 from node.gossip_adam.adam import AdamSettings
-from node.gossip_adam.mixer import Mixer
 from node.gossip_adam.wire import WireFormat, message_bytes
 from node.model.build import build_model
 from node.model.training import TrainingModel
@@ -34,6 +33,7 @@ from protocol.runfile import ModelSpec, ScheduleSpec
 from protocol.schedule import learning_rate
 from tests.benchmarks.parity.cells import Task
 from tests.benchmarks.parity.task import open_corpus
+from tests.support.mixer import Mixer
 
 TASK = Task(layers=2, hidden=64, sequence_length=64, validation_samples=256)
 """115,584 parameters; 16 samples of 64 bytes in a step, all nodes together."""

@@ -13,19 +13,12 @@ from lockstep.commands.plan_options import PlanOptions
 from lockstep.exit_codes import ExitCode
 from lockstep.presets import run_of
 from lockstep.run_file import run_file_text
-from protocol.codec.payload import PayloadShape
 from protocol.planner.advice import sentences
 from protocol.planner.parameters import size_of
 from protocol.planner.plan import plan
 from protocol.runfile import ModelSpec, RunSpec
 from tests.lockstep.shared import printed
 from tests.lockstep.test_cli import error_line, without_torch
-
-MATRIX: dict[str, Any] = {
-    "nodes": ["ada", "bob", "eve"],
-    "mbit_s": [[0, 10, 5], [10, 0, 40], [5, 40, 0]],
-    "one_way_ms": [[0, 10, 80], [10, 0, 30], [80, 30, 0]],
-}
 
 
 @pytest.fixture
@@ -75,12 +68,16 @@ def test_every_line_fits_80_columns(run_file: Path) -> None:
         nodes=12, profiles=("dsl-poor", "fibre", "5g-fixed"), parameters=70_000_000_000, flops=1e15
     )
     found = plan(spec, setting_of(spec, size, options))
-    words = sentences(found, PayloadShape(size.chunks, 32, 1))
+    words = sentences(found)
     text = "".join(printed(part) for part in render(found, size, words))
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     for heading in ("takes", "exchange", "waiting", "sends", "a day", "less"):
         assert heading in text
+
+
+def test_one_node_exchanges_nothing(run_file: Path) -> None:
+    assert "One node" in planned(run_file, "--nodes", "1")["words"][0]
 
 
 def test_standard_output_is_json_alone_when_asked(
@@ -104,55 +101,15 @@ def test_given_figures_are_taken(run_file: Path) -> None:
     assert found["traffic"]["gradient"] == 2e6
 
 
-def test_measured_links_replace_profiles(run_file: Path, tmp_path: Path) -> None:
-    matrix = tmp_path / "links.json"
-    matrix.write_text(json.dumps(MATRIX))
-    found = planned(run_file, "--matrix", str(matrix))
-    assert [line["name"] for line in found["lines"]] == MATRIX["nodes"]
-    assert found["links"]["mbit_s"] == MATRIX["mbit_s"]
-    lone = tmp_path / "one.json"
-    lone.write_text(json.dumps({"nodes": ["ada"], "mbit_s": [[0]], "one_way_ms": [[0]]}))
-    assert "One node" in planned(run_file, "--matrix", str(lone))["words"][0]
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"mbit_s": [[0, 1], [1, 0]]}, "mbit_s: expected 3 rows of 3 numbers"),
-        ({"mbit_s": [[0, 0, 1], [1, 0, 1], [1, 1, 0]]}, "mbit_s: expected rates above 0"),
-        ({"one_way_ms": [[0, -1, 1], [1, 0, 1], [1, 1, 0]]}, "one_way_ms.0.1"),
-        ({"nodes": ["ada", "ada", "eve"]}, "expected names that differ"),
-        ({"up_mbit_s": [1, 2]}, "up_mbit_s: expected 3 rates, got 2"),
-        ({"speed": 3}, "speed: extra inputs"),
-    ],
-)
-def test_wrong_links_are_named(
-    run_file: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    change: dict[str, Any],
-    problem: str,
-) -> None:
-    matrix = tmp_path / "links.json"
-    matrix.write_text(json.dumps(MATRIX | change))
-    assert main(["plan", str(run_file), "--matrix", str(matrix)]) == ExitCode.SETTINGS
-    assert problem in error_line(capsys)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "problem"),
     [
-        ([], ExitCode.USAGE, "expected --nodes N, or --matrix FILE"),
+        ([], ExitCode.USAGE, "expected --nodes N, or --measure LINK"),
         (["--nodes", "0"], ExitCode.SETTINGS, "--nodes"),
         (["--nodes", "4", "--profiles", "warp"], ExitCode.SETTINGS, "expected one of dsl-poor"),
         (["--nodes", "4", "--slower", "1,fast"], ExitCode.USAGE, "--slower: expected numbers"),
+        (["--nodes", "2", "--measure", "h:1"], ExitCode.USAGE, "got both"),
         (["--nodes", "2", "--slower", "1,1,2"], ExitCode.USAGE, "at most 2 factors"),
-        (["--nodes", "4", "--matrix", "no.json"], ExitCode.SETTINGS, "cannot read links no.json"),
-        (
-            ["--nodes", "4", "--matrix", "no.json", "--profiles", "dsl"],
-            ExitCode.USAGE,
-            "got both",
-        ),
     ],
 )
 def test_wrong_arguments_are_one_line(

@@ -93,12 +93,6 @@ def test_one_variable_for_two_roles_is_refused(tmp_path: Path, first: str, secon
         pytest.fail("two roles in one directory")
 
 
-def test_a_coordinator_s_directory_from_before_roles_were_noted_is_known(tmp_path: Path) -> None:
-    (tmp_path / "journal.sqlite").touch()
-    with pytest.raises(SettingsError, match="belongs to a coordinator"), claimed(tmp_path, NODE):
-        pytest.fail("two roles in one directory")
-
-
 def test_a_note_that_cannot_be_read_is_an_error_and_no_new_owner(tmp_path: Path) -> None:
     (tmp_path / "owner.json").write_text("{")
     with pytest.raises(StorageError, match="cannot be read"), claimed(tmp_path, NODE):

@@ -11,12 +11,12 @@ import torch.multiprocessing
 from torch.nn.functional import cross_entropy
 
 from node.gossip_adam.adam import AdamSettings
-from node.gossip_adam.mixer import Mixer
 from node.gossip_adam.optimizer import GossipAdam
 from protocol.errors import DivergedError
 from protocol.ids import PeerId
 from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology
 from protocol.mixing.weights import shares
+from tests.support.mixer import Mixer
 from tests.support.ranks import join_group
 
 RANKS = 3

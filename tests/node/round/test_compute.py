@@ -10,7 +10,7 @@ import pytest
 
 from node.model.passes import RoundWork
 from node.model.queue import AtOnce
-from node.round.compute import train_round
+from node.round.compute import RoundPasses, Settling
 from node.round.context import RoundContext
 from node.status import NodeStatus
 from node.system.duty_cycle import DutyKeeper
@@ -27,14 +27,22 @@ class Untouched:
         raise AssertionError("expected no pass in a round that only mixes")
 
 
-async def never(_: int) -> bool:
-    raise AssertionError("expected nothing to settle between passes")
+async def train_round(context: RoundContext, opened: wire.RoundOpened, line: Any) -> Any:
+    """A round as the trainer makes it, with its `line` of decisions."""
+    passes = RoundPasses(context, opened)
+    if await passes.begin(None):
+        async with Settling(context) as settling:
+            while await passes.make(behind=settling.is_under_way):
+                if not settling.is_under_way and line.may_settle():
+                    await settling.begin(line.settle())
+                await settling.look()
+    return await passes.work()
 
 
 async def test_in_a_round_that_only_mixes_no_pass_is_made_and_there_is_a_payload() -> None:
     context = cast(RoundContext, SimpleNamespace(replica=Untouched(), duty=DutyKeeper()))
     opened = wire.RoundOpened(round=3, only_mixes=True)
-    work = await train_round(context, opened, None, never)
+    work = await train_round(context, opened, None)
     assert work is not None, "without work a node announces no payload"
     assert (work.samples, work.loss_nats_per_token, work.tokens) == (0, 0.0, 0)
 
@@ -44,15 +52,14 @@ PASS_MS = 100
 
 class Machine:
     """A node whose passes of two samples take PASS_MS of virtual time, and nothing else takes any;
-    `settled` holds the times at which it was asked to settle.
+    `asked` holds the samples made whenever it was asked whether it may settle.
     """
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, percent: int, *, moves: bool = False
     ) -> None:
         self.now_ms, self.samples, self.began = 0.0, 0, 0
-        self.settled: list[float] = []
-
+        self.asked: list[int] = []
         self.said: set[str] = set()
 
         async def sleep(seconds: float) -> None:
@@ -101,14 +108,17 @@ class Machine:
     def accumulate(self) -> None:
         pass
 
-    async def settle(self, left_ms: int) -> bool:
-        self.settled.append(self.now_ms)
+    def may_settle(self) -> bool:
+        self.asked.append(self.samples)
         return False
+
+    async def settle(self) -> None:
+        raise AssertionError("expected nothing to settle between passes")
 
     async def round(self, bell_ms: int) -> int:
         """Samples of a round that is opened now."""
         opened = wire.RoundOpened(bell_ms=bell_ms, shares=[wire.Share(first=0, count=100)])
-        work = await train_round(self.context, opened, None, self.settle)
+        work = await train_round(self.context, opened, self)
         return work.samples if work else 0
 
 
@@ -119,12 +129,12 @@ async def test_a_duty_cycle_makes_fewer_passes_and_the_bell_is_met(
     machine = Machine(monkeypatch, percent)
     assert await machine.round(bell_ms=1000) == samples
     assert machine.now_ms <= 1000
-    passes = machine.context.status.passes
+    passes = machine.context.status.work.passes
     assert (passes.samples, passes.quickest_s, passes.made) == (2, PASS_MS / 1000, samples // 2)
     resting = {f"rests in round 0: computes {percent} % of the time"}
     assert machine.said == (resting if percent < 100 else set())
     assert machine.context.status.phase == "starting", "the phase of before is back"
-    assert len(machine.settled) >= samples // 2 - 1, "the round in front is settled in between"
+    assert len(machine.asked) >= samples // 2 - 1, "the round in front is settled in between"
 
 
 class WithCard(Machine):
@@ -175,7 +185,7 @@ async def test_a_card_begins_no_pass_after_the_bell_though_two_are_queued(
     assert await machine.round(bell_ms) == 2 * -(-bell_ms // PASS_MS)
     assert max(machine.begins) < bell_ms
     assert machine.card.idle_s == 0.0
-    passes = machine.context.status.passes
+    passes = machine.context.status.work.passes
     assert (passes.samples, passes.quickest_s) == (2, pytest.approx(PASS_MS / 1000))
 
 
@@ -191,29 +201,29 @@ async def test_a_commit_is_applied_beside_passes_where_they_leave_its_parameters
 ) -> None:
     machine = WithCard(monkeypatch, 100)
     machine.applies_beside, settled = beside, asyncio.Event()
-    asked: list[int] = []
 
-    async def settle(left_ms: int) -> bool:
-        asked.append(machine.samples)
-        if len(asked) != 2:
-            return False
+    def may_settle() -> bool:
+        Machine.may_settle(machine)
+        return len(machine.asked) == 2
+
+    async def settle() -> None:
         if beside:
             await settled.wait()
         machine.context.decisions.next_round = 3
-        return True
 
     def next_pass() -> bool:
         if machine.samples == 8:
             settled.set()
         return WithCard.next(machine)
 
-    monkeypatch.setattr(machine, "next", next_pass)
+    for name, call in (("next", next_pass), ("may_settle", may_settle), ("settle", settle)):
+        monkeypatch.setattr(machine, name, call)
     opened = wire.RoundOpened(round=3, bell_ms=1000, shares=[wire.Share(first=0, count=100)])
-    await train_round(machine.context, opened, None, settle)
-    assert asked[:2] == [2, 4]
+    await train_round(machine.context, opened, machine)
+    assert machine.asked[:2] == [2, 4]
     (at,) = machine.stood
     assert at > 8 if beside else at == 4
-    assert machine.context.status.samples_late == at
+    assert machine.context.status.work.samples_late == at
 
 
 async def test_a_round_does_not_end_before_the_commit_beside_it_is_applied(
@@ -222,13 +232,15 @@ async def test_a_round_does_not_end_before_the_commit_beside_it_is_applied(
     machine = WithCard(monkeypatch, 100)
     machine.applies_beside, rung = True, asyncio.Event()
 
-    async def settle(left_ms: int) -> bool:
+    async def settle() -> None:
         await rung.wait()
-        return True
+
+    monkeypatch.setattr(machine, "may_settle", lambda: True)
+    monkeypatch.setattr(machine, "settle", settle)
 
     async def round_() -> None:
         opened = wire.RoundOpened(round=3, bell_ms=300, shares=[wire.Share(first=0, count=100)])
-        await train_round(machine.context, opened, None, settle)
+        await train_round(machine.context, opened, machine)
         assert machine.stood == [machine.samples]
 
     task = asyncio.ensure_future(round_())
@@ -245,7 +257,7 @@ async def test_passes_are_noted_whatever_they_are_for(
 ) -> None:
     machine = Machine(monkeypatch, 100, moves=moves)
     await machine.round(bell_ms=500)
-    passes = machine.context.status.passes
+    passes = machine.context.status.work.passes
     assert (passes.samples, passes.quickest_s, passes.made) == (2, PASS_MS / 1000, 5)
 
 
@@ -261,4 +273,4 @@ async def test_over_many_rounds_the_work_stays_within_the_duty_cycle(
     assert samples // 2 * PASS_MS <= 0.1 * machine.now_ms + PASS_MS
     assert samples >= 4
     assert machine.began == samples // 2, "a round without a pass does not touch the model"
-    assert machine.context.status.rounds_trained == machine.began
+    assert machine.context.status.work.rounds_trained == machine.began

@@ -246,4 +246,4 @@ async def test_asked_to_leave_a_node_still_takes_the_decision_of_its_round(corpu
         stage.commit(0, [announced.digest])
         await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert where(stage.trainer.position) == (1, 0)
-    assert stage.status.rounds_counted == 1
+    assert stage.status.work.rounds_counted == 1

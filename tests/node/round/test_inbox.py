@@ -12,12 +12,12 @@ from node.control.members import MemberList
 from node.round import events
 from node.round.inbox import Inbox
 from node.round.own_payloads import OwnPayloads
-from node.round.state_requests.requests import NoStateRequests
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import Restart, sign_entry
 from protocol.codec.commits import Commit, Entry, genesis_digest, sign_commit
 from protocol.ids import sha256
 from tests.node.test_trainer import KEY, OWN, RUN, Stage
+from tests.support.state_requests import NoStateRequests
 from tests.support.tiny import tiny_corpus
 
 

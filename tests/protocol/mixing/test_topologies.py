@@ -13,9 +13,9 @@ from protocol.mixing.topologies import (
     TOPOLOGY_NAMES,
     Topology,
     TopologyName,
-    contraction,
     mixing_matrix,
 )
+from protocol.mixing.weights import validated
 
 NAMES = st.sampled_from(TOPOLOGY_NAMES)
 
@@ -62,7 +62,7 @@ def test_the_product_over_any_period_contracts(
     given_topology: tuple[Topology, list[PeerId]], turn: int
 ) -> None:
     topology, members = given_topology
-    assert contraction(topology, members) < 1 - 1e-9
+    assert validated(topology, members).contraction < 1 - 1e-9
     period = topology.period(members)
     values = np.arange(len(members), dtype=float)
     distance = np.linalg.norm(values - values.mean())
@@ -75,7 +75,7 @@ def test_the_product_over_any_period_contracts(
 
 @pytest.mark.parametrize("name", TOPOLOGY_NAMES)
 def test_every_number_of_members_contracts(name: TopologyName) -> None:
-    left = {count: contraction(Topology(name), peers(count)) for count in range(1, 65)}
+    left = {count: validated(Topology(name), peers(count)).contraction for count in range(1, 65)}
     assert not {count: factor for count, factor in left.items() if not 0 <= factor < 1}
 
 
@@ -111,11 +111,11 @@ def test_a_matching_gives_each_member_at_most_one_partner(name: TopologyName) ->
 def test_one_peer_exponential_reaches_the_exact_mean_in_log2_rounds(count: int) -> None:
     topology = Topology("one-peer-exponential")
     assert topology.period(peers(count)) == count.bit_length() - 1
-    assert contraction(topology, peers(count)) == pytest.approx(0, abs=1e-12)
+    assert validated(topology, peers(count)).contraction == pytest.approx(0, abs=1e-12)
 
 
 def test_complete_is_the_mean_in_one_round() -> None:
-    assert contraction(Topology("complete"), peers(7)) == pytest.approx(0, abs=1e-12)
+    assert validated(Topology("complete"), peers(7)).contraction == pytest.approx(0, abs=1e-12)
 
 
 def test_a_ring_is_two_halves_of_a_circle() -> None:
@@ -157,7 +157,7 @@ def test_alternating_exponential_ring_mixes_whole_groups_in_between() -> None:
     )
     assert len(topology.edges(0, members)) == 12
     assert len(topology.edges(1, members)) == 4
-    assert contraction(topology, members) == pytest.approx(0, abs=1e-12)
+    assert validated(topology, members).contraction == pytest.approx(0, abs=1e-12)
 
 
 def test_random_matchings_follow_the_seed() -> None:

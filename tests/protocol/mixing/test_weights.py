@@ -1,5 +1,7 @@
 """The mean of all nodes outlives failing edges and nodes that come and go."""
 
+from collections.abc import Collection, Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,9 +9,15 @@ from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, SettingsError
 from protocol.ids import PeerId
-from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology, TopologyName, mixing_matrix
+from protocol.mixing.topologies import (
+    TOPOLOGY_NAMES,
+    Edge,
+    Matrix,
+    Topology,
+    TopologyName,
+    mixing_matrix,
+)
 from protocol.mixing.weights import (
-    committed_matrix,
     contraction_of,
     edge_weights,
     shares,
@@ -48,6 +56,22 @@ def test_rounds_that_leave_members_apart_are_refused() -> None:
         contraction_of([two_islands, two_islands])
     with pytest.raises(SettingsError, match="leave 100 %"):
         contraction_of([np.array([[0.0, 1.0], [1.0, 0.0]])])  # an exchange of places mixes nothing
+
+
+def committed_matrix(
+    planned: Sequence[Edge], committed: Collection[Edge], members: Collection[PeerId]
+) -> Matrix:
+    """[n, n] for the sorted members: all their rows. What a failed edge would have moved stays with
+    both ends.
+    """
+    ranked = sorted(set(members))
+    place = {member: index for index, member in enumerate(ranked)}
+    matrix = np.zeros((len(ranked), len(ranked)))
+    for member in ranked:
+        for neighbour, weight in shares(member, planned, committed).items():
+            matrix[place[member], place[neighbour]] = weight
+    np.fill_diagonal(matrix, 1 - matrix.sum(axis=1))
+    return matrix
 
 
 @given(NAMES, st.integers(2, 20), st.integers(0, 99))

@@ -134,7 +134,7 @@ def test_links_of_another_form_are_an_error(links: Any) -> None:
         measured(with_links(TRIPS, RATES) | {"links": links})
 
 
-def test_the_json_shows_rates_and_round_trips_of_each_pair_as_matrix_takes_them(
+def test_the_json_shows_rates_and_round_trips_of_each_pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(planning, "ask", lambda link: with_links(TRIPS, RATES))
@@ -150,9 +150,3 @@ def test_the_json_shows_rates_and_round_trips_of_each_pair_as_matrix_takes_them(
     shown = capsys.readouterr().out
     assert "round trips 4 ms to 64 ms; 2 of 3 pairs measured" in shown
     assert max(map(len, shown.splitlines())) <= 80
-
-    del links["measured_pairs"]
-    matrix = tmp_path / "links.json"
-    matrix.write_text(json.dumps(links))
-    assert main(["plan", str(path), "--matrix", str(matrix)]) == ExitCode.OK
-    assert "round trips 4 ms to 64 ms" in capsys.readouterr().out

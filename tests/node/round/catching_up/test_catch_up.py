@@ -580,8 +580,8 @@ async def test_a_killed_node_waits_for_nothing_and_takes_what_the_log_says(
             each.skip(2)
             await ended(each, each_task)
     assert twin.replica.digest == again.replica.digest
-    assert twin.status.rounds_counted == 1 + (fate == "committed")
-    assert (again.status.rounds_counted, again.status.rounds_left_out) == (0, 1)
+    assert twin.status.work.rounds_counted == 1 + (fate == "committed")
+    assert (again.status.work.rounds_counted, again.status.work.rounds_left_out) == (0, 1)
 
 
 @pytest.mark.parametrize("part", ["parameter", "own"])

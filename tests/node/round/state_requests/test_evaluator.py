@@ -58,11 +58,16 @@ class Stage:
         await self.evaluator.show_state(round)
 
 
+async def be_idle(evaluator: Evaluator) -> None:
+    while await evaluator.measure_while_idle():
+        pass
+
+
 async def test_the_state_is_that_of_the_round_whatever_is_trained_meanwhile() -> None:
     stage = Stage()
     await stage.begin()
     stage.parameter = 9.0
-    await stage.evaluator.use_idle_time(lambda: False)
+    await be_idle(stage.evaluator)
     (said,) = stage.said
     assert (said.round, said.loss, said.samples, said.failure) == (7, 2.5, 6, "")
     assert said.data_sha256 == sha256(SAMPLES.astype("<i8").tobytes())
@@ -73,10 +78,10 @@ async def test_the_state_is_that_of_the_round_whatever_is_trained_meanwhile() ->
 async def test_idle_passes_end_as_soon_as_there_is_something_to_do() -> None:
     stage = Stage()
     await stage.begin()
-    await stage.evaluator.use_idle_time(lambda: len(stage.passes) >= 1)
+    assert await stage.evaluator.measure_while_idle()
     assert stage.passes == [1]
     assert not stage.said
-    await stage.evaluator.use_idle_time(lambda: False)
+    await be_idle(stage.evaluator)
     assert stage.passes == [1, 4, 1], "four of 20 ms are a short pass"
 
 
@@ -97,7 +102,7 @@ async def test_a_state_that_is_past_is_declined_and_one_to_come_is_waited_for() 
     stage = Stage()
     stage.evaluator.asked(wire.EvaluationAsked(round=7, samples=64))
     await stage.evaluator.show_state(6)
-    await stage.evaluator.use_idle_time(lambda: False)
+    await be_idle(stage.evaluator)
     assert not stage.said
     assert not stage.passes
     await stage.evaluator.show_state(8)
@@ -109,13 +114,13 @@ async def test_a_state_that_is_past_is_declined_and_one_to_come_is_waited_for() 
 async def test_the_same_request_again_changes_nothing_and_a_newer_one_takes_its_place() -> None:
     stage = Stage()
     await stage.begin(7)
-    await stage.evaluator.use_idle_time(lambda: len(stage.passes) >= 1)
+    assert await stage.evaluator.measure_while_idle()
     stage.evaluator.asked(wire.EvaluationAsked(round=7, samples=64))
     await stage.evaluator.show_state(8)
     assert not stage.said
     stage.parameter = 3.5
     await stage.begin(9)
-    await stage.evaluator.use_idle_time(lambda: False)
+    await be_idle(stage.evaluator)
     assert [(said.round, said.loss) for said in stage.said] == [(9, 3.5)]
 
 
@@ -134,7 +139,7 @@ async def test_a_loss_that_is_none_is_said_in_words(parameter: float) -> None:
     stage = Stage()
     stage.parameter = parameter
     await stage.begin()
-    await stage.evaluator.use_idle_time(lambda: False)
+    await be_idle(stage.evaluator)
     assert stage.said[0].failure.startswith("the loss is ")
     assert stage.status.validation_loss is None
 
@@ -147,7 +152,7 @@ async def test_data_that_cannot_be_read_and_memory_that_is_full_end_the_turn_onl
         assert stage.said[0].failure in ("no held-out text", "full")
         stage.error = None
         await stage.begin(9)
-        await stage.evaluator.use_idle_time(lambda: False)
+        await be_idle(stage.evaluator)
         assert stage.said[1].loss == 2.5
 
 
@@ -170,7 +175,7 @@ async def test_a_copy_takes_no_memory_that_training_may_need(
     )
     evaluator.asked(wire.EvaluationAsked(round=7, samples=64))
     await evaluator.show_state(7)
-    await evaluator.use_idle_time(lambda: False)
+    await be_idle(evaluator)
     failure = "" if measures else "a copy of the parameters needs 12 bytes, and 23 are free"
     assert said[0].failure.partition(":")[0] == failure
 
@@ -202,7 +207,7 @@ async def test_the_writer_of_a_checkpoint_waits_for_the_loss_of_its_state() -> N
     assert await stage.evaluator.loss_of(7, patience_s=0.0) is None
     waiting = asyncio.create_task(stage.evaluator.loss_of(7, patience_s=60))
     await asyncio.sleep(0)
-    await stage.evaluator.use_idle_time(lambda: False)
+    await be_idle(stage.evaluator)
     assert await waiting == 2.5
     assert await stage.evaluator.loss_of(8, patience_s=60) is None
 
@@ -214,7 +219,7 @@ async def test_it_waits_also_while_the_state_is_being_copied() -> None:
     await asyncio.sleep(0)
     waiting = asyncio.create_task(stage.evaluator.loss_of(7, patience_s=60))
     await looking
-    await stage.evaluator.use_idle_time(lambda: False)
+    await be_idle(stage.evaluator)
     assert await waiting == 2.5
 
 
@@ -225,6 +230,6 @@ async def test_a_node_that_leaves_while_the_state_is_being_copied_measures_nothi
     await asyncio.sleep(0)
     stage.evaluator.leave()
     await looking
-    await stage.evaluator.use_idle_time(lambda: False)
+    await be_idle(stage.evaluator)
     assert [said.failure for said in stage.said] == ["it leaves"]
     assert not stage.passes

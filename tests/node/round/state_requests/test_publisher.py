@@ -24,6 +24,10 @@ INFO = RunInfo(RunSpec(), RunId("12" * 16), b"k" * 32)
 PARAMETERS = {"a": torch.arange(3.0)}
 
 
+async def no_loss(round: int, patience_s: float) -> None:
+    """This node measures none."""
+
+
 class Stage:
     """A publisher whose coordinator takes every part, unless a test says otherwise."""
 
@@ -33,7 +37,7 @@ class Stage:
         self.refused, self.fails = "", 0
         self.written: list[Mapping[str, object]] = []
         self.outlet = Outlet(directory / "published", self.send, self.put, url)
-        self.publisher = Publisher(INFO, self.outlet, lambda: PARAMETERS, self.write)
+        self.publisher = Publisher(INFO, self.outlet, lambda: PARAMETERS, self.write, no_loss)
 
     def send(self, message: wire.NodeMessage) -> None:
         self.said.append(message.checkpoint)
@@ -168,7 +172,7 @@ async def test_a_disk_that_fails_is_said_and_the_node_goes_on(tmp_path: Path) ->
     def full(*_: object) -> None:
         raise StorageError("the disk is full")
 
-    stage.publisher = Publisher(INFO, stage.outlet, lambda: PARAMETERS, full)
+    stage.publisher = Publisher(INFO, stage.outlet, lambda: PARAMETERS, full, no_loss)
     await stage.asked(7, write=True)
     assert [said.failure for said in stage.said] == ["the disk is full"]
 
@@ -182,7 +186,7 @@ async def test_a_writer_that_is_drawn_again_gives_the_older_checkpoint_up(tmp_pa
         return wire.CheckpointReply()
 
     outlet = Outlet(tmp_path / "published", stage.send, never)
-    stage.publisher = Publisher(INFO, outlet, lambda: PARAMETERS, stage.write)
+    stage.publisher = Publisher(INFO, outlet, lambda: PARAMETERS, stage.write, no_loss)
     for round in (7, 8):
         taken.clear()
         stage.publisher.asked(wire.CheckpointAsked(round=round, write=True, room_bytes=10**6))
@@ -205,6 +209,7 @@ async def test_a_node_that_leaves_gives_the_upload_up(tmp_path: Path) -> None:
         Outlet(tmp_path / "published", stage.send, never),
         lambda: PARAMETERS,
         stage.write,
+        no_loss,
     )
     stage.publisher.asked(wire.CheckpointAsked(round=7, write=True, room_bytes=10**6))
     await stage.publisher.show_state(7)

@@ -9,8 +9,9 @@ import pytest
 from node.round.state_requests.publisher import Outlet, Publisher
 from node.round.state_requests.requests import PublisherAndEvaluator
 from node.round.state_requests.said import WORDS_MAX, Said
+from node.system.duty_cycle import DutyKeeper
 from protocol import wire_pb2 as wire
-from tests.node.round.state_requests.test_publisher import INFO, PARAMETERS
+from tests.node.round.state_requests.test_publisher import INFO, PARAMETERS, no_loss
 
 
 def checkpoint(round: int, **about: Any) -> wire.NodeMessage:
@@ -54,9 +55,9 @@ async def test_a_failure_that_no_session_carried_is_told_in_the_next_one(
 
     said = Said(send)
     outlet = Outlet(tmp_path / "published", said.say, None)  # type: ignore[arg-type]
-    publisher = Publisher(INFO, outlet, lambda: PARAMETERS, lambda *_: None)
+    publisher = Publisher(INFO, outlet, lambda: PARAMETERS, lambda *_: None, no_loss)
     evaluator = SimpleNamespace(asked=lambda _: None, show_state=None)
-    requests = PublisherAndEvaluator(publisher, evaluator, said)  # type: ignore[arg-type]
+    requests = PublisherAndEvaluator(publisher, evaluator, said, DutyKeeper())  # type: ignore[arg-type]
     asked = wire.CoordinatorMessage(checkpoint=wire.CheckpointAsked(round=7, write=True))
     requests.asked(asked)
     await publisher.show_state(8)  # too late: it declines

@@ -1,4 +1,4 @@
-"""`lockstep auditor LINK`: replays a run while it goes on, and keeps all its payloads.
+"""The auditor: replays a run while it goes on, and keeps all its payloads.
 
     relay with an archive --commits, payloads--> follower --differences--> log, status, metrics
          '--------- the same payloads, for everybody who audits the run later
@@ -14,7 +14,6 @@ difference.
 import asyncio
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,21 +25,16 @@ from lockstep.audit.settings import AuditorSettings
 from lockstep.audit.words import REPEAT_S, Words
 from lockstep.audit.work.start import begin
 from lockstep.console import messages
-from lockstep.service.contact import first_word
-from lockstep.service.directory import Owner, claimed
-from lockstep.service.home import Home
-from lockstep.service.keys import load_or_create_key
+from lockstep.service.home import Home, entered
 from lockstep.service.overhead import OverheadMeter
 from lockstep.service.serve import ServeOptions, log_versions, serve
 from lockstep.service.signals import run_event_loop
-from node.control.first_contact import remember
 from node.relay.archive import Archive
 from node.relay.process import RelayProcess
 from node.settings import NodeSettings
 from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
-from protocol.border.join_link import parse_link
 from protocol.codec.commits import Entry
 from protocol.codec.evidence import Evidence, sign_evidence
 from protocol.codec.payload_header import Blob, Header
@@ -209,15 +203,8 @@ def audit(settings: AuditorSettings, options: ServeOptions, home: Home) -> None:
     keep_freed_memory()
     use_threads(settings.threads)
     log_versions(settings)
-    link = parse_link(settings.relay.coordinator)
-    known = home.knows(link.address)
-    info = first_word(link, known=known, follow_parent=options.follow_parent)
-    place: Path = home.run(info.run_id)
-    settings = replace(settings, relay=replace(settings.relay, directory=place))
-    with claimed(place, Owner("auditor", info.run_id, info.spec.name)):
-        remember(place, link.address)
-        key = load_or_create_key(home.path)
-        serving = replace(options, directory=place)
+    with entered(settings.relay.coordinator, "auditor", home, options) as (place, key, serving):
+        settings = replace(settings, relay=replace(settings.relay, directory=place))
         alarm, words = run_event_loop(_audit(settings, serving, key))
     messages.print(words, soft_wrap=True, markup=False)
     if alarm:

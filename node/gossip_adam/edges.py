@@ -1,4 +1,4 @@
-"""One node of gossip Adam, without its network: parameters, moments, and the edges it mixes over.
+"""The edges over which a node of gossip Adam mixes, without its network.
 
 Between two rounds nothing stands still: the exchange of a round runs behind the forward and
 backward pass, which see the un-mixed parameters.
@@ -18,8 +18,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from node.gossip_adam.adam import AdamSettings, Moments, direction_
-from node.gossip_adam.projection import project
 from node.gossip_adam.wire import EdgeWire, WireFormat, edge_wire
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
@@ -81,49 +79,3 @@ class Edges:
                 )
             self._ends[peer] = edge_wire(self._wire, self._start)
         return self._ends[peer]
-
-
-class Mixer:
-    """One node: parameters as one vector, its moments, its edges."""
-
-    def __init__(
-        self,
-        start: Tensor,
-        settings: AdamSettings,
-        wire: WireFormat = "float16",
-        weight_decay: Tensor | float = 0.0,
-    ) -> None:
-        """start: float32 [numbers], equal on all nodes. weight_decay: decoupled, one number or one
-        for each parameter.
-        """
-        self.values = start.detach().to(torch.float32, copy=True)
-        """x, float32 [numbers]; forward and backward use it as it is between `begin` and
-        `finish`."""
-        self.update_size = 0.0
-        """Euclidean size of the last step, without what mixing moved."""
-        self._settings, self._decay = settings, weight_decay
-        self._moments = Moments.like(self.values)
-        self._edges = Edges(wire, start)
-
-    def begin(self, neighbours: Iterable[PeerId]) -> dict[PeerId, Tensor]:
-        """Begin this round's mix: the message to each neighbour."""
-        return self._edges.begin(self.values, neighbours)
-
-    def finish(self, weights: Mapping[PeerId, float], messages: Mapping[PeerId, Tensor]) -> None:
-        """Mix with the neighbours in `messages`; see `Edges.finish_`."""
-        self._edges.finish_(self.values, weights, messages)
-
-    def step(self, gradient: Tensor, learning_rate: float) -> None:
-        """The Adam step, with the gradient at the parameters as they were before `finish`."""
-        if self._edges.open is not None:
-            raise LocalProtocolError("expected the mix to be finished before the step, got a step")
-        moved = direction_(self._moments, gradient, self._settings).mul_(learning_rate)
-        moved.add_(self.values * self._decay, alpha=learning_rate)
-        self.values -= moved
-        self.update_size = float(moved.norm())
-
-    def report(self) -> list[float]:
-        """The projection of the parameters: `protocol.mixing.consensus.PROJECTION_SIZE`
-        numbers.
-        """
-        return [float(number) for number in project(self.values)]

@@ -8,9 +8,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry, generate_latest
 
-from lockstep.audit import auditor as auditing
-from lockstep.audit.auditor import AuditorProcess
+from lockstep.audit import process as auditing
 from lockstep.audit.metrics import COUNTERS, GAUGES, AuditCollector
+from lockstep.audit.process import AuditorProcess
 from lockstep.audit.settings import AuditorSettings
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
@@ -58,7 +58,7 @@ def test_an_auditor_that_found_a_difference_ends_with_9_and_names_it(
         return alarm, "this auditor was stopped by its owner; audited up to round 9"
 
     run = SimpleNamespace(run_id="ab" * 16, spec=SimpleNamespace(name="tiny"))
-    monkeypatch.setattr(auditing, "first_word", lambda *_, **__: run)
+    monkeypatch.setattr("lockstep.service.home.first_word", lambda *_, **__: run)
     monkeypatch.setattr(auditing, "_audit", ended)
     place = str(tmp_path / "auditor")
     assert main(["auditor", "127.0.0.1:1", "--directory", place, "--disk", "5000000"]) == code

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from node.gossip_adam.adam import AdamSettings
-from node.gossip_adam.mixer import Mixer
 from node.gossip_adam.wire import WIRE_FORMATS, WireFormat
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.mixing.topologies import Edge, Topology
 from protocol.mixing.weights import shares
+from tests.support.mixer import Mixer
 
 NUMBERS = 1000
 LR, DECAY = 0.01, 0.1
@@ -224,7 +224,7 @@ def test_a_broken_message_changes_nothing_and_the_edge_may_still_fail() -> None:
 
 
 def test_neighbours_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.gossip_adam.mixer.NEIGHBOURS_MAX", 2)
+    monkeypatch.setattr("node.gossip_adam.edges.NEIGHBOURS_MAX", 2)
     node = mixers(peers(1))[peers(1)[0]]
     with pytest.raises(LocalProtocolError, match="at most 2 neighbours"):
         node.begin(peers(4)[1:])
