@@ -1,6 +1,7 @@
 """The replica of a node at genesis, on its device."""
 
 import logging
+from functools import partial
 
 import torch
 
@@ -10,6 +11,8 @@ from node.model.build import require_fits
 from node.model.check import check_model
 from node.model.training import TrainingModel
 from node.own_genesis import genesis_of
+from node.ranks.crew import Crew
+from node.ranks.replica import replica_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.settings import NodeSettings
@@ -26,13 +29,18 @@ def build_replica(
     device: torch.device,
     corpus: Corpus,
     own: PeerId,
+    crew: Crew | None = None,
 ) -> Replica:
-    """The replica of node `own` at genesis. `SettingsError` when the run file cannot be trained
-    here.
+    """The replica of node `own` at genesis, on all ranks of its `crew` if it has several.
+    `SettingsError` when the run file cannot be trained here.
     """
     try_model(info, device)
-    genesis, batch = genesis_of(info.spec, settings.directory / "genesis"), settings.micro_batch
-    replica = replica_for(info.spec, info.run_id, device, batch, own, genesis=genesis)
+    genesis = genesis_of(info.spec, settings.directory / "genesis")
+    parts = info.spec, info.run_id, device, settings.micro_batch, own
+    if crew and settings.gpu_memory < 100:
+        crew.limit(settings.gpu_memory)
+    make = partial(replica_of, crew) if crew else replica_for
+    replica = make(*parts, genesis=genesis)
     vocabulary, length = corpus.manifest.vocabulary_size, info.spec.data.sequence_length
     require_fits(replica.trainee.model, vocabulary, length)
     if settings.recomputes:

@@ -166,21 +166,18 @@ class NodeProcess:
         status.reads(corpus.document)
         status.says("builds the model")
         try:
-            parts = settings, info, device, corpus, self._peer
+            parts = settings, info, device, corpus, self._peer, self._crew
             replica = await asyncio.to_thread(build_replica, *parts)
         except SettingsError as error:
             await self._client.decline(info.run_id, str(error))
             raise
-        if crew := self._crew:
-            held = replica.trainee, info.spec.model, settings.gpu_memory
-            await asyncio.to_thread(crew.hold, *held)
         status.has_built(replica.layout.parameters)
         position = await asyncio.to_thread(replica.load, self._state_path)
         status.stands_at(position.head_round if position else -1, replica.digest)
         await self._reach(lambda _: self._client.calls.fetch_members())
         made = info, replica, corpus, position, heads
         self._started = await self._assemble(*made, connections_max=connections_max)
-        self._started.hello.hardware = crew.hardware if crew else describe(device)
+        self._started.hello.hardware = self._crew.hardware if self._crew else describe(device)
 
     async def _assemble(
         self,

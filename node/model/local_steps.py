@@ -111,20 +111,29 @@ class LocalSteps:
         return EndedPasses(samples, tokens, tuple(chain(*(e.nats for e in self._done)))).work()
 
     def _step(self, passes: BatchPasses) -> None:
-        self._passes, ended = None, passes.end()
+        self._passes = None
+        try:
+            ended = passes.end()
+            self._judge()
+        except GradientError as error:
+            self._failure = error
+            return
+        self._optimizer.step(self._learning_rate)
+        self._done.append(ended)
+
+    def _judge(self) -> None:
+        """`GradientError` for gradients without bounds, which a device that is behind leaves out;
+        of many ranks each has judged its own.
+        """
+        if self._trainee.crew:
+            return
         gradients: dict[str, Any] = {
             name: parameter.grad for name, parameter in self._trainee.parameters.items()
         }
         if self._trainee.queue.is_behind:
             self._unbounded.append(leave_out_unbounded(gradients.values(), GRADIENT_MAX))
         else:
-            try:
-                require_finite(gradients, GRADIENT_MAX)
-            except GradientError as error:
-                self._failure = error
-                return
-        self._optimizer.step(self._learning_rate)
-        self._done.append(ended)
+            require_finite(gradients, GRADIENT_MAX)
 
     def _found_behind(self) -> GradientError | None:
         """The error of the first step whose gradients had no bounds; waits for the device."""

@@ -1,10 +1,13 @@
-"""The ranks of a node: processes of one device each, which share the passes of rank 0.
+"""The ranks of a node: processes of one device each, which share its passes and, with local steps,
+its state.
 
-    rank 0        the node of the network: key, links, data, committed state, local steps
-    the others    followers: each holds the network, obeys rank 0's orders, and has nothing else
+    rank 0        the node of the network: key, links, data, orders; and a part like the others
+    the others    followers: each has a part, and obeys rank 0's orders
+    a part        the network whole, to compute gradients; committed parameters, residual and
+                  optimizer's state of the parameters that the rank owns
 
-    rank 0     order ----------------> own pass | answers <---- | sum | step | order (load) ...
-    followers        '--> their passes | answer ----'           | sum |
+    rank 0     order --------------> own pass | answers <-- | sum | step | order (load) ...
+    followers        '--> their passes | answer --'         | sum | step |
 
 Orders, answers and signs of life go through torch's store, parameters and gradients through a
 process group: gloo between CPUs, NCCL between cards. Who fails, hangs or is silent is named, and
@@ -13,8 +16,11 @@ ends the work of rank 0 as a failed device does.
     place         the rank of this process, from the environment that torchrun makes
     orders        what rank 0 asks for, and what it hears
     line          store and process group, signs of life, how long anything is waited for
+    exchange      tensors between ranks
     dealing       the samples of each rank, by its speed
+    part          what a rank holds, and its part in each order
     crew, passes  rank 0's side
+    replica       the replica of all ranks, as rank 0 has it
     following     a follower
     launch        ranks on this machine, started by rank 0
 """

@@ -18,10 +18,14 @@ from typing import Any, NoReturn, TypeVar, cast
 import torch
 from torch import Tensor
 
+from node.exact.chunks import ChunkLayout
+from node.exact.engine import GradientError
+from node.model.build import build_model, named_parameters_once
 from node.model.passes import Tokens
-from node.model.precision import gradient_of
+from node.model.precision import weights_dtype
 from node.model.training import TrainingModel
 from node.ranks.dealing import Speeds, dealt
+from node.ranks.exchange import TensorExchange
 from node.ranks.line import RankLine, RankPatience
 from node.ranks.orders import (
     Hello,
@@ -31,6 +35,7 @@ from node.ranks.orders import (
     Load,
     Order,
     OrderAnswer,
+    PartOrder,
     Rest,
     Sum,
     Type,
@@ -38,10 +43,12 @@ from node.ranks.orders import (
     decode_answer,
     encode,
 )
+from node.ranks.part import PartOutcome, RankPart
 from node.ranks.passes import SharedPasses, computed
 from node.system.device import held_bytes_max, in_sum
-from protocol.errors import DeviceError, UnavailableError
-from protocol.runfile import ModelSpec
+from protocol.errors import DeviceError, LocalProtocolError, UnavailableError
+from protocol.ids import RunId
+from protocol.runfile import RunSpec, run_json
 
 _Result = TypeVar("_Result")
 
@@ -79,6 +86,10 @@ class Crew:
         self.fault = ""
         """The rank at fault and why, in words; empty while there is none."""
         self._closing, self._has_moved = False, True
+        self._exchange, self._part = (
+            TensorExchange(line, device, self._wait),
+            cast(RankPart | None, None),
+        )
 
     @property
     def count(self) -> int:
@@ -110,18 +121,42 @@ class Crew:
 
     # ---- orders
 
-    def hold(self, trainee: TrainingModel, spec: ModelSpec, gpu_memory: int) -> None:
-        """All ranks hold this network, and share its passes from now on; they take at most this
-        part of each GPU's memory, in percent.
+    def hold(
+        self,
+        spec: RunSpec,
+        run_id: RunId,
+        *,
+        trainee: TrainingModel | None = None,
+        micro_batch_max: int = 1,
+        seed: int = 0,
+    ) -> RankPart:
+        """All ranks hold the network of a run, and share its passes from now on; with local steps
+        each also what it owns. Returns rank 0's part, of `trainee` if that is made already.
         """
-        types = (
-            str(each).removeprefix("torch.") for each in (trainee.dtype, trainee.gradient_dtype)
-        )
-        weights, gradients = (cast(Type, name) for name in types)
-        self._give(Hold(spec.type, dict(spec.config), weights, gradients))
-        if gpu_memory < 100:
-            self.limit(gpu_memory)
-        trainee.crew, self._has_moved = self, True
+        part = RankPart(self._exchange, trainee)
+        weights = trainee.dtype if trainee else _weights_dtype(spec, self._device)
+        name = cast(Type, str(weights).removeprefix("torch."))
+        order = Hold(run_json(spec), run_id, seed, name)
+        self._give(order, lambda: part.hold(order, self._device, micro_batch_max))
+        self._part, self._has_moved = part, True
+        part.trainee.crew = self
+        return part
+
+    def do(self, order: Load | Sum | PartOrder, given: Any = None) -> PartOutcome:
+        """What becomes of an order to all ranks' parts; `given` is what rank 0 has for the others.
+
+        Raises `GradientError` where something is not finite.
+        """
+        part = self._part
+        if part is None:
+            raise LocalProtocolError("expected ranks that hold a network, they hold none")
+        outcome, answers = self._give(order, lambda: part.obey(order, given))
+        found: PartOutcome = outcome
+        for unbounded in (found.unbounded, *(answer.unbounded for answer in answers)):
+            if unbounded:
+                raise GradientError(unbounded)
+        found.digest = (found.digest + sum(answer.digest for answer in answers)) % 2**64
+        return found
 
     def moved(self) -> None:
         self._has_moved = True
@@ -136,7 +171,8 @@ class Crew:
         Raises `torch.OutOfMemoryError` where a rank has no memory for its share.
         """
         if self._has_moved:
-            self._load(trainee)
+            self.do(Load())
+            self._has_moved = False
         shares = dealt(len(samples), self.speeds.all, trainee.micro_batch_max)
         own, tokens = samples[: shares[0]], samples.to(torch.int32).numpy().tobytes()
 
@@ -154,10 +190,8 @@ class Crew:
             self.speeds.note(rank, shares[rank], took_s)
         return float(nats) + sum(answer.nats for answer in answers)
 
-    def sum(self, trainee: TrainingModel) -> None:
-        """Add the gradients of all ranks to the trainee's."""
-        gradients = [gradient_of(each) for each in trainee.parameters.values()]
-        self._give(Sum(), lambda: self._exchange(self._line.reduce, gradients))
+    def sum(self, samples: int) -> None:
+        self.do(Sum(samples))
 
     def limit(self, gpu_memory: int) -> None:
         """Take at most this part of each GPU's memory, in percent."""
@@ -167,6 +201,7 @@ class Crew:
         """No rank holds a network any more; nothing where the node fails or ends anyway."""
         if not (self.fault or self._closing):
             self._give(Rest())
+        self._part = None
 
     def close(self) -> None:
         """Let the other ranks end. What waits for them elsewhere raises `DeviceError`."""
@@ -190,11 +225,6 @@ class Crew:
             yield
         finally:
             torch.set_num_threads(threads)
-
-    def _load(self, trainee: TrainingModel) -> None:
-        weights = [each.data for each in trainee.parameters.values()]
-        self._give(Load(), lambda: self._exchange(self._line.broadcast, weights))
-        self._has_moved = False
 
     # ---- answers
 
@@ -242,11 +272,11 @@ class Crew:
         self._line.forget(f"order/{self._number}", *keys)
         return answers
 
-    def _exchange(self, begin: Callable[[Tensor], Any], tensors: Sequence[Tensor]) -> None:
-        """Exchange tensors with all ranks, as long as none is at fault."""
+    def _wait(self, begun: Iterable[Any]) -> None:
+        """Wait until exchanges with all ranks have ended, as long as none is at fault."""
         until_s = time.monotonic() + self._patience.order_s
         look_s = time.monotonic() + 1
-        for work in [begin(tensor) for tensor in tensors]:
+        for work in list(begun):
             while not work.is_completed():
                 time.sleep(POLL_S)
                 if time.monotonic() > look_s:
@@ -313,3 +343,10 @@ class Crew:
     def _fail(self, fault: str) -> NoReturn:
         self.fault = fault
         raise DeviceError(fault)
+
+
+def _weights_dtype(spec: RunSpec, device: torch.device) -> torch.dtype:
+    """The type of the working weights of a run with local steps."""
+    shapes = named_parameters_once(build_model(spec.model.type, spec.model.config, "meta")).items()
+    layout = ChunkLayout.from_shapes({name: tuple(each.shape) for name, each in shapes})
+    return weights_dtype(device, layout.chunks)

@@ -7,35 +7,33 @@ as long as the group allows; a clock beside Python ends a process that hangs in 
 import faulthandler
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import IO, Any, assert_never
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
 
+import msgspec
 import torch
 from torch import Tensor
 
-from node.model.build import build_model
-from node.model.precision import gradient_of
-from node.model.training import TrainingModel
+from node.ranks.exchange import TensorExchange
 from node.ranks.line import START_S, RankLine
 from node.ranks.orders import (
     Hello,
     Hold,
     Leave,
     Limit,
-    Load,
     Order,
     OrderAnswer,
     Rest,
-    Sum,
     Welcome,
     Work,
     decode_order,
     decode_welcome,
     encode,
 )
+from node.ranks.part import RankPart
 from node.ranks.passes import computed
 from node.system.device import give_back_memory, held_bytes_max, limit_memory
-from protocol.errors import LocalProtocolError, UnavailableError
+from protocol.errors import UnavailableError
 
 HANG_S = 60.0
 """Time beyond all others after which a follower that does not come back from torch is ended."""
@@ -50,7 +48,8 @@ class FollowingRank:
 
     def __init__(self, line: RankLine, device: torch.device) -> None:
         self._line, self._device = line, device
-        self._trainee: TrainingModel | None = None
+        self._exchange = TensorExchange(line, device, self._wait)
+        self._part = RankPart(self._exchange)
         self._wait_s = START_S
         self._watchdog: IO[str] = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
 
@@ -98,9 +97,10 @@ class FollowingRank:
         """The answer to an order, and the error with which this process ends after it."""
         try:
             began_s = time.monotonic()
-            nats = self._obey(order)
-            seconds = time.monotonic() - began_s
-            return OrderAnswer(nats, seconds, held_bytes_max(self._device)), None
+            answer = self._obey(order)
+            seconds, memory_bytes = time.monotonic() - began_s, held_bytes_max(self._device)
+            told = msgspec.structs.replace(answer, seconds=seconds, memory_bytes=memory_bytes)
+            return told, None
         except torch.OutOfMemoryError as error:
             short = str(error)[:200]
         except ExchangeError as error:
@@ -111,55 +111,37 @@ class FollowingRank:
         give_back_memory()
         return OrderAnswer(short=short), None
 
-    def _obey(self, order: Order) -> float:
+    def _obey(self, order: Order) -> OrderAnswer:
         match order:
             case Hold():
-                self._trainee = self._built(order)
-            case Load():
-                weights = [each.data for each in self._held.parameters.values()]
-                self._exchange(self._line.broadcast, weights)
+                self._part = RankPart(self._exchange)
+                self._part.hold(order, self._device)
             case Work():
-                return self._work(order)
-            case Sum():
-                gradients = [gradient_of(each) for each in self._held.parameters.values()]
-                self._exchange(self._line.reduce, gradients)
-                self._held.give_back_gradients()
+                return OrderAnswer(nats=self._work(order))
             case Limit():
                 limit_memory(self._device, order.gpu_memory)
             case Rest():
-                self._trainee = None
+                self._part = RankPart(self._exchange)
                 give_back_memory()
             case Leave():
                 pass
             case _:
-                assert_never(order)
-        return 0.0
-
-    @property
-    def _held(self) -> TrainingModel:
-        if self._trainee is None:
-            raise LocalProtocolError("expected an order to hold a network first, got none")
-        return self._trainee
-
-    def _built(self, order: Hold) -> TrainingModel:
-        model = build_model(order.model, order.config)
-        types = getattr(torch, order.weights), getattr(torch, order.gradients)
-        trainee = TrainingModel(model, self._device, 1, *types)
-        trainee.model.train()
-        return trainee
+                outcome = self._part.obey(order)
+                return OrderAnswer(digest=outcome.digest, unbounded=outcome.unbounded)
+        return OrderAnswer()
 
     def _work(self, order: Work) -> float:
         """Cross-entropy of this rank's samples, summed over their targets."""
-        trainee, rank = self._held, self._line.place.rank
+        trainee, rank = self._part.trainee, self._line.place.rank
         if order.recomputes != trainee.recomputes:
             trainee.recompute(order.recomputes)
         if order.anew:
             trainee.zero_gradients()
         return computed(trainee, tokens_of(order)[rank])
 
-    def _exchange(self, begin: Callable[[Tensor], Any], tensors: list[Tensor]) -> None:
+    def _wait(self, begun: Iterable[Any]) -> None:
         try:
-            for work in [begin(tensor) for tensor in tensors]:
+            for work in list(begun):
                 work.wait()
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)

@@ -180,13 +180,13 @@ class RankLine:
         )
         self._has_group = True
 
-    def broadcast(self, tensor: torch.Tensor) -> Any:
-        """Begin to send rank 0's tensor to all, which receive it in place."""
-        return dist.broadcast(tensor, 0, async_op=True)
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Any:
+        """Begin to send a rank's tensor to all, which receive it in place."""
+        return dist.broadcast(tensor, source, async_op=True)
 
-    def reduce(self, tensor: torch.Tensor) -> Any:
-        """Begin to add everybody's tensor to rank 0's, in place; on the others it is spent."""
-        return dist.reduce(tensor, 0, async_op=True)
+    def reduce(self, tensor: torch.Tensor, target: int) -> Any:
+        """Begin to add everybody's tensor to a rank's, in place; on the others it is spent."""
+        return dist.reduce(tensor, target, async_op=True)
 
     def close(self, *, whole: bool = True) -> None:
         """End the signs of life; leave the group, unless an exchange may still hang in it."""

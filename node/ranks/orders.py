@@ -3,10 +3,13 @@
 follower    Hello ------------------------.
 rank 0      judges all -> Welcome         |  refused, or how long to wait and for what
 rank 0      Hold | Load | Work | Sum | Limit | Rest | Leave
+            Reset | Begin | MakeStep | StandAt | Accumulate | Extract | Apply | Digest | Fetch | Put
 follower    OrderAnswer to each but Leave
+
+The orders of the second line are to ranks that own parameters: those of a run with local steps.
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -41,16 +44,19 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):
-    """Hold the network: its type and configuration, the types of its weights and gradients."""
+    """Hold the network of a run, and what you own of its replica, at genesis."""
 
-    model: str
-    config: dict[str, Any]
+    run: bytes
+    """The run file as `protocol.runfile.run_json` writes it."""
+    run_id: str
+    seed: int
+    """Seed of the random bits by which the node rounds."""
     weights: Type
-    gradients: Type
+    """Type of the working weights."""
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
-    """Take over the working weights, which rank 0 broadcasts one by one."""
+    """Take over the working weights, which their owners broadcast one by one."""
 
 
 class Work(msgspec.Struct, frozen=True, tag="work"):
@@ -67,7 +73,67 @@ class Work(msgspec.Struct, frozen=True, tag="work"):
 
 
 class Sum(msgspec.Struct, frozen=True, tag="sum"):
-    """Add your gradients to rank 0's, and give back their memory."""
+    """Add your gradients to those of their owners, which take the mean, and give back the rest."""
+
+    samples: int
+    """Samples of all ranks."""
+
+
+class Reset(msgspec.Struct, frozen=True, tag="reset"):
+    """Go back to genesis, as the seed makes it, with nothing that was not said."""
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin"):
+    """Put what you own of the model where a round begins."""
+
+    goes_on: bool
+    """Whether that is where the model stands, ahead of the committed parameters."""
+
+
+class MakeStep(msgspec.Struct, frozen=True, tag="step"):
+    """Make a local step of what you own."""
+
+    learning_rate: float
+
+
+class StandAt(msgspec.Struct, frozen=True, tag="stand_at"):
+    """Go on from the new committed parameters with what was moved since the round began."""
+
+
+class Accumulate(msgspec.Struct, frozen=True, tag="accumulate"):
+    """Add what the steps have moved to the residual."""
+
+
+class Extract(msgspec.Struct, frozen=True, tag="extract"):
+    """Take what is sent out of the residual of your chunks, and say it."""
+
+    code_max: int
+    """Code of the largest scale."""
+
+
+class Apply(msgspec.Struct, frozen=True, tag="apply"):
+    """Make a commit's step in what you own; rank 0 broadcasts the contributions one by one."""
+
+    authors: tuple[tuple[int, int], ...]
+    """Weight and number of values of each."""
+    learning_rate: float
+    decay: float
+
+
+class Digest(msgspec.Struct, frozen=True, tag="digest"):
+    """Tell the digest of what you own."""
+
+
+class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
+    """Its owner broadcasts a committed parameter."""
+
+    name: str
+
+
+class Put(msgspec.Struct, frozen=True, tag="put"):
+    """Rank 0 broadcasts a committed parameter, which its owner takes over."""
+
+    name: str
 
 
 class Limit(msgspec.Struct, frozen=True, tag="limit"):
@@ -84,7 +150,10 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
     """End this process."""
 
 
-Order: TypeAlias = Hold | Load | Work | Sum | Limit | Rest | Leave
+PartOrder: TypeAlias = (
+    Reset | Begin | MakeStep | StandAt | Accumulate | Extract | Apply | Digest | Fetch | Put
+)
+Order: TypeAlias = Hold | Load | Work | Sum | Limit | Rest | Leave | PartOrder
 
 
 class OrderAnswer(msgspec.Struct, frozen=True):
@@ -94,6 +163,10 @@ class OrderAnswer(msgspec.Struct, frozen=True):
     """Cross-entropy of a pass, summed over all targets."""
     seconds: float = 0.0
     """Time that it took."""
+    digest: int = 0
+    """Digest of what the rank owns, 64 bits."""
+    unbounded: str = ""
+    """What the rank was to use is not finite, in words."""
     memory_bytes: int = 0
     """Most memory of the device that the rank has held."""
     short: str = ""

@@ -26,8 +26,10 @@ class Sharing(Protocol):
     def make_pass(self, trainee: TrainingModel, samples: Tensor, *, anew: bool) -> float:
         """Add the gradients of samples to those of all ranks; the cross-entropy of all targets."""
 
-    def sum(self, trainee: TrainingModel) -> None:
-        """Add the gradients of all ranks to the trainee's."""
+    def sum(self, samples: int) -> None:
+        """Leave the mean gradient over these samples of all ranks in every `.grad`, on the owner of
+        each parameter. Raises `GradientError` where it is not finite.
+        """
 
 
 class SharedPasses:
@@ -47,7 +49,7 @@ class SharedPasses:
 
     def finish(self) -> RoundWork:
         """Leaves the mean gradient over the samples done, of which there must be one, in every
-        parameter's `.grad` on rank 0.
+        parameter's `.grad` on its owner.
         """
         if self.samples == 0:
             raise LocalProtocolError("expected at least one sample to train on, got none")
@@ -55,10 +57,7 @@ class SharedPasses:
 
     def end(self) -> EndedPasses:
         """The same; nothing is left to wait for."""
-        self._crew.sum(self._trainee)
-        for parameter in self._trainee.parameters.values():
-            if parameter.grad is not None:
-                parameter.grad /= self.samples
+        self._crew.sum(self.samples)
         tokens = sum(len(row) - 1 for row in self._rows[: self.samples])
         return EndedPasses(self.samples, tokens, (torch.tensor(self._nats),))
 

@@ -5,10 +5,12 @@ file (`snapshot`).
 """
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 import torch
 from torch import Tensor
 
+from node.replica.share import shapes_of
 from protocol.codec.state_hash import parameter_header
 from protocol.errors import LocalProtocolError
 
@@ -20,22 +22,17 @@ def canonical_bytes(parameters: Mapping[str, Tensor]) -> Iterator[bytes | memory
     """The bytes, in pieces of at most 16 MiB, of float32 tensors of any shape and device, by name;
     `LocalProtocolError` for another dtype.
     """
+    shapes = shapes_of(parameters)
     for name, words in sorted_words(parameters):
-        yield header(name, parameters[name])
+        yield parameter_header(name, shapes[name])
         for strip in strips(words, STRIP_WORDS):
             yield strip.cpu().numpy().astype("<i4", copy=False).data.cast("B")
 
 
 def canonical_size(parameters: Mapping[str, Tensor]) -> int:
     """Length of `canonical_bytes`."""
-    return sum(
-        len(header(name, tensor)) + 4 * tensor.numel() for name, tensor in parameters.items()
-    )
-
-
-def header(name: str, tensor: Tensor) -> bytes:
-    """The header before a parameter's bits."""
-    return parameter_header(name, tensor.shape)
+    shapes = shapes_of(parameters).items()
+    return sum(len(parameter_header(name, shape)) + 4 * prod(shape) for name, shape in shapes)
 
 
 def sorted_words(parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

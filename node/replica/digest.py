@@ -18,12 +18,15 @@ Source of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number g
 
 import hashlib
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from node.exact.chunks import Shape
 from node.replica.canonical import canonical_bytes, sorted_words, strips
+from node.replica.share import shapes_of
 from protocol.codec.state_hash import ROW_COUNTER_FIRST, ROW_WORDS, odd_multipliers
 from protocol.ids import Digest
 
@@ -31,15 +34,23 @@ STRIP_ROWS = 512
 """Rows widened to int64 at once: 16 MiB of extra memory, and as fast as any larger strip."""
 
 
-def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_ROWS) -> int:
+def state_digest(
+    parameters: Mapping[str, Tensor],
+    *,
+    among: Mapping[str, Shape] | None = None,
+    strip_rows: int = STRIP_ROWS,
+) -> int:
     """64-bit hash of all parameter bits, in [0, 2^64).
 
-    parameters: float32 tensors of any shape and device, by name. `strip_rows` bounds the extra
-    memory (32 KiB each) and does not change the result. Raises `LocalProtocolError` for another
-    dtype.
+    parameters: float32 tensors of any shape and device, by name. `among`: the shapes of all
+    parameters, if these are some of them; the hashes of all parts add up to that of the whole.
+    `strip_rows` bounds the extra memory (32 KiB each) and does not change the result. Raises
+    `LocalProtocolError` for another dtype.
     """
-    total, rows_before = 0, 0
-    for _, words in sorted_words(parameters):
+    starts = _first_rows(shapes_of(parameters) if among is None else among)
+    total = 0
+    for name, words in sorted_words(parameters):
+        rows_before = starts[name]
         columns = _to_device(odd_multipliers(0, ROW_WORDS), words)
         for strip in strips(words, strip_rows * ROW_WORDS):
             sums = _row_sums(strip, columns)  # int64 [rows]
@@ -47,6 +58,15 @@ def state_digest(parameters: Mapping[str, Tensor], *, strip_rows: int = STRIP_RO
             total += int((sums * _to_device(weights, sums)).sum())
             rows_before += len(sums)
     return total & (2**64 - 1)
+
+
+def _first_rows(shapes: Mapping[str, Shape]) -> dict[str, int]:
+    """The number of each parameter's first row."""
+    starts, rows = dict[str, int](), 0
+    for name in sorted(shapes):
+        starts[name] = rows
+        rows += -(-prod(shapes[name]) // ROW_WORDS)
+    return starts
 
 
 def canonical_sha256(parameters: Mapping[str, Tensor]) -> Digest:

@@ -34,6 +34,11 @@ def replica_for(
         replica.own = own
         return replica
     if spec.algorithm.moves:
-        seed = int(own, 16) % 2**62 if own else 0
+        seed = seed_of(own) if own else 0
         return LocalStepsReplica(spec, run_id, device, micro_batch_max, genesis, seed=seed)
     return Replica(spec, run_id, device, micro_batch_max, genesis)
+
+
+def seed_of(own: PeerId) -> int:
+    """The seed of the random bits by which a node rounds."""
+    return int(own, 16) % 2**62

@@ -20,6 +20,7 @@ Salmon et al., SC 2011.
 
 import hashlib
 import math
+from collections.abc import Collection
 
 import numpy as np
 import torch
@@ -51,9 +52,11 @@ _STRIP_WORDS = 1 << 20
 """64-bit words drawn at once, two entries each: bounds the extra memory to about 32 MiB."""
 
 
-def fill(model: nn.Module, seed: int, init_std: float) -> None:
-    """Gives every trainable parameter of a freshly built transformers model its initial value of
-    the run.
+def fill(
+    model: nn.Module, seed: int, init_std: float, names: Collection[str] | None = None
+) -> None:
+    """Gives every trainable parameter of a freshly built transformers model, or those of these
+    `names`, its initial value of the run.
 
     seed: any integer of the run file; init_std: standard deviation, > 0. Buffers and frozen
     parameters stay. Raises `SettingsError` for a deviation that is not positive, a model that does
@@ -63,7 +66,7 @@ def fill(model: nn.Module, seed: int, init_std: float) -> None:
         raise SettingsError(f"model.init_std: expected a positive number, got {init_std!r}")
     config = model.config.get_text_config()  # type: ignore[operator,union-attr]
     for name, parameter in named_parameters_once(model).items():
-        if _is_constant(parameter.detach()):
+        if (names is not None and name not in names) or _is_constant(parameter.detach()):
             continue
         stream = _stream(seed, name)
         values = structured_values(name, parameter.detach(), config, stream.random_raw)

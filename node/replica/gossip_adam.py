@@ -134,7 +134,7 @@ class GossipAdamReplica(Replica):
         values: Sent = extraction.values
         return encode_parameters(header, values), len(values)
 
-    def _begin_anew(self) -> None:
+    def _begin_empty(self) -> None:
         mixing = self._spec.algorithm.mixing
         self.engine = OwnState(self.committed, AdamSettings(accumulate=mixing.accumulate))
         self._rates, self._owes_step = (0.0, 1.0), False

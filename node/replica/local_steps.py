@@ -23,9 +23,15 @@ Residual and the optimizer's state are soft: a node that is started again begins
     optimizer's state      bfloat16                  on the device
     start of the round     rounded from the committed parameters each time, and not kept; with
                            overlap a copy like the working weights, where the residual is
+
+Of a node of many ranks each rank has such a replica for the parameters that it owns
+(`node.replica.share`), with the working weights and gradients of all; rank 0 gives the orders
+(`node.ranks.replica`). What is random depends on a seed, a parameter and a place, so it is the same
+whatever the number of ranks.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -43,7 +49,9 @@ from node.model.local_steps import LocalSteps, MovedFrom
 from node.model.passes import Tokens
 from node.model.precision import weights_dtype
 from node.model.training import TrainingModel
+from node.replica.digest import state_digest
 from node.replica.replica import Replica
+from node.replica.share import RankShare
 from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire
 from protocol.ids import RunId
@@ -65,6 +73,10 @@ class LocalStepsReplica(Replica):
     _start: Mapping[str, Tensor]
     """Where the newest round began: the committed parameters or, with overlap, a copy that is
     rounded as the working weights are."""
+    _store: torch.device
+    """The device that keeps what is touched once a round."""
+    _carried: int
+    """How often the model was put to new committed parameters while it was ahead."""
     _is_ahead: bool
     """Whether the model stands where this node's own steps of an undecided round left it."""
 
@@ -77,9 +89,15 @@ class LocalStepsReplica(Replica):
         genesis: Path | None = None,
         *,
         seed: int = 0,
+        rank: int = 0,
+        ranks: int = 1,
+        weights: torch.dtype | None = None,
     ) -> None:
-        """`seed`: of the random bits by which this node rounds; best another one on each."""
-        self._seed = seed
+        """`seed`: of the random bits by which this node rounds; best another one on each. The
+        replica is the part of a `rank` where the node has several. `weights` is the type of the
+        working ones, None for the best on this device.
+        """
+        self._seed, self._place, self._weights = seed, (rank, ranks), weights
         super().__init__(spec, run_id, device, micro_batch_max, genesis)
 
     @property
@@ -91,17 +109,27 @@ class LocalStepsReplica(Replica):
     def begin(
         self, batches: Iterable[Tokens], pending: wire.Announced | None, rate_bits: tuple[int, int]
     ) -> LocalSteps:
-        goes_on = self._is_ahead and pending is not None and bool(pending.digest)
+        self.begin_at(goes_on=self._is_ahead and pending is not None and bool(pending.digest))
+        self._is_ahead = False
+        self._rate = float32_value(rate_bits[0])
+        self._passes = LocalSteps(self.trainee, batches, self, self._rate)
+        return self._passes
+
+    def begin_at(self, *, goes_on: bool) -> None:
+        """Put the model where a round begins: at the committed parameters, or where it `goes_on`
+        from this node's own steps of the undecided round in front.
+        """
         if goes_on:
             self.stand_at()
         else:
-            self._stand_at(self.committed)
+            for name, working in self._working_tensors().items():
+                working.copy_(self.committed[name])
         if self._spec.rounds.overlap:
             self._start_at(self._working_tensors() if goes_on else self.committed)
-        self._is_ahead = False
-        self._rate = float32_value(rate_bits[0])
-        self._passes = LocalSteps(self.trainee, batches, self._optimizer, self._rate)
-        return self._passes
+
+    def step(self, learning_rate: float) -> None:
+        """A step of the optimizer by the gradients, which it takes."""
+        self._optimizer.step(learning_rate)
 
     def stand_at(self) -> None:
         """When the round in front was settled, between two passes or after the last: go on from the
@@ -110,18 +138,21 @@ class LocalStepsReplica(Replica):
         self.trainee.moved()
         if self._start is self.committed:
             return  # nothing is settled within a round
+        self._carried += 1
         for name, working in self._working_tensors().items():
             tensors = working, self._start[name], self.committed[name]
-            for now, begun, exact in strips_of(*tensors):
-                self._carry_over(now, begun, exact.to(begun.dtype))
+            for number, (now, begun, exact) in enumerate(strips_of(*tensors)):
+                self._carry_over(now, begun, exact.to(begun.dtype), (name, number))
 
-    def _carry_over(self, working: Tensor, start: Tensor, new_start: Tensor) -> None:
+    def _carry_over(
+        self, working: Tensor, start: Tensor, new_start: Tensor, what: tuple[str, int]
+    ) -> None:
         """Move a strip of the model by how far the start is moved, which becomes the new one."""
         if torch.equal(start, new_start):
             return  # rounding alone would move it
         device = working.device
         exact = working.float().sub(start.to(device)).add_(new_start.to(device))
-        self._rounding.into(working, exact)
+        self._rounding.into(working, exact, "carry", self._carried, *what)
         start.copy_(new_start)
 
     def accumulate(self) -> None:
@@ -132,25 +163,31 @@ class LocalStepsReplica(Replica):
         self.trainee.give_back_gradients()
         if not is_accelerator(self.trainee.device):
             give_back_freed_memory()  # the gradients', in pieces: strips would come beside it
-        self.engine.accumulate(MovedFrom(self._start, self.trainee.parameters))
+        self.engine.accumulate(MovedFrom(self._start, self._own_parameters))
         self._is_ahead = self._spec.rounds.overlap > 0
 
     def extract(self, round: int, *, mean: bool = False) -> Extraction:
         samples = self._passes.samples if self._passes else 0
-        return self.engine.extract(code_max=self._code_max(samples, self._rate))
+        return self.take(self._code_max(samples, self._rate))
 
-    def _begin_anew(self) -> None:
-        algorithm, store = self._spec.algorithm, next(iter(self.committed.values())).device
+    def take(self, code_max: int) -> Extraction:
+        """Take what is sent out of the residual; no scale has a larger code."""
+        return self.engine.extract(code_max=code_max)
+
+    def _begin_empty(self) -> None:
+        algorithm, store = self._spec.algorithm, self._store
         self.engine = Residual(
-            self.layout,
+            self.share.layout,
             algorithm.top_k,
             store,
             fade=algorithm.fade,
             rounding=Rounding(store, self._seed),
         )
+        self.engine.numbers = self.share.chunks.nonzero()[:, 0].to(store)
         self._rounding = Rounding(self.trainee.device, self._seed + 1)
         trainee = self.trainee
-        self._optimizer = LightOptimizer(trainee.model, trainee.parameters, self._rounding)
+        self._optimizer = LightOptimizer(trainee.model, self._own_parameters, self._rounding)
+        self._carried = 0
         self._passes = None
         self._rate = 0.0
         self._start = self.committed
@@ -159,11 +196,27 @@ class LocalStepsReplica(Replica):
     # ---- downstream of the commit: the same bits everywhere
 
     def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
+        self.move(
+            [
+                replace(each, coefficients=self.share.cut(each.coefficients))
+                for each in contributions
+            ],
+            rates,
+        )
+
+    def move(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
+        """Make a commit's step in the parameters that are kept here; `contributions` are to their
+        chunks, `rates` learning rate and decay.
+        """
         learning_rate, decay = rates
         algorithm = self._spec.algorithm
-        movements = self.movements(contributions, learning_rate)
-        apply(self.layout, self.committed, movements, decay, gain=algorithm.gain)
+        if self.committed:
+            movements = self.movements(contributions, learning_rate)
+            apply(self.share.layout, self.committed, movements, decay, gain=algorithm.gain)
         self.engine.fade = 1.0 if len(contributions) == 1 else algorithm.fade
+
+    def computed_digest(self) -> int:
+        return state_digest(self.committed, among=self.layout.shapes)
 
     def movements(
         self, contributions: Sequence[Contribution], learning_rate: float
@@ -181,7 +234,7 @@ class LocalStepsReplica(Replica):
     # ---- the model
 
     def _trainee(self, model: nn.Module, device: torch.device, samples: int) -> TrainingModel:
-        weights = weights_dtype(device, self.layout.chunks)
+        weights = self._weights or weights_dtype(device, self.layout.chunks)
         return TrainingModel(model, device, samples, weights, torch.bfloat16)
 
     def _at_genesis(self, genesis: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
@@ -189,11 +242,8 @@ class LocalStepsReplica(Replica):
         needs = needs_of(self._spec, size, light=self.trainee.dtype == torch.bfloat16)
         if is_accelerator(device) and not has_room(needs, free_memory_bytes(device)):
             device = torch.device("cpu")
+        self._store = device
         return {name: parameter.data.to(device) for name, parameter in genesis.items()}
-
-    def _stand_at(self, parameters: Mapping[str, Tensor]) -> None:
-        for name, working in self._working_tensors().items():
-            working.copy_(parameters[name])
 
     def _start_at(self, parameters: Mapping[str, Tensor]) -> None:
         """Keep a copy of where the round begins, in the memory of the last one if there is one."""
@@ -206,4 +256,17 @@ class LocalStepsReplica(Replica):
             tensor.copy_(parameters[name])
 
     def _working_tensors(self) -> dict[str, Tensor]:
-        return {name: parameter.data for name, parameter in self.trainee.parameters.items()}
+        return {name: parameter.data for name, parameter in self._own_parameters.items()}
+
+    @property
+    def _own_parameters(self) -> dict[str, nn.Parameter]:
+        """Those of the network that are kept here."""
+        return {name: self.trainee.parameters[name] for name in self.share.names}
+
+    @property
+    def _own_names(self) -> Collection[str]:
+        return self.share.names
+
+    def _build(self, device: torch.device, micro_batch_max: int) -> None:
+        super()._build(device, micro_batch_max)
+        self.share = RankShare(self.layout, *self._place)

@@ -11,7 +11,7 @@ order.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from node.model.training import TrainingModel
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
 from node.replica.position import Position, described_voids, restored_voids
+from node.replica.share import filled, prefixed
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
 from protocol import wire_pb2 as wire
@@ -49,6 +50,11 @@ _PARAMETER = "parameter/"
 class Replica:
     """State of one node for one run, on one device."""
 
+    committed: Mapping[str, Tensor]
+    """The committed parameters, float32."""
+    layout: ChunkLayout
+    trainee: TrainingModel
+
     def __init__(
         self,
         spec: RunSpec,
@@ -59,11 +65,7 @@ class Replica:
     ) -> None:
         """`genesis` is the snapshot at which the run begins; None: its seed makes the weights."""
         self._spec, self._run_id, self._genesis = spec, run_id, genesis
-        model = self._fresh_model()
-        self.layout = ChunkLayout.from_shapes(
-            {name: tuple(p.shape) for name, p in named_parameters_once(model).items()}
-        )
-        self.trainee = self._trainee(model, device, micro_batch_max)
+        self._build(device, micro_batch_max)
         algorithm = spec.algorithm
         self.payload_bytes_max, cure = self._largest_payload()
         """Bytes of the largest payload."""
@@ -73,10 +75,17 @@ class Replica:
                 f"bytes, the run accepts {spec.rounds.payload_bytes_max}; raise it{cure}"
             )
         self._settings = DemoSettings.among(algorithm.model_dump())
-        self.committed: dict[str, Tensor] = {}
         self.payloads_ignored = 0
         """Payloads of commits that counted for nothing, since this replica was made."""
         self.reset()
+
+    def _build(self, device: torch.device, micro_batch_max: int) -> None:
+        """Make the network, and find out what it consists of."""
+        model = self._fresh_model()
+        self.layout = ChunkLayout.from_shapes(
+            {name: tuple(p.shape) for name, p in named_parameters_once(model).items()}
+        )
+        self.trainee = self._trainee(model, device, micro_batch_max)
 
     def _largest_payload(self) -> tuple[int, str]:
         """Bytes of the largest payload, and what else makes it smaller."""
@@ -84,14 +93,28 @@ class Replica:
 
     def reset(self) -> None:
         """Go back to genesis, without momentum."""
-        model = self._fresh_model()
-        fill(model, self._spec.seed, self._spec.model.init_std)
-        self.committed = self._at_genesis(named_parameters_once(model))
+        self._begin_anew()
         if self._genesis:
             read_snapshot(self._genesis, self.committed)
-        del model
-        self._begin_anew()
-        self.digest = state_digest(self.committed)
+        self.digest = self.computed_digest()
+
+    def _begin_anew(self) -> None:
+        """Begin where the seed begins, without what is this node's own."""
+        model, names = self._fresh_model(), self._own_names
+        fill(model, self._spec.seed, self._spec.model.init_std, names)
+        parameters = named_parameters_once(model)
+        self.committed = self._at_genesis({name: parameters[name] for name in names})
+        del model, parameters
+        self._begin_empty()
+
+    def computed_digest(self) -> int:
+        """The digest of the committed parameters that are kept here."""
+        return state_digest(self.committed)
+
+    @property
+    def _own_names(self) -> Collection[str]:
+        """Names of the parameters that are kept here: all, but on a rank."""
+        return self.layout.shapes.keys()
 
     def _at_genesis(self, genesis: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
         """The committed parameters, set to those of a network in the host's memory: the model's own
@@ -174,7 +197,7 @@ class Replica:
         """
         return {}
 
-    def _begin_anew(self) -> None:
+    def _begin_empty(self) -> None:
         """Begin without what is this node's own."""
         self.engine = Engine(self.layout, self._settings, self.trainee.device)
 
@@ -195,7 +218,7 @@ class Replica:
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
             self._step(contributions, rates)
-        self.digest = state_digest(self.committed)
+        self.digest = self.computed_digest()
         return self.digest
 
     def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
@@ -234,7 +257,7 @@ class Replica:
         Raises `StorageError` for a snapshot of another model.
         """
         read_snapshot(snapshot, self.committed)
-        self.digest = state_digest(self.committed)
+        self.digest = self.computed_digest()
         return self.digest
 
     def save(self, path: Path, position: Position) -> None:
@@ -250,8 +273,8 @@ class Replica:
             "state_digest": f"{self.digest:016x}",
             "local_digest": f"{_digest_of_floats(local):016x}",
         }
-        shared = {_PARAMETER + name: tensor for name, tensor in self.committed.items()}
-        save_tensors(path, shared | local, about)
+        shared = prefixed(self.committed, _PARAMETER)
+        save_tensors(path, {**shared, **local} if local else shared, about)
 
     def load(self, path: Path) -> Position | None:
         """Take over a saved state; None (and genesis) when there is none of this run or it is
@@ -260,8 +283,7 @@ class Replica:
         if not path.exists():
             return None
         try:
-            device = next(iter(self.committed.values())).device
-            tensors, about = load_tensors(path, device)
+            tensors, about = load_tensors(path, self.trainee.device)
             if about["run_id"] != self._run_id:
                 return None
             position = self._restored(tensors, about)
@@ -280,21 +302,23 @@ class Replica:
             return None
         return position
 
-    def _restored(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> Position:
+    def _restored(self, tensors: Mapping[str, Tensor], about: dict[str, Any]) -> Position:
         if about["version"] != STATE_VERSION:
             raise StorageError(f"expected version {STATE_VERSION}, got {about['version']}")
-        for name, tensor in self.committed.items():
-            tensor.copy_(tensors.pop(_PARAMETER + name))
-        self.digest = state_digest(self.committed)
+        for name in self.layout.shapes:
+            with filled(self.committed, name) as tensor:
+                tensor.copy_(tensors[_PARAMETER + name])
+        self.digest = self.computed_digest()
         if (found := f"{self.digest:016x}") != about["state_digest"]:
             raise StorageError(
                 f"expected parameters with digest {about['state_digest']}, got {found}"
             )
-        if (found := f"{_digest_of_floats(tensors):016x}") != about["local_digest"]:
+        own = {name: tensors[name] for name in tensors if not name.startswith(_PARAMETER)}
+        if (found := f"{_digest_of_floats(own):016x}") != about["local_digest"]:
             raise StorageError(
                 f"expected own state with digest {about['local_digest']}, got {found}"
             )
-        self._load_local(tensors)
+        self._load_local(own)
         head, head_round = Digest(bytes.fromhex(about["head"])), about["head_round"]
         return Position(about["next_round"], head, head_round, *restored_voids(about["voids"]))
 

@@ -27,8 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.replica.canonical import STRIP_WORDS, canonical_bytes, canonical_size, header, strips
+from node.replica.canonical import STRIP_WORDS, canonical_bytes, canonical_size, strips
+from node.replica.share import filled, shapes_of
 from node.system.files import outlasting, read_range, replacing_file, storage_errors, sweep
+from protocol.codec.state_hash import parameter_header
 from protocol.errors import StorageError
 from protocol.ids import Digest
 from protocol.limits import PART_BYTES
@@ -70,16 +72,16 @@ def read_snapshot(path: Path, parameters: Mapping[str, Tensor]) -> None:
     with storage_errors(path), path.open("rb") as file, torch.no_grad():
         if (size := path.stat().st_size) != (expected := canonical_size(parameters)):
             raise StorageError(f"{path}: expected a snapshot of {expected} bytes, got {size}")
-        for name in sorted(parameters):
-            before = header(name, parameters[name])
+        for name, shape in sorted(shapes_of(parameters).items()):
+            before = parameter_header(name, shape)
             if file.read(len(before)) != before:
                 raise StorageError(
                     f"{path}: expected the parameter {name} of this run's model, got another"
                 )
-            words = parameters[name].detach().view(-1)
-            for strip in strips(words, STRIP_WORDS):
-                values = np.frombuffer(bytearray(file.read(4 * len(strip))), dtype="<f4")
-                strip.copy_(torch.from_numpy(values.astype(np.float32, copy=False)))
+            with filled(parameters, name) as tensor:
+                for strip in strips(tensor.detach().view(-1), STRIP_WORDS):
+                    values = np.frombuffer(bytearray(file.read(4 * len(strip))), dtype="<f4")
+                    strip.copy_(torch.from_numpy(values.astype(np.float32, copy=False)))
 
 
 @outlasting

@@ -41,6 +41,7 @@ class LightOptimizer:
     ) -> None:
         """Parameters and errors as those of `LocalOptimizer`."""
         self._matrices, self._rest = sorted_out(model, parameters)
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._rounding = rounding
         self._state: dict[int, dict[str, Tensor]] = {}
         """bfloat16 by the parameter's identity and torch's name, a row's second moment float32
@@ -55,11 +56,13 @@ class LightOptimizer:
         """One step of every parameter by its `.grad`, which is None afterwards."""
         set_rates((self._muon, self._adamw), learning_rate, momentum)
         for parameter in self._rest:
-            for strip in _strips(*self._tensors(parameter, _ADAMW_STATE)):
-                self._move(self._adamw, self._strip, strip, _ADAMW_STATE)
+            name = self._names[id(parameter)]
+            for number, strip in enumerate(_strips(*self._tensors(parameter, _ADAMW_STATE))):
+                self._move(self._adamw, self._strip, strip, (name, number))
             parameter.grad = None
         for parameter in self._matrices:
-            self._move(self._muon, self._matrix, self._tensors(parameter, _MUON_STATE), _MUON_STATE)
+            tensors, what = self._tensors(parameter, _MUON_STATE), (self._names[id(parameter)], 0)
+            self._move(self._muon, self._matrix, tensors, what)
             parameter.grad = None
         self._steps += 1
 
@@ -81,9 +84,12 @@ class LightOptimizer:
         optimizer: torch.optim.Optimizer,
         stand_in: nn.Parameter,
         tensors: Sequence[Tensor],
-        names: tuple[str, ...],
+        what: tuple[str, int],
     ) -> None:
-        """A step of one optimizer, on weights, gradient and state in float32."""
+        """A step of one optimizer, on weights, gradient and state in float32, of a parameter's
+        strip: its name and the strip's number.
+        """
+        names = _MUON_STATE if stand_in is self._matrix else _ADAMW_STATE
         weights, gradient = (tensor.float() for tensor in tensors[:2])
         held = [tensor.float().expand_as(weights).contiguous() for tensor in tensors[2:]]
         stand_in.grad = None
@@ -92,9 +98,10 @@ class LightOptimizer:
         state.update(zip(names, held, strict=True))
         state["step"] = torch.tensor(float(self._steps), device="cpu")
         optimizer.step()
-        for target, exact in zip((tensors[0], *tensors[2:]), (weights, *held), strict=True):
+        pairs = zip((tensors[0], *tensors[2:]), (weights, *held), strict=True)
+        for kind, (target, exact) in enumerate(pairs):
             if target.shape == exact.shape:
-                self._rounding.into(target, exact)
+                self._rounding.into(target, exact, "step", self._steps, *what, kind)
             else:
                 target.copy_(exact.mean(1, keepdim=True))
         stand_in.grad, stand_in.data = None, stand_in.data.new_empty(0)

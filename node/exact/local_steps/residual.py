@@ -53,6 +53,9 @@ class Residual(Engine):
         dtype = torch.bfloat16 if rounding else torch.float32
         super().__init__(layout, DemoSettings(top_k=top_k), device, backend=backend, dtype=dtype)
         self._rounding = rounding
+        self.numbers = torch.arange(layout.chunks, device=self.momentum.device)
+        """int64 [chunks]: the number of each chunk in the model, of which the layout may be a
+        part."""
         self.fade = fade
         """Share of the residual that the next accumulation leaves, 0 to 1."""
 
@@ -72,7 +75,9 @@ class Residual(Engine):
             flags = None if active is None else active[first:stop]
             self.backend.accumulate(views, exact, self.fade, flags, start=first)
             if self._rounding:
-                self._rounding.into(self.momentum[first:stop], exact)
+                what = "residual", self.accumulations
+                rows = self.numbers[first:stop]
+                self._rounding.into(self.momentum[first:stop], exact, *what, rows=rows)
         self._accumulations += 1
 
     def extract(

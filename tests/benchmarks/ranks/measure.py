@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from node.ranks.line import loopback_only
+from node.ranks.replica import replica_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.system.device import held_bytes_max
@@ -43,13 +44,14 @@ def measured(ranks: int, rounds: int, *, large: bool) -> dict[str, Any]:
     threads = max(1, (os.cpu_count() or 1) // ranks)
     loopback_only()
     torch.set_num_threads(threads * ranks)
-    replica = replica_for(spec, RunId("a" * 32), CPU, MICRO_BATCH, PeerId("b" * 32))
+    parts = spec, RunId("a" * 32), CPU, MICRO_BATCH, PeerId("b" * 32)
     if ranks == 1:
+        replica = replica_for(*parts)
         times = [_round(replica, spec, round) for round in range(rounds)]
         memory = [held_bytes_max(CPU)]
     else:
         with crew_of(ranks, threads) as crew:
-            crew.hold(replica.trainee, model, 100)
+            replica = replica_of(crew, *parts)
             times = [_round(replica, spec, round) for round in range(rounds)]
             memory = [each["memory_bytes"] for each in crew.document()]
     round_s = statistics.median(times[1:] or times)

@@ -40,3 +40,23 @@ def test_float32_is_not_rounded() -> None:
     target = torch.empty(5)
     Rounding("cpu").into(target, exact)
     assert torch.equal(target, exact)
+
+
+def test_the_bits_of_a_row_do_not_depend_on_the_rows_beside_it() -> None:
+    exact, numbers = torch.randn(6, 8, 8), torch.tensor([0, 1, 4, 5, 9, 70])
+    whole = torch.empty(exact.shape, dtype=torch.bfloat16)
+    Rounding("cpu", 3).into(whole, exact.clone(), "a", rows=numbers)
+    part = torch.empty(2, 8, 8, dtype=torch.bfloat16)
+    Rounding("cpu", 3).into(part, exact[3:5].clone(), "a", rows=numbers[3:5])
+    assert torch.equal(part, whole[3:5])
+
+
+def test_what_has_another_name_has_other_bits_that_are_unlike() -> None:
+    exact = torch.full((100_000,), 1 + 2**-9)
+    ups = []
+    for name in ("a", "b"):
+        found = torch.empty(exact.shape, dtype=torch.bfloat16)
+        Rounding("cpu", 3).into(found, exact.clone(), name, 1)
+        ups.append((found > 1).double())
+    both = torch.stack([*ups, ups[0].roll(1), ups[0].roll(4)])
+    assert (torch.corrcoef(both) - torch.eye(4)).abs().max() < 0.02

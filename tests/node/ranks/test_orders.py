@@ -2,11 +2,18 @@ import msgspec
 import pytest
 
 from node.ranks.orders import (
+    Apply,
+    Begin,
+    Digest,
+    Extract,
+    Fetch,
     Hold,
     Leave,
     Limit,
     Load,
+    MakeStep,
     Order,
+    Put,
     Rest,
     Sum,
     Work,
@@ -18,10 +25,17 @@ from node.ranks.orders import (
 @pytest.mark.parametrize(
     "order",
     [
-        Hold("llama", {"hidden_size": 4}, "bfloat16", "float32"),
+        Hold(b"{}", "a" * 32, 2**62 - 1, "bfloat16"),
         Load(),
         Work((2, 0, 1), b"abc", anew=True, recomputes=True),
-        Sum(),
+        Sum(8),
+        Begin(goes_on=True),
+        MakeStep(0.1),
+        Extract(-1),
+        Apply(((3, 100), (2, 0)), 0.1, 1.0),
+        Put("head"),
+        Fetch("head"),
+        Digest(),
         Limit(40),
         Rest(),
         Leave(),
@@ -38,7 +52,7 @@ def test_an_order_arrives_as_it_was_given(order: Order) -> None:
         b"\x00",
         msgspec.msgpack.encode({"type": "run", "command": "rm"}),
         msgspec.msgpack.encode({"type": "limit", "gpu_memory": "all"}),
-        msgspec.msgpack.encode({"type": "hold", "model": "llama", "config": {}, "weights": "x"}),
+        msgspec.msgpack.encode({"type": "step", "learning_rate": "much"}),
     ],
 )
 def test_no_other_order_is_read(words: bytes) -> None:

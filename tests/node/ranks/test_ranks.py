@@ -1,20 +1,18 @@
 """Real ranks, each a process: their node computes what one rank computes."""
 
-import sys
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
 
 from node.model.training import TrainingModel
 from node.ranks.crew import Crew
+from node.ranks.replica import replica_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from protocol.ids import PeerId, RunId
 from protocol.runfile import AlgorithmSpec, RunSpec
 from protocol.schedule import scalars
-from tests.support.crew import CPU, crew_of
+from tests.support.crew import CPU
 from tests.support.tiny import DEMO, tiny_spec
 
 RUN, OWN = RunId("a" * 32), PeerId("b" * 32)
@@ -22,23 +20,10 @@ VOTES = tiny_spec(overlap=0, algorithm=DEMO)
 MOVES = tiny_spec(overlap=0, algorithm=AlgorithmSpec(top_k=16, local_samples=5))
 
 
-@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
-def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in (
-            "GLOO_SOCKET_IFNAME",
-            "NCCL_SOCKET_IFNAME",
-        ):  # `loopback_only` then lets them be
-            patch.setenv(name, "lo" if sys.platform == "linux" else "lo0")
-        with crew_of(request.param) as made:
-            yield made
-
-
 def replicas(spec: RunSpec, crew: Crew) -> tuple[Replica, Replica]:
     """One of a rank alone, and one of all ranks."""
-    alone, many = (replica_for(spec, RUN, CPU, 2, OWN) for _ in range(2))
-    crew.hold(many.trainee, spec.model, 100)
-    return alone, many
+    parts = spec, RUN, CPU, 2, OWN
+    return replica_for(*parts), replica_of(crew, *parts)
 
 
 def samples(count: int, seed: int = 3) -> np.ndarray:

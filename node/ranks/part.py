@@ -1,0 +1,220 @@
+"""A rank's part in the node, and in each order: the same on rank 0 as on a follower.
+
+    every run           the network; gradients of the samples that rank 0 deals to it
+    with local steps    a replica of the parameters that it owns (`node.replica.share`)
+
+In other runs rank 0 owns all parameters, and the others compute gradients.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from node.exact.engine import GRADIENT_MAX, Extraction, GradientError, require_finite
+from node.exact.vote_sum import Contribution
+from node.model.build import build_model
+from node.model.precision import gradient_of
+from node.model.training import TrainingModel
+from node.ranks.exchange import TensorExchange
+from node.ranks.orders import (
+    Accumulate,
+    Apply,
+    Begin,
+    Digest,
+    Extract,
+    Fetch,
+    Hold,
+    Load,
+    MakeStep,
+    PartOrder,
+    Put,
+    Reset,
+    StandAt,
+    Sum,
+)
+from node.replica.local_steps import LocalStepsReplica
+from protocol.codec.payload import Coefficients
+from protocol.errors import LocalProtocolError
+from protocol.ids import RunId
+from protocol.runfile import parse_run_json
+
+
+@dataclass(slots=True)
+class PartOutcome:
+    """What became of an order on one rank."""
+
+    digest: int = 0
+    unbounded: str = ""
+    """What was to be used is not finite, in words."""
+    tensor: Tensor | None = None
+    """The parameter that was fetched."""
+    extraction: Extraction | None = None
+    """On rank 0: that of all ranks."""
+
+
+class RankPart:
+    """What one rank holds. `trainee`: the network, if another part of this process has made it."""
+
+    def __init__(self, exchange: TensorExchange, trainee: TrainingModel | None = None) -> None:
+        self._exchange, self._trainee = exchange, trainee
+        self._replica: LocalStepsReplica | None = None
+
+    @property
+    def trainee(self) -> TrainingModel:
+        if self._trainee is None:
+            raise LocalProtocolError("expected an order to hold a network first, got none")
+        return self._trainee
+
+    @property
+    def replica(self) -> LocalStepsReplica:
+        """What it owns."""
+        if self._replica is None:
+            raise LocalProtocolError("expected an order to ranks that own nothing, got another")
+        return self._replica
+
+    def hold(self, order: Hold, device: torch.device, micro_batch_max: int = 1) -> None:
+        spec, weights = parse_run_json(order.run, "rank 0"), getattr(torch, order.weights)
+        if spec.algorithm.moves:
+            self._replica = LocalStepsReplica(
+                spec,
+                RunId(order.run_id),
+                device,
+                micro_batch_max,
+                seed=order.seed,
+                rank=self._exchange.rank,
+                ranks=self._exchange.ranks,
+                weights=weights,
+            )
+            self._trainee = self._replica.trainee
+        elif self._trainee is None:
+            model = build_model(spec.model.type, spec.model.config)
+            self._trainee = TrainingModel(model, device, 1, weights)
+        self.trainee.model.train()
+
+    def obey(self, order: Load | Sum | PartOrder, given: Any = None) -> PartOutcome:
+        """`given`, on rank 0: the parameter to put, or the contributions to apply."""
+        try:
+            match order:
+                case Load():
+                    named = self.trainee.parameters.items()
+                    self._exchange.spread((each.data, self._owner(name)) for name, each in named)
+                case Sum():
+                    self._sum(order.samples)
+                case Reset():
+                    self.replica.reset()
+                case Begin():
+                    self.replica.begin_at(goes_on=order.goes_on)
+                case MakeStep():
+                    self.replica.step(order.learning_rate)
+                case StandAt():
+                    self.replica.stand_at()
+                case Accumulate():
+                    self.replica.accumulate()
+                case Digest():
+                    return PartOutcome(digest=self.replica.computed_digest())
+                case Extract():
+                    return PartOutcome(extraction=self._extract(order.code_max))
+                case Fetch():
+                    return PartOutcome(tensor=self._fetch(order.name))
+                case Put():
+                    self._put(order.name, given)
+                case Apply():
+                    self._apply(order, given)
+                case _:
+                    assert_never(order)
+        except GradientError as error:
+            return PartOutcome(unbounded=str(error))
+        return PartOutcome()
+
+    # ---- the network
+
+    def _owner(self, name: str) -> int:
+        return self._replica.share.owners[name] if self._replica else 0
+
+    def _sum(self, samples: int) -> None:
+        """The mean gradient over the samples of all ranks, on the owner of each parameter."""
+        named = self.trainee.parameters.items()
+        self._exchange.add_up((gradient_of(each), self._owner(name)) for name, each in named)
+        for name, parameter in named:
+            if self._owner(name) == self._exchange.rank:
+                gradient_of(parameter).div_(samples)
+            else:
+                parameter.grad = None
+        if self._replica:
+            require_finite({name: each.grad for name, each in named}, GRADIENT_MAX)
+
+    # ---- the replica
+
+    def _extract(self, code_max: int) -> Extraction:
+        """Signs and scales, on rank 0 those of all chunks."""
+        replica = self.replica
+        own = replica.take(code_max)
+        assert own.scales is not None, "movements have scales"
+        sent = own.indices.cpu(), own.values.to("cpu", torch.int8), own.scales
+        chunks = replica.layout.chunks if self._exchange.rank == 0 else 0
+        indices, values = (
+            torch.zeros(chunks, sent[0].shape[1], dtype=torch.int16, device="cpu") for _ in range(2)
+        )
+        scales = torch.zeros(chunks, dtype=torch.uint8, device="cpu")
+        for source in range(self._exchange.ranks):
+            there = replica.share.chunks_of(source)
+            parts: Sequence[Tensor] = sent
+            if source != self._exchange.rank:
+                parts = [each.new_empty((int(there.sum()), *each.shape[1:])) for each in sent]
+            if source:
+                parts = [self._exchange.tell(each, source) for each in parts]
+            if chunks:
+                for whole, part in zip((indices, values, scales), parts, strict=True):
+                    whole[there] = part.to(whole.dtype)
+        return Extraction(indices, values, own.previous, own.backend, scales)
+
+    def _fetch(self, name: str) -> Tensor:
+        """A committed parameter, which is its owner's own there."""
+        owner, replica = self._owner(name), self.replica
+        if owner == self._exchange.rank:
+            tensor = replica.committed[name]
+        else:
+            tensor = torch.empty(replica.layout.shapes[name], device="cpu")
+        return self._exchange.tell(tensor, owner)
+
+    def _put(self, name: str, given: Tensor | None) -> None:
+        if given is None:
+            given = torch.empty(self.replica.layout.shapes[name], device="cpu")
+        self._exchange.tell(given, 0)
+        if self._owner(name) == self._exchange.rank:
+            self.replica.committed[name].copy_(given)
+
+    def _apply(self, order: Apply, given: Sequence[Contribution] | None) -> None:
+        replica, own = self.replica, list[Contribution]()
+        for number, (weight, count) in enumerate(order.authors):
+            if given is not None:
+                sent = given[number].coefficients
+                self._exchange.tell(_packed(sent), 0)
+            else:
+                sent = self._told(count)
+            own.append(Contribution(weight, replica.share.cut(sent)))
+        replica.move(own, (order.learning_rate, order.decay))
+
+    def _told(self, count: int) -> Coefficients:
+        """The coefficients of an author, of this number, as rank 0 tells them."""
+        chunks = self.replica.layout.chunks
+        ends = np.cumsum([2 * chunks, 2 * count, chunks, count])
+        packed = self._exchange.tell(torch.empty(int(ends[-1]), dtype=torch.uint8, device="cpu"), 0)
+        counts, indices, scales, values = np.split(packed.numpy(), ends[:-1])
+        return Coefficients(
+            counts.view(np.uint16),
+            indices.view(np.uint16),
+            values.view(np.int8).astype(np.int16),
+            scales,
+        )
+
+
+def _packed(sent: Coefficients) -> Tensor:
+    """Signs with scales as one tensor, uint8: counts, indices, scales, values."""
+    assert sent.scales is not None, "movements have scales"
+    parts = sent.counts, sent.indices, sent.scales, sent.values.astype(np.int8)
+    return torch.from_numpy(np.concatenate([part.view(np.uint8) for part in parts]))

@@ -1,0 +1,188 @@
+"""What ranks own together is, to the bit, what one rank owns alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from node.exact.engine import GradientError
+from node.model.training import TrainingModel
+from node.ranks.crew import Crew
+from node.ranks.replica import SharedReplica, replica_of
+from node.replica.digest import canonical_sha256
+from node.replica.factory import replica_for
+from node.replica.position import Position
+from node.replica.replica import Replica
+from node.replica.snapshot import Snapshots
+from protocol import wire_pb2 as wire
+from protocol.codec.commits import Commit, Entry, genesis_digest
+from protocol.codec.payload import Header, decode, encode
+from protocol.ids import PeerId, RunId, sha256
+from protocol.runfile import AlgorithmSpec, ModelSpec
+from protocol.schedule import float32_bits
+from tests.support.crew import CPU
+from tests.support.tiny import CONFIG, tiny_spec
+
+RUN, OWN, OTHER = RunId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
+SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128}
+"""Of whole chunks, which have few equal entries: of those any may be sent."""
+SPEC = tiny_spec(overlap=1, algorithm=AlgorithmSpec(top_k=16, local_samples=2)).model_copy(
+    update={"model": ModelSpec(config=CONFIG | SIZES)}
+)
+RATE_BITS = float32_bits(0.01), float32_bits(0.99)
+
+
+@pytest.fixture(autouse=True)
+def _one_order(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 makes all passes, with one thread: gradients are summed in one order."""
+    torch.set_num_threads(1)
+    monkeypatch.setattr("node.ranks.crew.dealt", lambda n, *_: (n, *[0] * (crew.count - 1)))
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def replicas(
+    request: pytest.FixtureRequest, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Replica, SharedReplica]:
+    """One of a rank alone, and one of all ranks."""
+    weights = getattr(torch, request.param)
+    for module in ("node.replica.local_steps", "node.ranks.crew"):
+        monkeypatch.setattr(f"{module}.weights_dtype", lambda *_: weights)
+    parts = SPEC, RUN, CPU, 1, OWN
+    many = replica_of(crew, *parts)
+    assert isinstance(many, SharedReplica)
+    return replica_for(*parts), many
+
+
+def work(replica: Replica, round: int, pending: wire.Announced | None = None) -> bytes:
+    """The payload of a round of three local steps of a sample each."""
+    tokens = np.random.default_rng(round).integers(0, 256, (3, 1, 33))
+    passes = replica.begin([*tokens], pending, RATE_BITS)
+    while passes.next():
+        pass
+    passes.finish()
+    replica.accumulate()
+    return replica.encoded(Header(RUN, round, OWN), replica.extract(round))[0]
+
+
+def commit(round: int, *payloads: bytes) -> tuple[Commit, list[bytes]]:
+    """The first one is by this node, and others that are the same by another one."""
+    entries = [
+        Entry(author, sha256(payload), len(payload), 3, 3)
+        for author, payload in zip((OWN, OTHER), payloads, strict=False)
+    ]
+    return Commit(RUN, round, round, tuple(entries), *RATE_BITS, genesis_digest(RUN)), [*payloads]
+
+
+def theirs(payload: bytes, replica: Replica, round: int) -> bytes:
+    """The payload as another author's."""
+    _, coefficients = decode(payload, replica.shape)
+    return encode(Header(RUN, round, OTHER), coefficients, replica.shape)
+
+
+def test_payloads_and_digests_do_not_know_the_ranks(
+    replicas: tuple[Replica, SharedReplica],
+) -> None:
+    """With overlap: rounds go on ahead of commits, which come between two of them."""
+    pending: wire.Announced | None = None
+    digests = []
+    for round in range(3):
+        one, many = (work(each, round, pending) for each in replicas)
+        assert one == many
+        pending = wire.Announced(round=round, digest=sha256(one), samples=3)
+        for each in replicas:
+            each.apply(*commit(round, one, theirs(one, each, round)))
+            each.stand_at()
+        assert replicas[0].digest == replicas[1].digest
+        digests.append(replicas[0].digest)
+    assert len(set(digests)) == 3
+    for each in replicas:
+        each.apply(*commit(3))
+    assert replicas[0].digest == replicas[1].digest, "a commit that nobody contributed to"
+    replicas[1].reset()
+    replicas[0].reset()
+    assert work(replicas[1], 0) == work(replicas[0], 0)
+    assert replicas[0].digest == replicas[1].digest
+
+
+def test_each_rank_owns_its_part_and_one_largest_parameter_at_most(
+    crew: Crew, replicas: tuple[Replica, SharedReplica]
+) -> None:
+    alone, many = replicas
+    sizes = {name: tensor.numel() for name, tensor in alone.committed.items()}
+    owned = [
+        sum(sizes[name] for name, owner in many._part.share.owners.items() if owner == rank)
+        for rank in range(crew.count)
+    ]
+    assert sum(owned) == sum(sizes.values())
+    assert max(owned) <= sum(sizes.values()) / crew.count + max(sizes.values())
+    assert min(owned) > 0
+    assert sum(each.numel() for each in many._part.committed.values()) == owned[0]
+    assert many._part.engine.momentum.shape[0] == many._part.share.layout.chunks
+
+
+def test_what_is_saved_and_published_does_not_know_the_ranks(
+    replicas: tuple[Replica, SharedReplica], tmp_path: Path
+) -> None:
+    alone, many = replicas
+    genesis = alone.digest
+    payload = work(alone, 0)
+    work(many, 0)
+    position = Position(1, genesis_digest(RUN), 0)
+    for each, name in ((alone, "one"), (many, "many")):
+        each.apply(*commit(0, payload))
+        each.save(tmp_path / name, position)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "many").read_bytes()
+    digest = alone.digest
+    for each in replicas:
+        each.reset()
+        assert each.digest == genesis
+        assert each.load(tmp_path / ("many" if each is alone else "one")) == position
+        assert each.digest == digest
+    sha256_of_both = {canonical_sha256(each.committed) for each in replicas}
+    assert len(sha256_of_both) == 1
+    snapshots = Snapshots(tmp_path / "snapshots")
+    kept = snapshots.path(snapshots.write(0, many.committed))
+    assert kept is not None
+    for each in replicas:
+        each.reset()
+        assert each.adopt(kept) == digest
+        assert canonical_sha256(each.committed) in sha256_of_both
+
+
+@pytest.mark.parametrize("replicas", ["float32"], indirect=True)
+def test_a_run_that_begins_at_published_weights_begins_there_on_every_rank(
+    replicas: tuple[Replica, SharedReplica], crew: Crew, tmp_path: Path
+) -> None:
+    alone, _ = replicas
+    alone.apply(*commit(0, work(alone, 0)))
+    snapshots = Snapshots(tmp_path)
+    genesis = snapshots.path(snapshots.write(0, alone.committed))
+    many = replica_of(crew, SPEC, RUN, CPU, 1, OWN, genesis=genesis)
+    assert many.digest == alone.digest
+
+
+@pytest.mark.parametrize("replicas", ["float32"], indirect=True)
+def test_gradients_without_bounds_are_found_by_their_owner(
+    replicas: tuple[Replica, SharedReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, many = replicas
+    owners = many._part.share.owners
+    foreign = next(name for name, owner in owners.items() if owner)
+    honest = TrainingModel.gradient
+
+    def gradient(self: TrainingModel, piece: torch.Tensor) -> torch.Tensor:
+        nats = honest(self, piece)
+        found = self.parameters[foreign].grad
+        assert found is not None
+        found.view(-1)[0] = float("nan")
+        return nats
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingModel, "gradient", gradient)
+        passes = many.begin([np.zeros((2, 33), np.int64)], None, RATE_BITS)
+        while passes.next():
+            pass
+        with pytest.raises(GradientError, match=rf"{foreign} with entries NaN"):
+            passes.finish()
+    work(many, 0)
