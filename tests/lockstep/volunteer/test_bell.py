@@ -29,6 +29,15 @@ def test_a_machine_in_time_is_told_how_many_samples_it_may_train() -> None:
     assert "up to 56 samples a round" in verdict.words
 
 
+def test_a_machine_that_ends_between_the_bell_and_the_last_instant_is_told_which_counts() -> None:
+    verdict = judge_bell(4.5, 5.5, 4, SPEC)
+    assert verdict.holds
+    assert verdict.words == (
+        "just fast enough: a round waits 6 s for you; 4 samples take 5.5 s here: up to 4 samples a "
+        "round"
+    )
+
+
 def test_a_machine_that_is_too_slow_is_told_why_and_what_to_do() -> None:
     verdict = judge_bell(6.5, 7.0, 8, SPEC)
     assert not verdict.holds
