@@ -140,8 +140,8 @@ def _is_url(target: str) -> bool:
 
 
 def _split(target: str) -> list[str]:
-    """The words of a command; `SettingsError` for none, and for a program that is not here: an alarm
-    is too late to find that out.
+    """The words of a command; `SettingsError` for none, and for a program that is not here, because
+    an alarm is too late to find that out.
     """
     try:
         words = shlex.split(target)
