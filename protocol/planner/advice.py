@@ -39,7 +39,7 @@ def sentences(plan: RunPlan, shape: PayloadShape) -> list[str]:
     return [
         *found,
         *_slowest(plan),
-        _worth(plan),
+        "A round of one method is not worth a round of another, nor a step of DiLoCo a round.",
     ]
 
 
@@ -111,16 +111,6 @@ def _lightest(plan: RunPlan) -> Iterator[str]:
             f"Bytes: a round of {plan.title(least)} sends the fewest, {bytes_text(least.up_bytes)} "
             f"up; one of this run sends {bytes_text(own.up_bytes)}."
         )
-
-
-def _worth(plan: RunPlan) -> str:
-    """A warning of the table's first column, and what DiLoCo sends where that is less."""
-    diloco = next(found for found in plan.predictions if found.method == "diloco")
-    words = "A round of one method is not worth a round of another, nor a step of DiLoCo a round"
-    if EQUAL * diloco.up_bytes < plan.own.up_bytes:
-        sent, seconds = bytes_text(diloco.up_bytes), seconds_text(diloco.seconds)
-        words += f", though DiLoCo sends less, {sent} up in {seconds}"
-    return f"{words}."
 
 
 def _topology_choice(plan: RunPlan) -> str:
