@@ -121,7 +121,7 @@ class OwnStanding:
         work = self._open.pop(round, None)
         if work is None:
             return
-        again = "; its work is sent again" if work.announced_ms is not None else ""
+        again = "; its samples are trained again" if work.announced_ms is not None else ""
         self._verdict = ("skipped", f"round {round} counts for nobody{again}")
 
     # ---- in words

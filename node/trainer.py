@@ -1,22 +1,28 @@
-"""Runs the rounds of one node in order: compute, extract, publish, apply.
+"""Runs the rounds of one node, one after the other.
+
+In each round the node trains on its share of the data until the bell, extracts the few
+coefficients that it will send, publishes them to its peers, and waits for the coordinator to commit
+the round. Then it applies the payloads that the commit names, as every other node does.
+With overlap it computes the next round while this one is still being exchanged:
 
     overlap 0    compute r | extract | exchange r ........ | apply r | compute r+1 ...
     overlap 1    compute r | extract | compute r+1 (without r) | extract | apply r | ...
                                      '- exchange r ...........'
 
-The commit of r is applied as soon as it and its payloads have arrived, even between two passes
-(`node.round.compute`). Rounds of `audit_every` do not overlap.
+There the commit of r is applied as soon as it and its payloads have arrived, even between two
+passes (`node.round.compute`). Rounds of `audit_every` do not overlap.
 
-`node.round.agenda`, which is pure, decides the next step; the trainer makes it. Decisions of the
-log are taken strictly in order, and none is passed over.
+What comes next is decided by `node.round.agenda`, which is pure; the trainer does it. Commits and
+skips are taken strictly in the order of rounds, and none is passed over: that is why all nodes stay
+equal.
 
-Only the coordinator, which hears every node, can tell whether a state is wrong. When told to
-resync, the trainer resets its state, replays the log and reports its digest after the disputed
-round.
+A node cannot tell whether its own state is wrong. The coordinator can, because it hears the digest
+of every node. When it says so, the trainer throws its state away, replays the log, and reports its
+digest after the disputed round.
 
-The state is saved now and then, while a payload is on its way. A kill costs the rounds since, which
-the log has, and what this node had not said yet. Nobody waits for that, and nothing counts twice
-(`node.round.own_payloads`).
+The state is saved now and then, while a payload is on its way. A node that is killed replays the
+rounds since then from the log. What it had computed and not sent yet is gone; nobody waits for
+that, and nothing counts twice (`node.round.own_payloads`).
 """
 
 import asyncio

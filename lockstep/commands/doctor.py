@@ -79,10 +79,10 @@ def doctor(
     with messages.status("examining"):
         for finding in examine(settings, home, finds_pass=finds_pass):
             findings.append(finding)
-    bell = next((each for each in findings if each.check == "bell"), None)
+    speed = next((each for each in findings if each.check == "speed"), None)
     document = {
         "coordinator": parse_link(settings.coordinator).address,
-        "makes_the_bell": None if bell is None else bell.verdict == "ok",
+        "makes_the_bell": None if speed is None else speed.verdict == "ok",
         "checks": [asdict(finding) for finding in findings],
     }
     if json_path is not None:
@@ -273,7 +273,7 @@ def _examine_work(
     try:
         measured = rehearse(settings, info, finds=finds_pass)
     except LockstepError as error:
-        yield _failed("bell", error)
+        yield _failed("speed", error)
         return
     layout = has_layout(info.spec.model)
     size = size_of(info.spec.model, None if layout else found.parameters)
@@ -287,13 +287,13 @@ def examine_rounds(
     size: Size,
     status: Mapping[str, Any],
 ) -> Iterator[Finding]:
-    """What a measured round says: the size of a pass, the bell, when the work will count, and
+    """What a measured round says: the size of a pass, the speed, when the work will count, and
     whether the limits on the link leave room for it.
     """
     yield Finding("pass", "ok", pass_words(measured))
     yield Finding("memory", "ok", peak_text(spec, size, measured))
     verdict = bell_of(measured, spec, settings.duty_cycle)
-    yield Finding("bell", "ok" if verdict.holds else "bad", verdict.words, verdict.remedy)
+    yield Finding("speed", "ok" if verdict.holds else "bad", verdict.words, verdict.remedy)
     yield Finding("counted", "ok", counted_words(spec, status, size))
     rates = {"upload": settings.upload_limit, "download": settings.download_limit}
     if trouble := limit_trouble(spec, size, members=members_after(status), **rates):

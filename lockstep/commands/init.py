@@ -169,8 +169,8 @@ def _uses(spec: RunSpec) -> list[str]:
         return []
     size = size_of(spec.model)
     return [
-        f"sent by a node: {exchange_text(spec, size, 1, 'a round')}",
-        f"taken by a node: {memory_text(needs_of(spec, size))}",
+        f"traffic of a node: {exchange_text(spec, size, 1, 'a round')}",
+        f"memory of a node: {memory_text(needs_of(spec, size))}",
     ]
 
 

@@ -129,11 +129,11 @@ def _run_table(document: Mapping[str, Any]) -> Table:
     steps, digests = document.get("steps", {}), document.get("digests", {})
     data, traffic = document.get("data", {}), document.get("traffic", {})
     facts = {
+        "problem": _problem_text(document),
         "run": f"{document.get('name', '?')} ({document.get('run_id', '?')})",
         "round": _round_text(document),
-        "because": document.get("reason"),
+        "because": "" if document.get("state_lost") else document.get("reason"),
         "pace": document.get("pace", {}).get("round"),
-        "alarm": document.get("audit", {}).get("alarm"),
         "demoted": _demoted_text(document),
         "notice": _newest(document, "notices"),
         "operator": _newest(document, "newest"),
@@ -152,8 +152,16 @@ def _run_table(document: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value:
-            table.add_row(name, str(value))
+            table.add_row(name, str(value), style="bold red" if name == "problem" else "")
     return table
+
+
+def _problem_text(document: Mapping[str, Any]) -> str:
+    """All that is wrong and needs the operator; empty when nothing is."""
+    alarm = document.get("audit", {}).get("alarm")
+    agreed = document.get("digests", {}).get("agreed", True)
+    differ = "" if agreed else "replicas were not equal after the newest round that was compared"
+    return "; ".join(filter(None, (alarm, document.get("state_lost"), differ)))
 
 
 def _samples_text(data: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import shlex
+import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -139,11 +140,17 @@ def _is_url(target: str) -> bool:
 
 
 def _split(target: str) -> list[str]:
-    """The words of a command; `SettingsError` for none."""
+    """The words of a command; `SettingsError` for none, and for a program that is not here, because
+    an alarm is too late to find that out.
+    """
     try:
         words = shlex.split(target)
     except ValueError as error:
         raise SettingsError(f"--notify: expected a URL or a command: {error}") from None
     if not words:
         raise SettingsError("--notify: expected a URL or a command, found nothing")
+    if shutil.which(words[0]) is None:
+        raise SettingsError(
+            f"--notify: expected a URL or a command, found no program {words[0]!r} that may be run"
+        )
     return words

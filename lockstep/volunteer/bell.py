@@ -1,4 +1,4 @@
-"""Whether a machine makes the bell of a run, and when its work will count, in words: for the
+"""Whether a machine is fast enough for a run, and when its work will count, in words: for the
 question at a first join and for `lockstep doctor`. Pure; the times are measured by
 `node.rehearsal`.
 """
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator.machine.state.standing import COUNTED_ROUNDS
 from lockstep.console import bytes_text
 from protocol.planner.parameters import Size
 from protocol.planner.payload_bytes import payload_bytes
@@ -34,9 +35,9 @@ def judge_bell(
     bell_s = spec.rounds.compute_ms / 1000
     latest_s = bell_s + spec.rounds.publish_ms / 1000
     number = quantity(samples, "sample")
-    took = f"a round with one pass of {number} takes {round_s:.2g} s"
+    took = f"{number} {'take' if samples > 1 else 'takes'} {round_s:.2g} s here"
     if round_s > latest_s:
-        words = f"no, because {took} and its payload must be out after {latest_s:g} s"
+        words = f"too slow: {took}, and a round wants the result after {latest_s:g} s"
         fewer = "fewer samples in a pass (--micro-batch 1), " if samples > 1 else ""
         return Verdict(False, words, f"{fewer}more --threads, or a GPU")
     paid_s = pass_s * 100 / duty_cycle
@@ -44,14 +45,14 @@ def judge_bell(
     share = min(passes * samples, spec.rounds.batch_samples_max)
     if round_s * 100 / duty_cycle > latest_s:
         words = (
-            f"yes, with {duty_cycle} % of the time not in every round: {took}, the bell rings "
-            f"after {bell_s:g} s"
+            f"fast enough, with {duty_cycle} % of the time not in every round: each gives you "
+            f"{bell_s:g} s; {took}"
         )
         return Verdict(True, words)
-    words = (
-        f"yes: {took}, the bell rings after {bell_s:g} s: up to {quantity(share, 'sample')} a round"
-    )
-    return Verdict(True, words)
+    given = f"fast enough: each round gives you {bell_s:g} s"
+    if round_s > bell_s:
+        given = f"just fast enough: a round waits {latest_s:g} s for you"
+    return Verdict(True, f"{given}; {took}: up to {quantity(share, 'sample')} a round")
 
 
 def counted_words(spec: RunSpec, status: Mapping[str, Any], size: Size | None) -> str:
@@ -76,7 +77,10 @@ def counted_words(spec: RunSpec, status: Mapping[str, Any], size: Size | None) -
         round = _number(status.get("round")) + 1
         words = f"from round {round:.0f} on at the earliest, in some {_paced_s(spec, status):.2g} s"
     if spec.membership.trust == "public":
-        words += "; of keys that are new to the run only one payload counts for two of others"
+        words += (
+            "; for every two established members one newcomer's work is used; after "
+            f"{COUNTED_ROUNDS} rounds yours always counts"
+        )
     return words + before
 
 

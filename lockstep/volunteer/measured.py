@@ -169,13 +169,13 @@ def bell_lines(
     size = size_of(spec.model) if has_layout(spec.model) else None
     lines = []
     if seen.rehearsal is None:
-        lines.append(f"bell: no, because this machine cannot train the run: {seen.trouble}")
+        lines.append(f"speed: none, because this machine cannot train the run: {seen.trouble}")
     else:
         verdict = bell_of(seen.rehearsal, spec, settings.duty_cycle)
         remedy = f"; {verdict.remedy}" if verdict.remedy else ""
         lines.append(f"pass: {pass_words(seen.rehearsal)}")
         lines.append(f"memory: {peak_text(spec, sized(spec), seen.rehearsal)}")
-        lines.append(f"bell: {verdict.words}{remedy}")
+        lines.append(f"speed: {verdict.words}{remedy}")
     lines.append(f"counted: {counted_words(spec, status, size)}")
     trouble = judged_limits(spec, _rates(settings), members_after(status))
     return [*lines, f"limits: {trouble}"] if trouble else lines

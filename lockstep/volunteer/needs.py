@@ -109,11 +109,11 @@ def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str, members
         means = f"; at every {mixing.mean_every}th step {mean} to and from each other member"
     if spec.algorithm.mixes and mixing.topology != "complete":
         return (
-            f"about {bytes_text(sent)} {period} up and as much down, however many take part{means}"
+            f"about {bytes_text(2 * sent)} {period}, half of it up, however many take part{means}"
         )
     return (
-        f"about {bytes_text((members - 1) * sent)} {period} up and as much down with {members:,} "
-        f"members, {bytes_text(sent)} more with each further one{means}"
+        f"about {bytes_text(2 * (members - 1) * sent)} {period}, half of it up, with {members:,} "
+        f"members; {bytes_text(2 * sent)} more with each further one{means}"
     )
 
 

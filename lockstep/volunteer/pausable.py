@@ -137,8 +137,7 @@ class PausableNode:
                     continue
                 if self._node is None:
                     await self._begin()
-                if ended := await self._work():
-                    return ended
+                await self._work()
             return self._leaving
         finally:
             looking.cancel()
@@ -165,8 +164,8 @@ class PausableNode:
         self.registry = self._node.registry
         await self._node.start(self._connections_max)
 
-    async def _work(self) -> str:
-        """Returns how the node ended; empty when it was only put to rest."""
+    async def _work(self) -> None:
+        """Until the node has ended, for which it has a reason, or is put to rest."""
         assert self._node is not None
         running = asyncio.create_task(self._node.run())
         try:
@@ -182,13 +181,13 @@ class PausableNode:
                 await asyncio.wait({running, changing}, return_when=asyncio.FIRST_COMPLETED)
                 changing.cancel()
             else:
-                return await running
+                self._leaving = await running
+                return
             await running
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
             await self.stop()
-        return ""
 
     async def _rest(self) -> None:
         await asyncio.to_thread(_give_back_memory)
@@ -297,11 +296,11 @@ class PausableNode:
         status["page"] = self._run.page
         if self._node:
             return status
-        reason = self.resting_reason()
-        state = {"state": "resting" if reason else "starting", "reason": reason}
+        reason = self._leaving or self.resting_reason()
+        word = "ended" if self._leaving else "resting" if reason else "starting"
         return status | {
-            "standing": state,
-            "phase": "rests" if reason else "starts",
+            "standing": {"state": word, "reason": reason},
+            "phase": {"ended": "has ended", "resting": "rests", "starting": "starts"}[word],
             "session": "",
             "bell_in_seconds": None,
         }

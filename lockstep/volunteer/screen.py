@@ -121,7 +121,7 @@ def _now(status: Mapping[str, Any]) -> str:
     phase = str(status.get("waiting_for") or status.get("phase", ""))
     bell = status.get("bell_in_seconds")
     if bell is not None:
-        return f"{phase} · bell in {bell:.0f} s"
+        return f"{phase} · {bell:.0f} s left"
     return "" if phase == status.get("standing", {}).get("reason") else phase
 
 

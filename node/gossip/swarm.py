@@ -1,10 +1,10 @@
-"""The node among its peers: the shell around `node.gossip.machine.exchange` that moves payloads and
-keeps them.
+"""Moves payloads between this node and its peers, and keeps them.
 
-The exchange decides. This module feeds it with events (`_feed`) and carries out its effects
-(`_act`): one task per pull (`fetcher`), one per peer that is being offered to (`outbox`), one that
-ticks. Nothing reaches the payload log before its digest is verified, and nothing is held or offered
-before `check` has passed it, unless a commit names it.
+Which payload to offer to whom, and which to pull from where, is decided by
+`node.gossip.machine.exchange`, which is pure. This module tells it what happens (`_feed`) and does
+what it answers (`_act`). It has one task for each pull (`fetcher`), one for each peer that gets
+offers (`outbox`), and one that ticks. A payload reaches the log on disk only after its digest was
+verified, and is held and offered only after `check` has passed it, unless a commit names it.
 
     trainer --publish, collect, settle--> Swarm <--on_offer, read-- links <--- peers
                                             |  --offer, fetch--->

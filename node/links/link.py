@@ -1,10 +1,15 @@
-"""One open link: a pipe, the protocol on it, and the tasks that move its bytes.
+"""One open link to a peer, from the opening of its pipe to its end.
+
+A pipe brings bytes, the protocol makes events of them, and tasks carry those on: offers to the
+swarm, parts of payloads to the fetch that waits for them, requests to the half that serves the
+peer. What this end wants to say goes the other way.
 
     pipe --read--> protocol --events--> offers to the server, parts to `fetching`,
                                         requests to `serving`
     pipe <-write-- protocol <-commands- offers, fetches, parts
 
-The link ends as a whole: every offer and fetch on it ends with the reason.
+When anything on the link fails, the whole link ends, and every offer and fetch on it with the same
+reason: the node has other peers to ask.
 """
 
 import asyncio

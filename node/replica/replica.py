@@ -1,13 +1,13 @@
-"""One replica: the committed parameters, the momentum, and the model that computes gradients.
+"""One copy of the model: the committed parameters, and what this node needs to train them.
 
-The committed parameters are a pure function of (genesis, commits). With DeMo they are the
-model's own tensors: gradients are taken there. With local steps the model moves away from them
-(`node.replica.local_steps`).
+The committed parameters follow from the genesis and the commits so far, and from nothing else: so
+every node has the same, bit for bit. With DeMo the network computes its gradients right there. With
+local steps it moves away from them in each round, and comes back (`node.replica.local_steps`).
 
-What is saved is what all nodes have: the committed parameters and their place in the log. What this
-node did not say yet is soft state: it is in memory only, and a node that is started again begins
-without. A payload that a commit leaves out is lost to its author; its samples go back to the data
-order.
+Beside them is what this node has computed and not sent yet: momentum or residual. It is soft state:
+in memory only, and a node that is started again begins without it. On disk are only the committed
+parameters and their place in the log. When a commit leaves a payload out, its author has lost it;
+its samples go back to the data order.
 """
 
 import logging

@@ -1,22 +1,22 @@
-"""The next step of a node: train, take a decision, catch up, resync, wait or end. Pure.
+"""Decides what a node does next: train, take a decision, catch up, resync, wait or end. Pure.
 
-The agenda takes events and answers with steps (`node.round.events`). A node has a place in each of
-three small diagrams. Its readiness, as the coordinator knows it:
+The trainer tells the agenda what has happened, and asks it for the next step (`node.round.events`
+has both). The agenda remembers three things about its node. Whether the coordinator counts on it:
 
     absent --Welcomed--> owed --SayReady--> ready      owed: it catches up, then says Ready
                           ^                   |
                           '-Welcomed, Resync--'
 
-Its activity:
+What it is doing:
 
     between rounds --Train--> training --Announced--> settling --Settled--> between rounds
        |      |
        |      '--TakeDecision--> concluding --End--> ended     DeadlinePassed: ended, from anywhere
        '--End--> ended
 
-Its stay: stays --Finished--> finished --LeaveAsked--> leaves.
+And whether it goes on: stays --Finished--> finished --LeaveAsked--> leaves.
 
-Rules between two rounds, of which the first that applies holds:
+Between two rounds these rules are asked one after the other; the first that applies decides:
 
     1. a resync was ordered, or the chain makes another state: discard the state and replay the log
     2. the run goes on from a checkpoint: take that state
@@ -28,13 +28,13 @@ Rules between two rounds, of which the first that applies holds:
     7. Ready is owed: say it
     8. a round is open: train it; else wait
 
-With overlap a round may be trained although the decision of the round in front of it is there: it
-would have been trained had the decision come a moment later, and a node that applies first is late
-while the others wait for it.
+Why rule 3 comes before 5: with overlap a node may begin a round although the decision of the one
+before has just arrived. Had it arrived a moment later, the node would have begun in any case; and a
+node that applies first is late, while the others wait for it.
 
-A node that stays waits without a limit. One that is to end waits for each decision no longer than
-`Agenda._limit_ms`. What it does not hear then is in the log; a resync that comes then is for its
-next start.
+A node that stays waits as long as it takes. One that is about to end waits for each decision no
+longer than `Agenda._limit_ms`: what it does not hear is in the log, and a resync that comes too
+late is obeyed at its next start.
 """
 
 from collections import deque

@@ -57,7 +57,7 @@ def test_a_skipped_round_is_nobody_s_fault() -> None:
     standing.skipped(5)
     standing.left_out(5)
     state, reason = standing.words(Doing.WAITING, "waits for a round", "")
-    assert (state, reason.endswith("its work is sent again")) == ("skipped", True)
+    assert (state, reason.endswith("its samples are trained again")) == ("skipped", True)
 
 
 def test_a_skipped_round_without_work_of_this_node_promises_nothing() -> None:

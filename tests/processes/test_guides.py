@@ -246,7 +246,7 @@ def test_a_run_is_begun_steered_ended_and_audited_as_the_guides_say(person: Pers
             assert found[1][:8] in person.types("run auditor list")
 
             person.until(lambda: rounds(person) >= 2, "two rounds")
-            assert "bell" in person.types("doctor LINK", "guest")
+            assert "speed" in person.types("doctor LINK", "guest")
             assert "first" in person.types("status HOST:50700")
             assert "fits run first" in person.types("upgrade --check LINK")
             assert "to upgrade" in person.types("upgrade")

@@ -23,6 +23,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "pyproject.toml",
     ),
     "tests/lockstep/audit/work/test_ways_of_a_pass.py": ("node/model/", "lockstep/audit/work/"),
+    "tests/lockstep/page/test_browser.py": ("lockstep/page/", "coordinator/public_document.py"),
     "tests/lockstep/test_package.py": ("pyproject.toml", "constraints.txt", "lockstep/commands/"),
     "tests/processes/siege/": ("border/", "coordinator/service/", "protocol/channel.py", *LINKS),
     "tests/processes/strangers/": ("border/", "coordinator/service/", "protocol/border/", *LINKS),

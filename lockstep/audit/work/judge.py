@@ -1,4 +1,8 @@
-"""What the agreement of signs says about an author. Pure.
+"""Judges whether an author has done its work, from how well what it sent agrees with a check. Pure.
+
+An auditor computes some of an author's work again, and counts how many signs come out as the author
+sent them. Nobody agrees in all, because what an author kept back in earlier rounds is not known. So
+it is compared with others of the same round:
 
     a panel of one round --each beside the median of its companions--> row --rows of an author--.
                                                                                                 |
@@ -6,9 +10,9 @@
       somewhat below again and again (a sequential test): less work <---------------------------'
 
 How far honest work agrees depends on the network, k, the round, the samples of an author and the
-age of its momentum. So no number is held against an author but that of its companions: authors of
-the same round whose momentum is about as old. Chance agrees in one half, and what counts is the
-part above it:
+age of its momentum. So no fixed number is held against an author, only that of its companions:
+authors of the same round whose momentum is about as old. Signs drawn by chance agree in one half,
+so what counts is the part above it:
 
     ratio = (agreement - 1/2) / (expected - 1/2)        1: honest, 0: noise
 

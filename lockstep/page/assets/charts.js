@@ -6,6 +6,9 @@
 const WHOLE = [1, 2, 5].flatMap((each) => [...Array(7).keys()].map((power) => each * 10 ** power))
   .sort((a, b) => a - b);
 
+/* Pixels for the line below a chart that names its lines, before there is one. */
+const LEGEND = 36;
+
 const SHORT = [[1e6, "M"], [1e3, "k"]];
 
 function shortNumber(value) {
@@ -18,9 +21,12 @@ function lineChart(element, series) {
   let last = null;
   let logarithmic = false;
 
+  /* The style sheet decides how large the element is, and the chart fills it. */
   function size() {
-    const width = Math.max(element.clientWidth, 120);
-    return { width, height: width > 560 ? 380 : 230 };
+    const legend = element.querySelector(".u-legend");
+    const below = legend ? legend.offsetHeight : LEGEND;
+    return { width: Math.max(element.clientWidth, 120),
+      height: Math.max(element.clientHeight - below, 120) };
   }
 
   function color(name) {
@@ -76,7 +82,9 @@ function lineChart(element, series) {
   }
 
   new ResizeObserver(() => {
-    if (plot && plot.width !== size().width) plot.setSize(size());
+    if (!plot) return;
+    const { width, height } = size();
+    if (plot.width !== width || plot.height !== height) plot.setSize({ width, height });
   }).observe(element);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
   return { draw, log };

@@ -98,6 +98,7 @@ function showMembers(members, committed) {
     cell(row, duration(member.member_seconds), "number", "online");
   }
   const rest = members.length - MEMBERS;
+  show("members", members.length > 0);
   show("no-members", rest > 0 || !members.length);
   put("no-members", rest > 0 ? `${things(rest, "further member")}: see lockstep run members.`
     : committed ? "No member is here now." : "Nobody has joined yet.");

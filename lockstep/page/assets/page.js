@@ -9,11 +9,12 @@ const OLD_S = 90;
 const ROWS = 15;
 const SHORTEST_ID = 4;
 
-/* Seconds between two questions for a document. */
+/* Seconds between two questions for a document; a long list is asked for less often. */
 const DUE_S = { curve: 20, contributors: 20 };
+const ROWS_A_SECOND = 25;
 
 const state = { run: null, curve: null, contributors: null, asked: {}, rows: ROWS, answered: null,
-  problems: [] };
+  renewed: null, problems: [] };
 const extras = [];  // what the operator's page adds: functions that ask and show
 const me = (new URLSearchParams(location.search).get("me") || "").toLowerCase();
 const chart = lineChart(document.getElementById("loss-chart"), [
@@ -83,7 +84,9 @@ function cell(row, text, kind, label) {
 
 function nameIn(made, name, id) {
   const short = id.slice(0, 8);
-  if (name && name !== short) made.append(`${name} `);
+  const words = document.createElement("bdi");  // a name that is written from the right moves nothing
+  words.textContent = name;
+  if (name && name !== short) made.append(words, " ");
   const link = document.createElement("a");
   link.className = "id";
   link.textContent = short;
@@ -154,15 +157,22 @@ function mark(word, kind, problems) {
   }));
 }
 
+/* Whether the run was written long ago. What was written anew while one looked on is not old, whatever
+   the clock of its writer says. */
+function isOld(run) {
+  const seen_s = (performance.now() - state.renewed) / 1000;
+  return run.age_s > OLD_S && !(state.renewed !== null && seen_s < OLD_S);
+}
+
 function showState(run) {
   const problems = [...run.problems, ...state.problems];
   const bad = problems.some((each) => each.kind === "bad");
-  const old = run.age_s > OLD_S && run.phase !== "finished";
+  const old = isOld(run) && run.phase !== "finished";
   if (old) problems.push({ kind: "wait", text: `This page is ${duration(run.age_s)} old: its coordinator may be away.` });
   const word = bad ? "problem" : old ? "old" : run.phase;
   mark(word, bad ? "bad" : old ? "away" : run.phase, problems);
   document.body.className = old ? "away" : run.phase;
-  put("written", run.age_s > OLD_S ? `Written ${duration(run.age_s)} ago.` : "");
+  put("written", isOld(run) ? `Written ${duration(run.age_s)} ago.` : "");
 }
 
 function showAway() {
@@ -190,7 +200,8 @@ function showRun(run) {
   element("progress").value = total ? Math.min(1, committed / total) : 0;
   put("steps", `${count(committed)} of ${things(total, "step")} (${percent(total ? committed / total : 0)})`);
   put("eta", run.seconds_left === null ? "" : `about ${duration(run.seconds_left)} left`);
-  fact("loss", number(run.loss), run.loss === null ? "" : "nats per token");
+  if (run.loss === null && committed) fact("loss", "no number", "in the newest round", "bad");
+  else fact("loss", number(run.loss), run.loss === null ? "" : "nats per token");
   fact("validation", run.validation ? number(run.validation.loss) : "–",
     run.validation ? `after round ${count(run.validation.round)}` : "not measured yet");
   fact("members-count", count(run.members));
@@ -213,7 +224,7 @@ function showReplicas(replicas) {
 
 const ADMISSION = {
   open: "",
-  token: "You need a token too: ask the operator, and add --token TOKEN.",
+  token: "",
   list: "The operator puts computers on a list: ask to be let in.",
 };
 
@@ -223,6 +234,7 @@ function showJoin(run) {
   show("join-line", Boolean(run.join));
   put("join", run.join);
   const lead = run.join ? "" : "Ask the operator of this run for its link.";
+  show("token-note", run.admission === "token");
   put("join-note", [lead, run.join_note, ADMISSION[run.admission]].filter(Boolean).join(" "));
   const { work_seconds: work, counts_seconds: counts } = run.newcomer;
   const first = work === null
@@ -230,6 +242,16 @@ function showJoin(run) {
     : `A computer that joins now works in about ${duration(work)}, once it has caught up.`;
   const full = counts === null ? "" : ` Its word counts in full after some ${duration(counts)} of work.`;
   put("wait", `It takes one line and no open ports; you choose what it may use. ${first}${full}`);
+}
+
+/* An item of a list: a link, and quietly what there is to say of it. */
+function pair(link, words) {
+  const item = document.createElement("li");
+  const small = document.createElement("span");
+  small.className = "quiet";
+  small.textContent = words;
+  item.append(link, small);
+  return item;
 }
 
 function showModel(model, phase) {
@@ -240,24 +262,21 @@ function showModel(model, phase) {
   put("model", newest
     ? `After round ${count(newest.round)}, ${bytes(newest.bytes)}. ${confirmed}`
     : model ? "Members have published it:" : "Nothing is published yet: a member writes the model now and then, and at the end.");
-  element("addresses").replaceChildren(...addresses.map((each) => {
-    const item = document.createElement("li");
-    const web = /^https?:/.test(each.url);
-    const place = document.createElement(web ? "a" : "code");
-    place.textContent = each.url;
-    if (web) { place.href = each.url; place.rel = "noreferrer nofollow"; }
-    item.append(`round ${count(each.round)}: `, place);
-    return item;
-  }));
-  for (const { name, bytes: size } of newest ? newest.files : []) {
-    const item = document.createElement("li");
+  element("files").replaceChildren(...(newest ? newest.files : []).map(({ name, bytes: size }) => {
     const link = document.createElement("a");
     link.textContent = name;
     link.href = `model/${newest.name}/${name}`;
     link.download = name;
-    item.append(link, ` ${bytes(size)}`);
-    element("addresses").append(item);
-  }
+    return pair(link, bytes(size));
+  }));
+  show("elsewhere", Boolean(newest) && addresses.length > 0);
+  element("addresses").replaceChildren(...addresses.map((each) => {
+    const web = /^https?:/.test(each.url);
+    const place = document.createElement(web ? "a" : "code");
+    place.textContent = each.url;
+    if (web) { place.href = each.url; place.rel = "noreferrer nofollow"; }
+    return pair(place, `round ${count(each.round)}`);
+  }));
   show("digests", Boolean(newest));
   put("sha256", newest ? newest.sha256 : "");
   put("state-digest", newest ? newest.state_digest : "");
@@ -370,16 +389,22 @@ function whenCounted(left, parts) {
 
 /* ---- asking */
 
+function due(part) {
+  const rows = part === "contributors" && state.contributors ? state.contributors.rows.length : 0;
+  return Math.max(DUE_S[part], DUE_S[part] && rows / ROWS_A_SECOND);
+}
+
 async function update() {
   const run = await ask("run.json");
   if (state.run && state.run.run_id !== run.run_id) state.asked = {};
+  if (state.run && state.run.written_s !== run.written_s) state.renewed = performance.now();
   state.run = run;
   state.answered = performance.now();
   for (const each of extras) await each(run);
   showRun(run);
   for (const part of Object.keys(DUE_S)) {
     const now = performance.now();
-    if (state.asked[part] !== undefined && now - state.asked[part] < 1000 * DUE_S[part]) continue;
+    if (state.asked[part] !== undefined && now - state.asked[part] < 1000 * due(part)) continue;
     state[part] = await ask(`${part}.json`);
     state.asked[part] = now;
     if (part === "curve") showCurve();

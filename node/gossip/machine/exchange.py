@@ -1,9 +1,9 @@
-"""Gossip as one node sees it: decides what to offer to which peer, and what to pull from which one.
-Pure.
+"""Decides which payloads a node offers to which peer, and which it pulls from which one. Pure.
 
-Digests are pushed, bytes are pulled. The machine decides; `node.gossip.swarm` moves the bytes,
-verifies them and reports back. It follows all undecided rounds at once (`machine.rounds` has the
-picture of a round).
+A node that has a payload tells its neighbours so: an offer, which is the digest. Whoever lacks the
+payload asks for its bytes: a pull. So the bytes go only where they are wanted. The machine decides
+both; `node.gossip.swarm` moves the bytes, verifies them and reports back. Several rounds may be
+undecided at once, and all are followed (`machine.rounds` has the picture of a round).
 
     one payload
 

@@ -1,10 +1,12 @@
-"""The undecided rounds of an exchange, by number. Pure.
+"""The rounds that an exchange follows: those that are not decided yet, or whose payloads are still
+to be had. Pure.
 
     Offered, ahead of RoundStarted       RoundStarted           Wanted               Settled
     ------------------------------> early ---------> open ---------> committed ---------> forgotten
 
-Early rounds keep offers and nothing is pulled in them. RoundStarted skips `early`, Wanted skips
-both, Settled ends each of them.
+A round is early when a peer has offered something of it before the coordinator opened it here: the
+offers are kept, and nothing is pulled yet. A round may skip states: the coordinator may open one
+that nobody offered in, and a commit may come for one that was never opened here. Settled ends any.
 
 Part of the exchange: nothing here changes except through `Exchange.handle`.
 """

@@ -57,9 +57,9 @@ def test_the_upload_is_that_of_the_runs_algorithm() -> None:
     timed = RoundsSpec(publish_ms=2_000, exchange_ms=14_000)
     mixes = AlgorithmSpec(name="gossip-adam")
     words = upload_words(RunSpec(rounds=timed, algorithm=mixes), size)
-    assert words.startswith("1,000 kbit/s for one payload in time; about 2 MB a round up and as")
+    assert words.startswith("1,000 kbit/s for one payload in time; about 4 MB a round, half of it")
     votes = upload_words(RunSpec(rounds=timed), size)
-    assert votes.startswith("20 kbit/s for one payload in time; about 40.6 kB a round up and as")
+    assert votes.startswith("20 kbit/s for one payload in time; about 81.3 kB a round, half of it")
 
 
 def test_a_measured_round_that_misses_the_bell_and_limits_that_are_too_low_are_bad() -> None:
@@ -70,7 +70,7 @@ def test_a_measured_round_that_misses_the_bell_and_limits_that_are_too_low_are_b
         each.check: each for each in examine_rounds(low, spec, slow, Size(1_000_000, 245), many)
     }
     assert found["pass"].found == "2 samples, as you chose"
-    assert (found["bell"].verdict, found["limits"].verdict) == ("bad", "bad")
+    assert (found["speed"].verdict, found["limits"].verdict) == ("bad", "bad")
     assert found["counted"].found.endswith("now: waiting for a member")
 
 
@@ -212,7 +212,7 @@ async def test_at_a_live_run_it_measures_a_round(
         "disk",
         "data",
         "pass",
-        "bell",
+        "speed",
         "counted",
     }
     assert document["makes_the_bell"] is True

@@ -71,7 +71,7 @@ def test_a_gossip_adam_run_is_written_with_its_contraction_factor(
     assert main(["init", "--defaults", "--algorithm", "gossip-adam", str(path)]) == 0
     said = capsys.readouterr().err
     assert "one-peer-exponential, 2 members: after 1 rounds at most 0 %" in said
-    assert "a round up and as much down, however many take part; at every 100th step" in said
+    assert "a round, half of it up, however many take part; at every 100th step" in said
     spec = read_run_file(path)
     assert spec.algorithm.mixes
     assert spec.rounds.overlap_at(0) == 1, "the exchange hides behind the passes from the start"

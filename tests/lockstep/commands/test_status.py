@@ -272,3 +272,17 @@ def test_what_a_member_costs_the_others_goes_before_its_state() -> None:
     found = shown({**DOCUMENT, "members": [costly]})
     assert "tardy" in found
     assert "computes" not in found
+
+
+def told(document: dict[str, Any]) -> str:
+    return " ".join("\n".join(map(printed, render(document))).split())
+
+
+def test_what_is_wrong_stands_first() -> None:
+    alarm = "auditors 3b1c and 9f0a came to different results"
+    wrong = DOCUMENT | {"audit": {"alarm": alarm}, "digests": {"agreed": False}}
+    assert told(wrong).startswith(f"problem {alarm}; replicas were not equal")
+    assert "problem" not in told(DOCUMENT)
+    lost = told(DOCUMENT | {"state_lost": "nobody has it", "reason": "nobody has it"})
+    assert lost.startswith("problem")
+    assert lost.count("nobody has it") == 1, "it is said once"

@@ -23,17 +23,28 @@ RUNNING: dict[str, Any] = {
 def test_a_machine_in_time_is_told_how_many_samples_it_may_train() -> None:
     verdict = judge_bell(0.5, 0.8, 8, SPEC)
     assert verdict.holds
-    assert verdict.words.startswith("yes: a round with one pass of 8 samples takes 0.8 s")
+    assert verdict.words.startswith(
+        "fast enough: each round gives you 4 s; 8 samples take 0.8 s here"
+    )
     assert "up to 56 samples a round" in verdict.words
+
+
+def test_a_machine_that_ends_between_the_bell_and_the_last_instant_is_told_which_counts() -> None:
+    verdict = judge_bell(4.5, 5.5, 4, SPEC)
+    assert verdict.holds
+    assert verdict.words == (
+        "just fast enough: a round waits 6 s for you; 4 samples take 5.5 s here: up to 4 samples a "
+        "round"
+    )
 
 
 def test_a_machine_that_is_too_slow_is_told_why_and_what_to_do() -> None:
     verdict = judge_bell(6.5, 7.0, 8, SPEC)
     assert not verdict.holds
-    assert verdict.words.startswith("no, because a round with one pass of 8 samples takes 7 s")
+    assert verdict.words.startswith("too slow: 8 samples take 7 s here")
     assert "--micro-batch 1" in verdict.remedy
     alone = judge_bell(6.5, 7.0, 1, SPEC)
-    assert "one pass of 1 sample takes" in alone.words
+    assert "1 sample takes" in alone.words
     assert alone.remedy == "more --threads, or a GPU", "no pass is smaller"
 
 
@@ -42,7 +53,7 @@ def test_a_duty_cycle_leaves_fewer_samples_or_fewer_rounds() -> None:
     assert "up to 24 samples a round" in half.words, "half of the 7 passes that fit, less the rest"
     little = judge_bell(0.5, 0.8, 8, SPEC, duty_cycle=10)
     assert little.holds
-    assert little.words.startswith("yes, with 10 % of the time not in every round")
+    assert little.words.startswith("fast enough, with 10 % of the time not in every round")
 
 
 def test_in_a_run_under_way_the_next_round_counts_after_a_catch_up() -> None:
@@ -83,7 +94,9 @@ def test_a_run_that_stands_says_so(changes: dict[str, Any], words: str) -> None:
 
 def test_a_new_key_in_a_public_run_is_told_of_its_weight() -> None:
     public = SPEC.model_copy(update={"membership": MembershipSpec(trust="public")})
-    assert "only one payload counts for two of others" in counted_words(public, RUNNING, SIZE)
+    words = counted_words(public, RUNNING, SIZE)
+    assert "for every two established members one newcomer's work is used" in words
+    assert "after 50 rounds yours always counts" in words
 
 
 def test_a_coordinator_that_tells_nothing_leaves_it_open() -> None:

@@ -29,7 +29,7 @@ def test_the_terms_name_run_model_network_and_device() -> None:
     for words in (
         "run: winter (12121212), 2,000 steps",
         "parameters; data: lockstep-2026",
-        "a day up and as much down with 2 members, ",
+        "a day, half of it up, with 2 members; ",
         "never more than 5 MB",
         "device: the first GPU, else the CPU",
     ):
@@ -40,8 +40,8 @@ def test_the_terms_tell_the_traffic_in_all_with_the_members_of_now() -> None:
     def network(members: int) -> str:
         return next(each for each in terms(INFO, "cpu", 0, members) if each.startswith("network"))
 
-    alone = re.search(r"about (\S+) MB a day .* with 2 members, (\S+) MB more", network(0))
-    eight = re.search(r"about (\S+) GB a day up and as much down with 8 members", network(8))
+    alone = re.search(r"about (\S+) MB a day, .* with 2 members; (\S+) MB more", network(0))
+    eight = re.search(r"about (\S+) GB a day, half of it up, with 8 members", network(8))
     assert alone
     assert eight
     assert alone[1] == alone[2]
@@ -58,7 +58,7 @@ def test_the_terms_of_a_run_whose_nodes_mix_name_the_parameters_that_they_send()
         for line in terms(RunInfo(spec, INFO.run_id, b"k" * 32), "cpu", 0)
         if line.startswith("network")
     ]
-    assert f"about {bytes_text(10_000 * size)} a day up and as much down" in network
+    assert f"about {bytes_text(20_000 * size)} a day, half of it up" in network
     assert f"at every 50th step {bytes_text(size)} to and from each other member" in network
 
 

@@ -204,6 +204,7 @@ async def test_finish_ends_after_the_round(tmp_path: Path, resting: bool) -> Non
     owner.node.obey(Wish("finish"))
     await running
     assert owner.happened == ["start", "left politely", "stop"]
+    assert owner.state() == "ended"
 
 
 @pytest.mark.parametrize("resting", [False, True])

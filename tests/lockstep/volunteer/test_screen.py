@@ -39,7 +39,7 @@ def test_the_screen_tells_everything_in_80_columns() -> None:
         "first (cccccccc): round 11, 2,000 steps in all",
         "attic (ea6978eb) · NVIDIA GeForce RTX 4090",
         "late: by 1.2 s in round 11: its work took 6.2 s",
-        "exchanges round 12 · bell in 4 s",
+        "exchanges round 12 · 4 s left",
         "3.2500 nats per token · validation 3.5000 after round 9",
         "counted in 9 of 12 rounds · 12,345 tokens · share 8 samples",
         "1 MB up · 2 kB down",
