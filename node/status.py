@@ -157,10 +157,6 @@ class NodeStatus:
         self.note, self.pace = (reason, "") if opened.muted else ("", reason)
         self.standing.opened(opened)
 
-    def announced(self, announced: wire.Announced, at_ms: int) -> None:
-        """The coordinator was told of a round's work."""
-        self.standing.announced(announced.round, at_ms, announced.compute_ms)
-
     def decided(self, round: int, *, counted: bool) -> None:
         """A round with a payload of this node is decided."""
         self.work.decided(counted=counted)
@@ -168,10 +164,6 @@ class NodeStatus:
             self.standing.counted(round)
         else:
             self.standing.left_out(round)
-
-    def skipped(self, round: int) -> None:
-        """A round counts for nobody."""
-        self.standing.skipped(round)
 
     def resynced(self, reason: str) -> None:
         """The state is discarded."""

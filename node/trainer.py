@@ -250,7 +250,7 @@ class Trainer:
         if decision.commit:
             await self._apply(decision, decision.commit, payloads)
         else:
-            self._context.status.skipped(decision.round)
+            self._context.status.standing.skipped(decision.round)
         self._settle(decision.round, decision.kept)
 
     async def _apply(self, decision: Decision, commit: Commit, payloads: list[bytes]) -> None:

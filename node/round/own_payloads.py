@@ -68,7 +68,8 @@ class OwnPayloads:
             await context.swarm.publish(announced.round, payload, announced.samples)
         self._undecided[announced.round] = announced
         context.client.send(wire.NodeMessage(announced=announced))
-        context.status.announced(announced, context.client.now_ms())
+        at_ms, standing = context.client.now_ms(), context.status.standing
+        standing.announced(announced.round, at_ms, announced.compute_ms)
 
     def _payload(self, opened: wire.RoundOpened) -> bytes:
         context = self._context
