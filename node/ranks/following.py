@@ -103,8 +103,8 @@ class FollowingRank:
             return told, None
         except torch.OutOfMemoryError as error:
             short = str(error)[:200]
-        except ExchangeError as error:
-            return OrderAnswer(lost=str(error)[:200]), error
+        except ExchangeError as error:  # stays until rank 0 has found out who is at fault
+            return OrderAnswer(lost=str(error)[:200]), None
         except Exception as error:
             return OrderAnswer(error=f"{type(error).__name__}: {error}"[:300]), error
         # Out here the error is gone, whose traceback held on to the tensors of the failed pass.
