@@ -139,6 +139,5 @@ def test_journal_and_payloads_replay_to_the_same_digest_with_other_threads_and_o
 ) -> None:
     directory = finished.coordinator.directory.parent
     expected = finished.coordinator.status["digests"]["last"]
-    for threads, backwards in ((1, False), (2, True)):
-        found = replayed(directory, threads=threads, backwards=backwards)
-        assert found == {"commits": STEPS, "digest": expected, "threads": threads}
+    found = replayed(directory, threads=2, backwards=True)
+    assert found == {"commits": STEPS, "digest": expected, "threads": 2}

@@ -456,6 +456,7 @@ RARE = {
     unused_samples_vanish,
     the_snapshot_is_of_another_round,
     the_second_word_of_a_round_counts,
+    void_samples_vanish,
 }
 """Bugs that few seeds meet: their search takes six seconds to half a minute."""
 

@@ -205,6 +205,7 @@ def test_records_never_wait_and_are_listed_where_they_are_done(
     assert started == waiting
 
 
+@pytest.mark.slow
 def test_a_sweep_trains_its_cells_in_processes_and_leaves_their_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,8 @@ from protocol.mixing.weights import shares
 from tests.support.mixer import Mixer
 from tests.support.ranks import join_group
 
+pytestmark = pytest.mark.slow
+
 RANKS = 3
 LR, DECAY = 0.01, 0.1
 SHAPES = ((6, 4), (6,), (2, 6))

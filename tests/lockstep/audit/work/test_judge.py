@@ -137,6 +137,7 @@ def honest_panels(
         yield looks(0.5 + level * (1 + spread * random.standard_normal(4)), 10 * number + 10)
 
 
+@pytest.mark.slow
 def test_honest_work_of_the_measured_spread_is_not_accused_once_in_100_000_audits() -> None:
     random, accused, audited = np.random.default_rng(4), 0, 0
     for _ in range(250):

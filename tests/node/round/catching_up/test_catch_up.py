@@ -458,7 +458,7 @@ async def test_a_newcomer_joins_after_the_log_was_pruned_and_ends_equal(
         monkeypatch.setattr(CatchUp, "too_far_behind", lambda *_: False)
     caplog.set_level(logging.INFO, "lockstep.node")
     data = tiny_corpus(tmp_path / "data")
-    spec = tiny_spec(steps=100).model_copy(
+    spec = tiny_spec(steps=60).model_copy(
         update={"retention": RetentionSpec(log_rounds=5, snapshot_every=5)}
     )
     async with coordinator_of(spec, tmp_path / "coordinator") as coordinator:
