@@ -12,6 +12,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/benchmarks/accelerator/": ("node/exact/", "node/model/", "node/system/device.py"),
     "tests/benchmarks/attack/": ("lockstep/audit/", "protocol/audit/", "node/exact/"),
     "tests/benchmarks/gossip/": ("node/gossip_adam/", "node/links/", "protocol/mixing/"),
+    "tests/benchmarks/parity/": ("node/exact/",),
     "tests/benchmarks/ranks/": ("node/ranks/", "node/model/"),
     "tests/benchmarks/test_chaos.py": ("coordinator/service/", "node/control/", "node/gossip/"),
     "tests/benchmarks/wan/": ("lockstep/wan/", "node/links/", "node/gossip/"),
