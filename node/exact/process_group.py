@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from protocol.errors import SettingsError, UnavailableError
+from protocol.errors import SettingsError, UnavailableError, first_line
 
 if dist.is_available():
     # The first optimizer of a process imports this module, whose default arguments keep the
@@ -116,7 +116,7 @@ class Ranks:
 
     def _failure(self, error: RuntimeError) -> str:
         """A sentence about a collective that failed, with the ranks at fault."""
-        reason = str(error).partition("\n")[0]
+        reason = first_line(error)
         if stopped := self._stopped():
             ranks = f"rank {stopped[0]} has" if len(stopped) == 1 else f"ranks {stopped} have"
             return f"expected a step of all ranks, but {ranks} stopped making steps ({reason})"

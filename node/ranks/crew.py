@@ -46,7 +46,7 @@ from node.ranks.orders import (
 from node.ranks.part import PartOutcome, RankPart
 from node.ranks.passes import SharedPasses, computed
 from node.system.device import held_bytes_max, in_sum
-from protocol.errors import DeviceError, LocalProtocolError, UnavailableError
+from protocol.errors import DeviceError, LocalProtocolError, UnavailableError, first_line
 from protocol.ids import RunId
 from protocol.runfile import RunSpec, run_json
 
@@ -285,7 +285,7 @@ class Crew:
             try:
                 work.wait()
             except RuntimeError as error:
-                self._judge(None, until_s, str(error).strip().partition("\n")[0][:200])
+                self._judge(None, until_s, first_line(error)[:200])
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 

@@ -33,7 +33,7 @@ from node.ranks.orders import (
 from node.ranks.part import RankPart
 from node.ranks.passes import computed
 from node.system.device import give_back_memory, held_bytes_max, limit_memory
-from protocol.errors import UnavailableError
+from protocol.errors import UnavailableError, first_line
 
 HANG_S = 60.0
 """Time beyond all others after which a follower that does not come back from torch is ended."""
@@ -146,7 +146,7 @@ class FollowingRank:
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
         except RuntimeError as error:
-            raise ExchangeError(str(error).strip().partition("\n")[0]) from error
+            raise ExchangeError(first_line(error)) from error
 
 
 def tokens_of(order: Work) -> tuple[Tensor, ...]:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from node.ranks.place import RankPlace
-from protocol.errors import AddressInUseError, UnavailableError
+from protocol.errors import AddressInUseError, UnavailableError, first_line
 from protocol.runfile import RunSpec
 
 START_S = 600.0
@@ -96,7 +96,7 @@ class RankLine:
                 master_listen_fd=listener_fd,
             )
         except NO_STORE as error:
-            words = str(error).strip().partition("\n")[0][:200]
+            words = first_line(error)[:200]
             where = f"{place.address}:{place.port}"
             if "EADDRINUSE" in words:
                 raise AddressInUseError(

@@ -14,6 +14,7 @@ from protocol.errors import (
     SettingsError,
     UnavailableError,
     VersionError,
+    first_line,
 )
 
 
@@ -38,9 +39,9 @@ def meet(
     line.say("welcome", encode(Welcome("", backend, patience.order_s)))
     try:
         line.join_group(backend, patience.order_s)
-    except RuntimeError as error:
-        words = str(error).strip().partition("\n")[0][:300]
-        raise DeviceError(f"the ranks of this node do not reach each other: {words}") from error
+    except RuntimeError as failure:
+        words = first_line(failure)[:300]
+        raise DeviceError(f"the ranks of this node do not reach each other: {words}") from failure
     return Crew(line, device, hellos, patience, ended)
 
 
