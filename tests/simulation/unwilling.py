@@ -45,6 +45,8 @@ FULL_SETTLE_MS, FULL_MEASURED_MS = 60_000, 30_000
 """Rounds grow when the first ones are held up, and come back to their length in some."""
 
 ROUNDS = {"compute_ms": 2000, "publish_ms": 500, "exchange_ms": 1500, "batch_samples_max": 1000}
+SAMPLES_MAX = 512
+"""Samples that one payload may say in such rounds: a slot that grew holds more than a hundred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,9 @@ class Unwilling(Strangers):
         spec = super()._spec(overlap)
         if not self.full:
             return spec
-        return spec.model_copy(update={"rounds": spec.rounds.model_copy(update=ROUNDS)})
+        rounds = spec.rounds.model_copy(update=ROUNDS)
+        algorithm = spec.algorithm.model_copy(update={"top_k": SAMPLES_MAX})
+        return spec.model_copy(update={"rounds": rounds, "algorithm": algorithm})
 
     def _digests(self) -> list[Digest]:
         commits = self.coordinator.referee.commits[-ROUNDS_ASKED:]
