@@ -1,9 +1,10 @@
 """The search for the worst attacker within the rules: `python -m tests.benchmarks.attack.search`.
 
-Attackers of a quarter know every rule and threshold. They do their work, then turn signs: in which
-rounds, of how many places, with what scale there and elsewhere (`payloads.Shadow`). Each candidate
-is trained beside the honest authors alone, with the product's auditor; the worst of the first seed
-are trained with the other seeds. JSON on standard output, what each costs in nats per byte.
+One or two attackers of eight (`--hostile`) know every rule and threshold. They do their work, then
+turn signs: in which rounds, of how many places, with what scale there and elsewhere
+(`payloads.Shadow`). Each candidate is trained beside the honest authors alone, with the product's
+auditor; the worst of the first seed are trained with the other seeds. JSON on standard output, what
+each costs in nats per byte.
 """
 
 import argparse
@@ -22,7 +23,6 @@ from tests.benchmarks.attack.payloads import Shadow
 from tests.benchmarks.attack.trial import Result, trial_of
 from tests.benchmarks.parity.task import Fixture, open_corpus
 
-HOSTILE = 2
 SEEDS = (0, 1, 2, 3)
 
 CANDIDATES = (
@@ -65,6 +65,7 @@ class Found:
     def record(self) -> dict[str, Any]:
         """For people."""
         return {
+            "hostile": self.result.case.hostile,
             **asdict(self.candidate),
             "seed": self.seed,
             "nats_behind": round(self.behind, 4),
@@ -78,8 +79,8 @@ class Found:
 class Search:
     """Trains candidates, and the honest authors alone once for each seed."""
 
-    def __init__(self, corpus: Corpus, path: Path) -> None:
-        self._corpus, self._path = corpus, path
+    def __init__(self, corpus: Corpus, path: Path, hostile: int) -> None:
+        self._corpus, self._path, self._hostile = corpus, path, hostile
         self._clean: dict[int, float] = {}
         self.found: list[Found] = []
 
@@ -89,7 +90,7 @@ class Search:
         for seed in seeds:
             for candidate in candidates:
                 if (candidate, seed) not in known:
-                    result = self._trial(Case("shadow", HOSTILE, "audited", seed), candidate)
+                    result = self._trial(Case("shadow", self._hostile, "audited", seed), candidate)
                     end = result.nats_per_byte or float("inf")
                     self.found.append(Found(candidate, seed, end - self._honest(seed), result))
                     self._write()
@@ -110,11 +111,11 @@ class Search:
             for each, ends in by.items()
         ]
         rows.sort(key=lambda row: -row["nats_behind"])
-        return {"aim": AIM_NATS, "hostile": HOSTILE, "worst": rows}
+        return {"aim": AIM_NATS, "hostile": self._hostile, "worst": rows}
 
     def _honest(self, seed: int) -> float:
         if seed not in self._clean:
-            end = self._trial(Case("none", HOSTILE, "median", seed), None).nats_per_byte
+            end = self._trial(Case("none", self._hostile, "median", seed), None).nats_per_byte
             assert end is not None, "honest authors train"
             self._clean[seed] = end
         return self._clean[seed]
@@ -132,10 +133,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.attack.search")
     parser.add_argument("--json", type=Path, default=Path("out/attack/search.json"))
     parser.add_argument("--data", type=Path, default=Path("out/attack/data"), help="for the text")
+    parser.add_argument("--hostile", type=int, choices=(1, 2), default=2, help="of eight authors")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.json.parent.mkdir(parents=True, exist_ok=True)
-    search = Search(open_corpus(asked.data), asked.json)
+    search = Search(open_corpus(asked.data), asked.json, asked.hostile)
     search.train(CANDIDATES, SEEDS[:1])
     search.train(search.worst(), SEEDS)
     print(json.dumps(search.summary(), indent=1))

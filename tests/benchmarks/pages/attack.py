@@ -61,10 +61,12 @@ def searched() -> str:
     """What the candidates of the search cost, the worst first."""
     by: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for each in document("attack-search.json"):
-        key = (each["early"], each["later"], each["elsewhere"], each["every"])
+        names = "hostile", "early", "later", "elsewhere", "every"
+        key = tuple(each[name] for name in names)
         by.setdefault(key, []).append(each)
     rows = [
         (
+            f"{hostile} of {AUTHORS}",
             f"{early:.0%}",
             f"{later:.0%}",
             elsewhere,
@@ -73,11 +75,11 @@ def searched() -> str:
             ", ".join(f"{each['seed']}: {each['nats_behind']:+.3f}" for each in found),
             "; ".join(_ends(each["attackers_removed"]) for each in found),
         )
-        for (early, later, elsewhere, every), found in by.items()
+        for (hostile, early, later, elsewhere, every), found in by.items()
     ]
-    rows.sort(key=lambda row: -row[4])
-    head = ("first 32 rounds", "later", "scales elsewhere", "in rounds", "behind, mean")
-    lines = [(*row[:4], f"{row[4]:+.3f}", *row[5:]) for row in rows]
+    rows.sort(key=lambda row: -row[5])
+    head = ("hostile", "first 32 rounds", "later", "scales elsewhere", "in rounds", "behind, mean")
+    lines = [(*row[:5], f"{row[5]:+.3f}", *row[6:]) for row in rows]
     return table((*head, "by seed", "lost their standing after round"), lines, left=1)
 
 

@@ -1,4 +1,4 @@
-"""The rule by which sums are rounded, its code, and a cell that is trained with it."""
+"""What rounded sums weigh beside their entropy, and a cell that is trained with them."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,60 +9,17 @@ import pytest
 import torch
 
 from node.data.corpus import Corpus
-from protocol.limits import CHUNK_ENTRIES
+from protocol.codec.sums import encode_sums, rounded
 from tests.benchmarks.headline.study import TASKS
 from tests.benchmarks.headline.texts import prepare_text
-from tests.benchmarks.sums.rounding import Whole, coded_bits, entropy_bits, rounded
-from tests.benchmarks.sums.train import SumsCell, train
-
-
-def votes(chunks: int, seed: int = 0) -> Whole:
-    """Sums of 16 authors' signs at a tenth of the places, of sizes within a factor of three."""
-    chance = np.random.default_rng(seed)
-    sums = np.zeros((chunks, CHUNK_ENTRIES), np.int64)
-    for _ in range(16):
-        there = chance.random(sums.shape) < 0.1
-        sums += there * chance.choice((-1, 1), sums.shape) * chance.integers(300, 900, (chunks, 1))
-    return sums
-
-
-@pytest.mark.parametrize("coarse", [1, 4])
-def test_the_step_is_the_least_that_the_root_mean_square_allows(coarse: int) -> None:
-    sums = votes(3)
-    found = rounded(sums, coarse)
-    for row, step in zip(sums, found.steps, strict=True):
-        mean_square = (row**2).sum() / np.count_nonzero(row)
-        assert coarse * mean_square < 2 ** (2 * step + 1)
-        assert coarse * mean_square >= 2 ** (2 * step - 1)
-
-
-def test_halves_go_away_from_zero_and_both_signs_alike() -> None:
-    sums = votes(1)
-    found, other = rounded(sums, 1), rounded(-sums, 1)
-    assert (found.levels == -other.levels).all()
-    exact = np.abs(sums) / 2.0 ** found.steps[:, None]
-    assert (np.abs(found.levels) == np.floor(exact + 0.5)).all()
-    assert np.abs(found.sums - sums).max() <= 2 ** (found.steps[0] - 1)
-
-
-def test_chunks_without_a_vote_or_with_ones_alone_stay_as_they_are() -> None:
-    sums = np.zeros((2, CHUNK_ENTRIES), np.int64)
-    sums[1, [0, 7, 4095]] = (1, -1, 1)
-    assert (rounded(sums, 1).sums == sums).all()
-
-
-def test_the_code_counts_what_its_text_says() -> None:
-    levels = np.zeros((2, CHUNK_ENTRIES), np.int64)
-    levels[1, [3, 4]] = (2, -1)
-    above_0 = min((3 >> k) + 1 + k + 1 + k for k in range(12))  # gaps of 3 and 0
-    above_1 = 1  # of two the first
-    assert coded_bits(levels).tolist() == [13, 13 + 2 + 13 + above_0 + 13 + above_1 + 13]
+from tests.benchmarks.sums.train import SumsCell, entropy_bits, train
+from tests.support.votes import votes
 
 
 @pytest.mark.parametrize("coarse", [1, 4])
 def test_the_code_is_near_the_entropy(coarse: int) -> None:
-    levels = rounded(votes(8), coarse).levels
-    assert 1 < coded_bits(levels).sum() / entropy_bits(levels) < 1.05
+    found = rounded(votes(32), np.ones(32, np.uint8), coarse)
+    assert 1 < 8 * len(encode_sums(found)) / entropy_bits(found) < 1.05
 
 
 @pytest.fixture(scope="module")

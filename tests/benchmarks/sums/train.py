@@ -23,13 +23,13 @@ from node.exact.local_steps.aggregate import Movement, MovementSum, apply, code_
 from node.exact.local_steps.residual import Residual
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.codec.scales import codes_of, scales_of
+from protocol.codec.sums import Levels, encode_sums, rounded, sums_of
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES
 from tests.benchmarks.headline.study import FULL_STEPS, Job, cell
 from tests.benchmarks.headline.texts import TextName
 from tests.benchmarks.headline.train import TextFixture
 from tests.benchmarks.parity.local_steps import LocalStepsAuthors, author_batches, movement
-from tests.benchmarks.sums.rounding import coded_bits, entropy_bits, rounded
 
 RATE = 0.024
 
@@ -84,7 +84,7 @@ class SummedAuthors(LocalStepsAuthors):
     def __init__(self, fixture: TextFixture, asked: SumsCell) -> None:
         super().__init__(fixture)
         self._asked, self._at = asked, 0
-        self.rounds = self.payload_bytes = self.result_bits = 0
+        self.rounds = self.payload_bytes = self.result_bytes = 0
         self.entropy_bits = 0.0
 
     def round(self) -> None:
@@ -120,11 +120,12 @@ class SummedAuthors(LocalStepsAuthors):
             units = exact(summed, first, strip)
             flat = strip.view(-1, CHUNK_ENTRIES)
             # Places of a strip are transposed; gaps are those of the order that is sent.
-            own_order = strip.transpose(1, 2).reshape(-1, CHUNK_ENTRIES).to(torch.int64).numpy()
-            found = rounded(own_order, self._asked.coarse)
-            self.result_bits += int(coded_bits(found.levels).sum())
-            self.entropy_bits += entropy_bits(found.levels)
-            sums = torch.from_numpy(found.sums.astype(np.float32)).view(-1, 64, 64)
+            own_order = strip.transpose(1, 2).reshape(-1, CHUNK_ENTRIES).to(torch.int32).numpy()
+            ones = np.ones(len(own_order), np.uint8)
+            found = rounded(own_order, ones, self._asked.coarse)
+            self.result_bytes += len(encode_sums(found))
+            self.entropy_bits += entropy_bits(found)
+            sums = torch.from_numpy(sums_of(found).astype(np.float32)).view(-1, 64, 64)
             flat.copy_(sums.transpose(1, 2).reshape(-1, CHUNK_ENTRIES))
             return units
 
@@ -164,6 +165,17 @@ def _parts(residual: Residual, asked: SumsCell, cap: int) -> list[Coefficients]:
     return parts
 
 
+def entropy_bits(found: Levels) -> float:
+    """Bits of all levels, where each place is drawn alone with its chunk's own frequencies."""
+    bits, ends = 0.0, np.cumsum(found.counts, dtype=np.int64)
+    for row in np.split(found.values, ends[:-1]):
+        _, counts = np.unique(row, return_counts=True)
+        counts = np.append(counts, CHUNK_ENTRIES - len(row))
+        counts = counts[counts > 0]
+        bits += float((counts * np.log2(CHUNK_ENTRIES / counts)).sum())
+    return bits
+
+
 def _container_bytes(parts: list[Coefficients], top_k: int) -> int:
     """Bytes of a payload: its container, and of two scales the second one."""
     header = Header(RunId("0" * 32), 0, PeerId("0" * 32))
@@ -198,13 +210,13 @@ def train(asked: SumsCell, corpus: Corpus) -> dict[str, Any]:
                 (number * fixture.cell.local_steps, round(fixture.validation_bits_per_byte(), 5))
             )
     payload = authors.payload_bytes / authors.rounds / asked.authors
-    result = authors.result_bits / 8 / authors.rounds
+    result = authors.result_bytes / authors.rounds
     return asdict(asked) | {
         "corpus": corpus.manifest.digest.hex(),
         "chunks": fixture.layout.chunks,
         "payload_bytes": round(payload),
         "result_bytes": round(result) if asked.coarse else round(payload * (asked.authors - 1)),
-        "over_entropy": round(authors.result_bits / authors.entropy_bits, 3)
+        "over_entropy": round(8 * authors.result_bytes / authors.entropy_bits, 3)
         if asked.coarse
         else None,
         "points": points,
