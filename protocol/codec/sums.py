@@ -139,7 +139,7 @@ def sums_of(levels: Levels) -> npt.NDArray[np.int32]:
 
 
 def rice_parameters(ones: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> Numbers:
-    """Widths of the remainders of so many `ones` `among` so many places: for each what
+    """Widths of the remainders of `ones` `among` places, both by chunk: for each what
     `bits.rice_parameter` is for 4096.
     """
     scaled = (2 * among + 1 - ones) * 31537 // ((ones + 1) * 65536)
@@ -171,7 +171,7 @@ def encode_sums(levels: Levels) -> bytes:
 
 
 def decode_sums(container: bytes | bytearray | memoryview, chunks: int) -> Levels:
-    """The levels of which `encode_sums` made this container of so many chunks.
+    """The levels of `chunks` chunks of which `encode_sums` made this container.
 
     Raises `RemoteProtocolError`, and nothing else, for any bytes that it does not make.
     """
@@ -321,7 +321,7 @@ class _Reader:
         self._left = plane
 
     def take(self, size: int) -> Plane:
-        """The next so many; `RemoteProtocolError` if there are fewer."""
+        """The next bytes, `size` of them; `RemoteProtocolError` if there are fewer."""
         if not 0 <= size <= self._left.size:
             raise RemoteProtocolError(f"expected {size} bytes more, got {self._left.size}")
         taken, self._left = self._left[:size], self._left[size:]
