@@ -18,7 +18,7 @@ from protocol.ids import PeerId
 from protocol.mixing.topologies import Topology, TopologyName
 from protocol.planner.compute import pass_of
 from protocol.planner.links import IDEAL, HomeLine, Network
-from protocol.planner.methods import MethodName, MethodTraffic, Setting, predicted
+from protocol.planner.methods import MethodName, MethodTraffic, Setting, own_method, predicted
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import payload_bytes
 
@@ -83,16 +83,15 @@ def _predicted_s(rounds: RunMachine, members: list[Member]) -> float | None:
     """Seconds of the next round; None where no prediction is made."""
     spec, state = rounds.spec, rounds.state
     hides = spec.rounds.hides
-    if not 1 < len(members) <= MEMBERS_MAX or (spec.algorithm.mixes and not hides):
+    if not 1 < len(members) <= MEMBERS_MAX or not (spec.algorithm.facts.replicas_equal or hides):
         return None
     speeds = {member.peer: (member.work.speed, member.strikes) for member in members}
     samples = samples_per_share(speeds, spec.rounds, state.pace.slot.compute_ms)
-    method: MethodName = "demo-overlap" if hides else "demo"
     return _round_s(
         tuple((1000 * samples[peer] / speed, peer) for peer, (speed, _) in speeds.items()),
         tuple(member.work.up_bit_s for member in members),
         _sent_bytes(rounds),
-        "gossip-adam" if spec.algorithm.mixes else method,
+        own_method(spec),
         spec.algorithm.mixing.topology,
     )
 

@@ -81,7 +81,7 @@ def _run(view: View) -> dict[str, Any]:
         "contributors": len(view.history.credit),
         "samples": totals.samples_counted,
         "replicas": {
-            "equal_by_design": not spec.algorithm.mixes,
+            "equal_by_design": spec.algorithm.facts.replicas_equal,
             "checked": tally.rounds_checked,
             "disputed": tally.rounds_disputed,
             "agreed": tally.agreed,

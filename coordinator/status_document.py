@@ -35,6 +35,7 @@ def status(
     """The state of the run; times in seconds, losses in nats per token, digests in hexadecimal."""
     lost = state_lost(rounds, now_ms)
     state, totals, tally = rounds.state, rounds.state.totals, rounds.state.verdicts.tally
+    equal_by_design = rounds.spec.algorithm.facts.replicas_equal
     return {
         "run_id": rounds.run_id,
         "name": rounds.spec.name,
@@ -64,7 +65,7 @@ def status(
             "rounds_disputed": tally.rounds_disputed,
             "last": _hexadecimal(tally.last),
         },
-        "consensus": state.consensus.document() if rounds.spec.algorithm.mixes else None,
+        "consensus": None if equal_by_design else state.consensus.document(),
         "traffic": {"payload_bytes": totals.payload_bytes, "payloads": totals.payloads},
         "data": {
             "samples_trained": totals.samples_counted,

@@ -53,7 +53,7 @@ def at_its_width(spec: RunSpec) -> RunSpec:
     """
     named = (spec.model.config.get(field) for field in WIDTH_FIELDS)
     width = next((width for width in named if isinstance(width, int) and width > 0), RATE_WIDTH)
-    if spec.algorithm.mixes:
+    if not spec.algorithm.facts.rate_by_width:
         return spec
     rate = float(f"{spec.schedule.learning_rate * RATE_WIDTH / width:.2g}")
     schedule = spec.schedule.model_copy(update={"learning_rate": rate})

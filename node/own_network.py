@@ -67,10 +67,9 @@ def own_swarm(
     the run file wants. `StorageError`.
     """
     retention, algorithm = info.spec.retention, info.spec.algorithm
-    mixing_rounds = algorithm.mixing.log_rounds(settings.save_every)
     payloads = PayloadLog(
         settings.directory / "payloads",
-        min(retention.log_rounds, mixing_rounds) if algorithm.mixes else retention.log_rounds,
+        algorithm.kept_rounds(retention.log_rounds, settings.save_every),
         retention.log_bytes_max,
         snapshots.held_round,
     )

@@ -55,9 +55,8 @@ def compile_on_card(trainee: TrainingModel, settings: NodeSettings, spec: RunSpe
     any size.
     """
     if trainee.device.type == "cuda" and settings.ranks == 1:
-        samples, algorithm = trainee.micro_batch_max, spec.algorithm
-        if algorithm.moves:  # a pass ends with the batch of a step
-            samples = min(samples, algorithm.local_samples)
+        most = trainee.micro_batch_max
+        samples = min(most, spec.algorithm.batch_samples(most))  # a pass ends with its batch
         keep_compiled(settings.directory / "compiled")
         trainee.compile(CARD_BACKEND, samples, spec.data.sequence_length)
 

@@ -136,10 +136,8 @@ def _rehearsed(
 
 def _pass_samples_max(info: RunInfo) -> int:
     """Most samples of a pass: a local step is made of a batch, and passes end with it."""
-    algorithm, most = info.spec.algorithm, info.spec.rounds.batch_samples_max
-    if algorithm.moves:
-        most = min(most, algorithm.local_samples)
-    return most
+    most = info.spec.rounds.batch_samples_max
+    return min(most, info.spec.algorithm.batch_samples(most))
 
 
 def _found(trainee: TrainingModel, info: RunInfo, room: Room) -> str:
@@ -229,8 +227,8 @@ def _round(replica: Replica, info: RunInfo, round: int) -> tuple[int, float, flo
     """(Samples of a pass, its seconds, seconds of a round with one pass). With local steps the pass
     is the first one of a batch, as in a node: it makes the step too only where it is all of it.
     """
-    trainee, algorithm = replica.trainee, info.spec.algorithm
-    samples = algorithm.local_samples if algorithm.moves else trainee.micro_batch_max
+    trainee = replica.trainee
+    samples = info.spec.algorithm.batch_samples(trainee.micro_batch_max)
     tokens = _tokens(trainee, info, samples)
     began_s = time.monotonic()
     passes = replica.begin([tokens], None, scalars(info.spec.schedule, round))

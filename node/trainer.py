@@ -60,7 +60,7 @@ class Trainer:
     def __init__(self, context: RoundContext) -> None:
         self._context, self._own = context, OwnPayloads(context)
         spec = context.info.spec
-        self._agenda = Agenda(spec.rounds, settles_first=spec.algorithm.mixes)
+        self._agenda = Agenda(spec.rounds, settles_first=not spec.algorithm.facts.replicas_equal)
         self._deadline, self._changed = Deadline(), asyncio.Event()
         self.inbox = Inbox(context, self._own, self._tell)
         parts = context.client, context.swarm, context.decisions

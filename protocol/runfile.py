@@ -294,14 +294,15 @@ class RunSpec(Section):
                 f"retention.snapshot_every {self.retention.snapshot_every} exceeds log_rounds "
                 f"{self.retention.log_rounds}: a snapshot's reader could not replay on"
             )
-        if self.algorithm.name == "demo" and rounds.overlap:
+        facts, name = self.algorithm.facts, self.algorithm.name
+        if rounds.overlap and not facts.overlaps:
             raise ValueError(
-                f"rounds.overlap: expected 0 with demo, whose gradients are those of the decided "
-                f"parameters, got {rounds.overlap}; set 0, or algorithm.name to local_steps"
+                f"rounds.overlap: expected 0 with {name}, whose gradients are those of the "
+                f"decided parameters, got {rounds.overlap}; set 0, or algorithm.name to local_steps"
             )
-        if self.algorithm.moves:
+        if facts.steps_within_round:
             self._require_local_steps()
-        if self.algorithm.mixes:
+        if not facts.replicas_equal:
             self._require_mixing()
         return self
 

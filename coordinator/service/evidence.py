@@ -15,7 +15,7 @@ from coordinator.service.ordering import Ordering
 from protocol import wire_pb2 as wire
 from protocol.audit import rule
 from protocol.audit.shares import unlike
-from protocol.audit.thresholds import Thresholds, thresholds_of
+from protocol.audit.thresholds import Thresholds
 from protocol.codec.commits import Commit, open_commit
 from protocol.codec.evidence import Evidence, SignedEvidence, open_evidence
 from protocol.errors import RemoteProtocolError, SettingsError
@@ -64,7 +64,7 @@ class EvidenceDesk:
     def _flaw(self, evidence: Evidence, public_key: bytes) -> str:
         """Why the evidence changes no standing, in a sentence; empty when it does."""
         spec = self._sequencer.rounds.spec
-        by = thresholds_of(spec.algorithm.name)
+        by = spec.algorithm.facts.thresholds
         found = rule.flaw(evidence, by) or rule.misplaced(evidence, spec)
         return found or self._unfounded(evidence, public_key, by)
 

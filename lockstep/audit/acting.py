@@ -28,7 +28,7 @@ async def movements_of(
 
     Raises `UnavailableError`, `StorageError` when a payload is not there.
     """
-    if not algorithm.moves:
+    if not algorithm.facts.scaled:
         return {}
     return {
         entry.author: bare_movement(commit, entry, coefficients, algorithm)

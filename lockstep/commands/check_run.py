@@ -17,7 +17,7 @@ from protocol.ids import PeerId
 from protocol.mixing.topologies import Topology
 from protocol.mixing.weights import validated
 from protocol.planner.feasibility import Footprint, remarks, require_feasible
-from protocol.planner.payload_bytes import shape_of
+from protocol.planner.payload_bytes import largest_bytes
 from protocol.runfile import ModelSpec, RunSpec, parse_run_json, run_json
 
 
@@ -40,12 +40,7 @@ def with_room(spec: RunSpec) -> RunSpec:
     """The run with payloads as large as its model needs. `SettingsError` for a model that no
     payload is large enough for.
     """
-    size = sized(spec)
-    if spec.algorithm.mixes:
-        needed = payload_bytes_max(size.parameters)
-    else:
-        needed = shape_of(spec.algorithm, size).bytes_max
-    most = max(spec.rounds.payload_bytes_max, needed)
+    most = max(spec.rounds.payload_bytes_max, largest_bytes(spec.algorithm, sized(spec)))
     rounds = spec.rounds.model_copy(update={"payload_bytes_max": most})
     return parse_run_json(run_json(spec.model_copy(update={"rounds": rounds})), "lockstep init")
 
@@ -75,7 +70,7 @@ def check_run(spec: RunSpec) -> None:
 
     device = choose_device("cpu")
     parameters = count_parameters(spec)
-    if spec.algorithm.mixes:
+    if not spec.algorithm.facts.replicas_equal:
         output.print(mixing_facts(spec), soft_wrap=True)
         _require_room(spec, parameters)
     try:

@@ -69,7 +69,7 @@ def coordinate(
         require_trainable(run_file, spec, tries=try_model)
     log_versions((settings, spec))
     with claimed(settings.directory, Owner("coordinator", run=spec.name)):
-        if settings.restart_from and spec.algorithm.mixes:
+        if settings.restart_from and not spec.algorithm.facts.replicas_equal:
             raise SettingsError(
                 "--restart-from: the nodes of a gossip-adam run have states of their own, and one "
                 "that comes anew takes another's: expected a run of another algorithm"

@@ -154,7 +154,7 @@ def _number(text: str) -> int | str:
 def remarks(spec: RunSpec) -> list[str]:
     """What the operator should know of a run file that was just written."""
     uses = _uses(spec)
-    if spec.algorithm.mixes:
+    if not spec.algorithm.facts.replicas_equal:
         return [
             mixing_facts(spec),
             *uses,

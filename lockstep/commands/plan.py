@@ -24,13 +24,14 @@ from lockstep.exit_codes import UsageError
 from lockstep.run_file import read_run_file
 from lockstep.volunteer.needs import memory_text
 from lockstep.wan.profiles import BUILTIN, cycled, read_profiles
+from protocol.codec.payload import PayloadShape
 from protocol.planner.advice import bytes_text, rate_text, seconds_text, sentences, times_text
 from protocol.planner.compute import Compute, estimated
 from protocol.planner.links import MEASURED, HomeLine, Network
 from protocol.planner.methods import MethodTraffic, Setting
 from protocol.planner.needs import needs_of
 from protocol.planner.parameters import Size, size_of
-from protocol.planner.payload_bytes import parameters_bytes, shape_of, votes_bytes
+from protocol.planner.payload_bytes import parameters_bytes, votes_bytes
 from protocol.planner.plan import RunPlan, plan
 from protocol.runfile import RunSpec
 
@@ -98,7 +99,7 @@ def setting_of(
         )
     traffic = MethodTraffic(
         gradient=size.parameters * DENSE_BYTES,
-        payload=votes_bytes(shape_of(spec.algorithm, size)),
+        payload=votes_bytes(PayloadShape.of(spec.algorithm, size.chunks)),
         parameters=parameters_bytes(spec.algorithm, size.parameters),
     )
     return Setting(_compute(spec, size, options, len(network)), network, traffic, MEASURED)
@@ -114,7 +115,7 @@ def _compute(spec: RunSpec, size: Size, options: PlanOptions, nodes: int) -> Com
         flops,
         size.parameters,
         samples * spec.data.sequence_length,
-        "movements" if spec.algorithm.moves else "votes",
+        "movements" if spec.algorithm.facts.scaled else "votes",
     )
     if options.slower and len(options.slower) > nodes:
         raise UsageError(
@@ -188,7 +189,7 @@ def _links_words(network: Network, members: MeasuredMembers | None) -> str:
 def _form(spec: RunSpec) -> str:
     """What the run's own algorithm sends."""
     algorithm = spec.algorithm
-    if algorithm.mixes:
+    if algorithm.facts.sends_parameters:
         return f"{algorithm.name}, {algorithm.mixing.exchange}"
     return f"k = {algorithm.top_k}"
 

@@ -98,9 +98,7 @@ def limit_trouble(
             f"--upload-limit {upload} is too low: one payload of {bytes_text(payload)} needs "
             f"{least} bytes per second to be out in time"
         )
-    mixing = spec.algorithm.mixing
-    alone = spec.algorithm.mixes and mixing.topology != "complete"
-    others = 1 if alone else max(1, members - 1)
+    others = max(1, members - 1) if spec.algorithm.meets_all else 1
     every_s = slot_s(spec)
     if download and download * every_s < others * payload:
         least = math.ceil(others * payload / every_s)

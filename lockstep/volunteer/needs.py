@@ -104,10 +104,10 @@ def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str, members
     mixing, members = spec.algorithm.mixing, max(members, spec.membership.start_members, 2)
     sent = rounds * payload_bytes(spec.algorithm, size)
     means = ""
-    if spec.algorithm.mixes:
+    if not spec.algorithm.facts.replicas_equal:
         mean = bytes_text(mean_bytes(size.parameters))
         means = f"; at every {mixing.mean_every}th step {mean} to and from each other member"
-    if spec.algorithm.mixes and mixing.topology != "complete":
+    if not spec.algorithm.meets_all:
         return (
             f"about {bytes_text(2 * sent)} {period}, half of it up, however many take part{means}"
         )

@@ -162,7 +162,7 @@ def _train(
 
 def among_strangers(spec: RunSpec) -> RunSpec:
     """The run as strangers may reach it: only standing decides, where the algorithm allows that."""
-    trust = "known" if spec.algorithm.mixes else "public"
+    trust = "public" if spec.algorithm.facts.replicas_equal else "known"
     membership = spec.membership.model_copy(update={"trust": trust})
     return spec.model_copy(update={"membership": membership})
 

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from node.exact.chunks import ChunkLayout, Line, Matrix, strips
 from node.exact.dct import exact_products, forward_dtype, inverse_signs_, transposed
+from node.exact.demo.votes import DeviceVotes, Votes
 from node.exact.device_packing import packed
 from node.exact.plain import Views, accumulate_strip, take
 from node.exact.top_k import largest_in_groups
-from node.exact.vote_sum import DeviceVotes, Votes
 from protocol.codec.payload import Body, PayloadShape
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 
@@ -53,28 +53,28 @@ class Accelerator:
     def accumulate(
         self,
         gradients: Views,
-        momentum: Tensor,
+        unsaid: Tensor,
         decay: float,
         active: Tensor | None = None,
         *,
         start: int = 0,
     ) -> None:
         dtype = forward_dtype(self._device)
-        gathered = torch.empty_like(momentum[: self.strip_chunks], dtype=dtype)
+        gathered = torch.empty_like(unsaid[: self.strip_chunks], dtype=dtype)
         with exact_products(self._device):
-            for first, stop in strips(len(momentum), len(gathered)):
-                strip, kept = gathered[: stop - first], momentum[first:stop]
+            for first, stop in strips(len(unsaid), len(gathered)):
+                strip, kept = gathered[: stop - first], unsaid[first:stop]
                 self._order.gather(gradients, start + first, strip)
                 accumulate_strip(strip, kept, decay, None if active is None else active[first:stop])
 
     def extract(
-        self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None
+        self, unsaid: Tensor, top_k: int, alpha: float, active: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        chunks, device = len(momentum), self._device
+        chunks, device = len(unsaid), self._device
         indices = torch.empty(chunks, top_k, dtype=torch.int16, device=device)
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device=device)
         for first, stop in strips(chunks, self.strip_chunks):
-            entries = momentum[first:stop].view(-1, CHUNK_ENTRIES)
+            entries = unsaid[first:stop].view(-1, CHUNK_ENTRIES)
             places = transposed(largest_in_groups(entries.abs(), top_k)).to(torch.int16)
             indices[first:stop] = places.sort(dim=1).values
             share = alpha if active is None else alpha * active[first:stop, None]

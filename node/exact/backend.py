@@ -13,8 +13,8 @@ from torch import Tensor
 from node.exact.accelerator import Accelerator
 from node.exact.chunks import ChunkLayout
 from node.exact.cpu_kernels import CpuKernels, exact_kernels
+from node.exact.demo.votes import Votes
 from node.exact.plain import Plain, Views
-from node.exact.vote_sum import Votes
 from protocol.codec.payload import Body, PayloadShape
 from protocol.planner.needs import KERNEL_CHUNKS_MIN
 
@@ -24,39 +24,39 @@ be looked at without waiting."""
 
 
 class Backend(Protocol):
-    """The three verbs of DeMo on the chunks of one layout, and what else depends on the device.
+    """The three verbs on the chunks of one layout, and what else depends on the device.
 
     `views` are what `ChunkLayout.views` returned; names that are missing count as zeros and are not
-    changed. The momentum is float32 [n, 64, 64], in coefficient space, each chunk transposed: that
-    of all chunks, or of a strip of them.
+    changed. `unsaid` is E of all chunks or of a strip of them, what a node did not say yet: float32
+    [n, 64, 64], in coefficient space, each chunk transposed.
     """
 
     def accumulate(
         self,
         gradients: Views,
-        momentum: Tensor,
+        unsaid: Tensor,
         decay: float,
         active: Tensor | None = None,
         /,
         *,
         start: int = 0,
     ) -> None:
-        """M <- decay * M + DCT2(G) of the chunks from `start` on; only of those that are active,
+        """E <- decay * E + DCT2(G) of the chunks from `start` on; only of those that are active,
         bool [n], if given.
         """
 
     def extract(
-        self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None, /
+        self, unsaid: Tensor, top_k: int, alpha: float, active: Tensor | None = None, /
     ) -> tuple[Tensor, Tensor]:
-        """(indices, previous) of the k largest |M| of each chunk, any of equals.
+        """(indices, previous) of the k largest |E| of each chunk, any of equals.
 
-        Int16 [n, k], their places in ascending order, and float32 [n, k], the momentum there
-        before. Alpha of it, 1 or 0, leaves the momentum of chunks that are active.
+        Int16 [n, k], their places in ascending order, and float32 [n, k], what E had there
+        before. Alpha of it, 1 or 0, leaves the E of chunks that are active.
         """
 
     def update(self, parameters: Views, votes: Votes, rates: tuple[float, float], /) -> None:
-        """P <- P * decay - learning_rate * U, each rounded; `rates` is (learning rate, decay). The
-        same bits in float32 parameters whatever the backend.
+        """DeMo's step, P <- P * decay - learning_rate * U, each rounded; `rates` is (learning rate,
+        decay). The same bits in float32 parameters whatever the backend.
         """
 
     def magnitude(self, views: Views, /) -> Tensor:

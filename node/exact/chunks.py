@@ -16,12 +16,13 @@ views of the tensors: `pairs` yields those views, and gathering, scattering and 
 loops over it. Chunks depend on nothing but names and shapes, so that every node cuts alike.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,13 +93,13 @@ class ChunkLayout:
         first = 0
         for name, shape in ordered.items():
             if not _is_small(shape):
-                matrices.append(Matrix(name, shape[0], prod(shape[1:]), first))
+                matrices.append(Matrix(name, shape[0], math.prod(shape[1:]), first))
                 first = matrices[-1].stop
         lines: list[Line] = []
         entry = first * CHUNK_ENTRIES
         for name, shape in ordered.items():
             if _is_small(shape):
-                lines.append(Line(name, prod(shape), entry))
+                lines.append(Line(name, math.prod(shape), entry))
                 entry = lines[-1].stop
         chunks = -(-entry // CHUNK_ENTRIES)
         if not chunks:
@@ -110,7 +111,7 @@ class ChunkLayout:
     @property
     def parameters(self) -> int:
         """Entries of all parameters together, padding not counted."""
-        return sum(map(prod, self.shapes.values()))
+        return sum(map(math.prod, self.shapes.values()))
 
     @property
     def matrix_chunks(self) -> int:
@@ -247,7 +248,7 @@ def _is_small(shape: Shape) -> bool:
     """Whether a parameter shares its chunks with others."""
     if len(shape) < 2:
         return True
-    rows, columns = shape[0], prod(shape[1:])
+    rows, columns = shape[0], math.prod(shape[1:])
     padded = -(-rows // CHUNK_SIDE) * -(-columns // CHUNK_SIDE) * CHUNK_ENTRIES
     return padded > PADDING_FACTOR_MAX * rows * columns
 
@@ -294,3 +295,15 @@ def _cuts(length: int) -> Iterator[tuple[slice, slice, int]]:
         yield slice(0, whole), slice(0, whole * CHUNK_SIDE), CHUNK_SIDE
     if rest:
         yield slice(whole, whole + 1), slice(whole * CHUNK_SIDE, length), rest
+
+
+def require_exact(parameters: Mapping[str, Tensor | None], scalars: Mapping[str, float]) -> None:
+    """`LocalProtocolError` for parameters that are not float32, or scalars that are not finite
+    float32 values: nodes could make different bits of them.
+    """
+    for name, tensor in parameters.items():
+        if tensor is not None and tensor.dtype != torch.float32:
+            raise LocalProtocolError(f"expected {name} in float32, got {tensor.dtype}")
+    for name, value in scalars.items():
+        if not math.isfinite(value) or float(np.float32(value)) != value:
+            raise LocalProtocolError(f"expected a {name} that is a float32 value, got {value!r}")

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from node.exact.chunks import ChunkLayout, strips
+from node.exact.contributions import Contribution
 from node.exact.dct import dct_matrix, integer_matrix
+from node.exact.demo.votes import Votes
 from node.exact.plain import Plain, Views
-from node.exact.vote_sum import Contribution, Votes
 from node.system.threads import spread
 from protocol.codec.payload import Body, Coefficients, PayloadShape
 from protocol.limits import CHUNK_SIDE
@@ -51,13 +52,13 @@ class CpuKernels:
     def accumulate(
         self,
         gradients: Views,
-        momentum: Tensor,
+        unsaid: Tensor,
         decay: float,
         active: Tensor | None = None,
         *,
         start: int = 0,
     ) -> None:
-        moved, flags = momentum.numpy(), self._flags(active, len(momentum))
+        moved, flags = unsaid.numpy(), self._flags(active, len(unsaid))
         transform, rate = _forward_matrix(), np.float32(decay)
 
         def work(part: Part) -> None:
@@ -77,20 +78,20 @@ class CpuKernels:
                 else:
                     kept *= np.where(flagged, rate, np.float32(1))[:, None, None]
 
-        small = max(start, min(self._layout.matrix_chunks, start + len(momentum)))
+        small = max(start, min(self._layout.matrix_chunks, start + len(unsaid)))
         _spread(work, small, start)
-        if small < start + len(momentum):
+        if small < start + len(unsaid):
             rest = slice(small - start, None)
             flagged = None if active is None else active[rest]
-            self._plain.accumulate(gradients, momentum[rest], decay, flagged, start=small)
+            self._plain.accumulate(gradients, unsaid[rest], decay, flagged, start=small)
 
     def extract(
-        self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None
+        self, unsaid: Tensor, top_k: int, alpha: float, active: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        chunks = len(momentum)
+        chunks = len(unsaid)
         indices = torch.empty(chunks, top_k, dtype=torch.int16, device="cpu")
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device="cpu")
-        moved, leaving = momentum.numpy(), (np.float32(alpha), self._flags(active, chunks))
+        moved, leaving = unsaid.numpy(), (np.float32(alpha), self._flags(active, chunks))
         out = indices.numpy(), previous.numpy()
         _spread(lambda part: self._kernels.extract(moved, part, leaving, out), chunks)
         return indices, previous

@@ -1,7 +1,8 @@
-"""The transform of chunks: a float32 DCT for the momentum, an exact integer inverse for the update.
+"""The transform of chunks: a float32 DCT of what is a node's own, an exact integer inverse for what
+all nodes have equal.
 
 D is the orthonormal 64-point DCT-II: D[k, n] = sqrt(2/64) * cos(pi * (2n + 1) * k / 128), row 0
-divided by sqrt(2). The forward transform serves a node's own momentum, whose precision no other
+divided by sqrt(2). The forward transform serves what is a node's own, whose precision no other
 node depends on.
 
 The inverse decides what the parameters become, so it must give the same bits everywhere. Video

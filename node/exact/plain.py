@@ -1,7 +1,7 @@
 """The plain way: three verbs on the chunks of a model, strip by strip, in torch and numpy.
 
-    accumulate   M <- decay * M + D G D^T        every chunk; M is kept transposed
-    extract      the k largest |M| of each chunk, and they leave M (or, with alpha 0, stay)
+    accumulate   E <- decay * E + D G D^T        every chunk; E, what is unsaid, is transposed
+    extract      the k largest |E| of each chunk, and they leave E (or, with alpha 0, stay)
     update       P <- P * decay - rate * U       U is the update of the summed votes S
 
     U            sign(D^T S D) in whole numbers: dct.py
@@ -18,9 +18,9 @@ from torch import Tensor
 
 from node.exact.chunks import ChunkLayout, strips
 from node.exact.dct import exact_products, forward, forward_dtype, inverse_signs_, transposed
+from node.exact.demo.votes import Votes
 from node.exact.device_packing import coefficients_of
 from node.exact.top_k import ascending, largest
-from node.exact.vote_sum import Votes
 from protocol.codec.payload import Body, PayloadShape, body_of
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE
 
@@ -56,29 +56,27 @@ class Plain:
     def accumulate(
         self,
         gradients: Views,
-        momentum: Tensor,
+        unsaid: Tensor,
         decay: float,
         active: Tensor | None = None,
         *,
         start: int = 0,
     ) -> None:
-        gathered = torch.empty_like(
-            momentum[: self.strip_chunks], dtype=forward_dtype(momentum.device)
-        )
-        with exact_products(momentum.device):
-            for first, stop in strips(len(momentum), len(gathered)):
-                strip, kept = gathered[: stop - first], momentum[first:stop]
+        gathered = torch.empty_like(unsaid[: self.strip_chunks], dtype=forward_dtype(unsaid.device))
+        with exact_products(unsaid.device):
+            for first, stop in strips(len(unsaid), len(gathered)):
+                strip, kept = gathered[: stop - first], unsaid[first:stop]
                 self._layout.gather_strip(gradients, start + first, strip)
                 accumulate_strip(strip, kept, decay, None if active is None else active[first:stop])
 
     def extract(
-        self, momentum: Tensor, top_k: int, alpha: float, active: Tensor | None = None
+        self, unsaid: Tensor, top_k: int, alpha: float, active: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        chunks = len(momentum)
+        chunks = len(unsaid)
         indices = torch.empty(chunks, top_k, dtype=torch.int16, device="cpu")
         previous = torch.empty(chunks, top_k, dtype=torch.float32, device="cpu")
         for first, stop in strips(chunks, self.strip_chunks):
-            entries = momentum[first:stop].view(-1, CHUNK_ENTRIES)
+            entries = unsaid[first:stop].view(-1, CHUNK_ENTRIES)
             indices[first:stop] = ascending(
                 transposed(largest(entries.abs(), top_k)).to(torch.int16)
             )
@@ -114,18 +112,18 @@ class Plain:
 
 
 def accumulate_strip(
-    gradients: Tensor, momentum: Tensor, decay: float, active: Tensor | None
+    gradients: Tensor, unsaid: Tensor, decay: float, active: Tensor | None
 ) -> None:
-    """M <- decay * M + D G D^T, chunks [n, 64, 64]; only active ones, bool [n], if given."""
-    target = momentum if active is None else None
-    changed = torch.add(forward(gradients), momentum, alpha=decay, out=target)
+    """E <- decay * E + D G D^T, chunks [n, 64, 64]; only active ones, bool [n], if given."""
+    target = unsaid if active is None else None
+    changed = torch.add(forward(gradients), unsaid, alpha=decay, out=target)
     if active is not None:
-        torch.where(active[:, None, None], changed, momentum, out=momentum)
+        torch.where(active[:, None, None], changed, unsaid, out=unsaid)
 
 
-def take(momentum: Tensor, indices: Tensor, share: float | Tensor) -> Tensor:
-    """float32 [n, k]: the momentum [n, 4096] at the indices [n, k], a share of which leaves it."""
+def take(unsaid: Tensor, indices: Tensor, share: float | Tensor) -> Tensor:
+    """float32 [n, k]: `unsaid` [n, 4096] at the indices [n, k], a share of which leaves it."""
     places = transposed(indices.long())
-    kept = momentum.gather(1, places)
-    momentum.scatter_(1, places, kept - kept * share)
+    kept = unsaid.gather(1, places)
+    unsaid.scatter_(1, places, kept - kept * share)
     return kept

@@ -2,10 +2,10 @@
 those of the gradient of these samples.
 
 Data order and state of every round are known, so whoever has the state before a round can compute
-the gradient of an author's share again, without momentum. An author sends
-the signs of its largest momentum, of which the newest gradient is a part: an honest one agrees with
-it in most places, one that did part of its work in fewer, noise in half of them. A copy shares its
-places with the payload that it was copied from.
+the gradient of an author's share again, without momentum. An author of DeMo sends the signs of its
+largest momentum, of which the newest gradient is a part: an honest one agrees with it in most
+places, one that did part of its work in fewer, noise in half of them. A copy shares its places with
+the payload that it was copied from.
 
 With local steps the movement of the same steps takes the place of the gradient: an author sends the
 signs of what it moved and did not say yet. There a sign counts as much as the step moves by it: by
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from node.exact.chunks import ChunkLayout
 from node.exact.dct import transposed
-from node.exact.engine import DemoSettings, Engine
+from node.exact.demo.momentum import DemoSettings, Momentum
 from node.exact.local_steps.aggregate import Movement, counted_codes
 from protocol.codec.payload import Coefficients
 from protocol.codec.scales import scales_of
@@ -74,9 +74,9 @@ def gradient_coefficients(layout: ChunkLayout, gradients: Mapping[str, Tensor | 
     """float32 [chunks, 64, 64]: a mean gradient by parameter as coefficients. `GradientError` for
     numbers that are not finite.
     """
-    engine = Engine(layout, DemoSettings(), "cpu")
-    engine.accumulate(gradients)
-    return engine.momentum
+    momentum = Momentum(layout, DemoSettings(), "cpu")
+    momentum.accumulate(gradients)
+    return momentum.entries
 
 
 def sign_agreement(

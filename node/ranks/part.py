@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from node.exact.contributions import Contribution
 from node.exact.engine import GRADIENT_MAX, Extraction, GradientError, require_finite
-from node.exact.vote_sum import Contribution
 from node.model.build import build_model
 from node.model.precision import gradient_of
 from node.model.training import TrainingModel
@@ -78,7 +78,7 @@ class RankPart:
 
     def hold(self, order: Hold, device: torch.device, micro_batch_max: int = 1) -> None:
         spec, weights = parse_run_json(order.run, "rank 0"), getattr(torch, order.weights)
-        if spec.algorithm.moves:
+        if spec.algorithm.facts.steps_within_round:
             self._replica = LocalStepsReplica(
                 spec,
                 RunId(order.run_id),

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from node.exact.contributions import Contribution
 from node.exact.engine import Extraction
-from node.exact.vote_sum import Contribution
 from node.ranks.crew import Crew
 from node.ranks.orders import (
     Accumulate,
@@ -52,7 +52,7 @@ def replica_of(
     """As `replica_for`, of a node of many ranks. In runs without local steps rank 0 holds all of
     it, and the others compute gradients.
     """
-    if spec.algorithm.moves:
+    if spec.algorithm.facts.steps_within_round:
         parts = spec, run_id, device, micro_batch_max
         return SharedReplica(crew, *parts, genesis, seed=seed_of(own))
     replica = replica_for(spec, run_id, device, micro_batch_max, own, genesis=genesis)

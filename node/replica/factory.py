@@ -4,6 +4,7 @@ from pathlib import Path
 
 import torch
 
+from node.replica.demo import DemoReplica
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
@@ -24,19 +25,21 @@ def replica_for(
     """A replica at genesis, which is the snapshot `genesis` if there is one. `own`: the node whose
     it is, None for an auditor's. `SettingsError` for a run that this machine cannot take part in.
     """
-    if spec.algorithm.mixes:
-        if own is None:
+    parts = spec, run_id, device, micro_batch_max, genesis
+    match spec.algorithm.name:
+        case "local_steps":
+            return LocalStepsReplica(*parts, seed=seed_of(own) if own else 0)
+        case "demo":
+            return DemoReplica(*parts)
+        case "gossip-adam" if own is None:
             raise SettingsError(
                 "algorithm.name: the nodes of a gossip-adam run differ by design, so nobody else "
                 "can replay its log: expected a run of another algorithm to audit"
             )
-        replica = GossipAdamReplica(spec, run_id, device, micro_batch_max, genesis)
-        replica.own = own
-        return replica
-    if spec.algorithm.moves:
-        seed = seed_of(own) if own else 0
-        return LocalStepsReplica(spec, run_id, device, micro_batch_max, genesis, seed=seed)
-    return Replica(spec, run_id, device, micro_batch_max, genesis)
+        case "gossip-adam":
+            replica = GossipAdamReplica(*parts)
+            replica.own = own
+            return replica
 
 
 def seed_of(own: PeerId) -> int:

@@ -42,8 +42,8 @@ from node.gossip_adam.adam import AdamSettings
 from node.gossip_adam.projection import project
 from node.model.passes import Passes, Tokens
 from node.replica.digest import state_digest
+from node.replica.in_place import InPlaceReplica
 from node.replica.own_state import OwnState, SentParameters
-from node.replica.replica import Replica
 from node.replica.snapshot import read_snapshot
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
@@ -66,7 +66,7 @@ log = logging.getLogger("lockstep.node")
 _BASE = "base/"
 
 
-class GossipAdamReplica(Replica):
+class GossipAdamReplica(InPlaceReplica):
     """State of one node of a run whose nodes mix parameters, on one device. `own` must be set
     before a commit is applied.
     """
@@ -112,7 +112,7 @@ class GossipAdamReplica(Replica):
     ) -> Passes:
         self._step_if_owed()
         self._rates = float32_value(rate_bits[0]), float32_value(rate_bits[1])
-        return self.trainee.passes(self.trainee.queue.fetched(batches))
+        return super().begin(batches, pending, rate_bits)
 
     def accumulate(self) -> None:
         """The gradients of the work just done make a step, before the payload or the next round.
@@ -265,13 +265,7 @@ class GossipAdamReplica(Replica):
                     raise RemoteProtocolError("expected the form of this round, got another")
                 found[entry.author] = values
             except RemoteProtocolError as error:
-                self.payloads_ignored += 1
-                log.warning(
-                    "payload ignored round=%s peer=%s reason=%s",
-                    commit.round,
-                    entry.author,
-                    str(error),
-                )
+                self._ignore(commit, entry, error)
         return found
 
     def _sent_is(self, values: Sent) -> bool:

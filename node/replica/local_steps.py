@@ -39,17 +39,16 @@ from torch import Tensor, nn
 
 from border.memory import give_back_freed_memory
 from node.exact.backend import is_accelerator
+from node.exact.contributions import Contribution
 from node.exact.engine import Extraction
 from node.exact.local_steps.aggregate import Movement, apply, code_max_of
 from node.exact.local_steps.light_optimizer import LightOptimizer
 from node.exact.local_steps.residual import Residual
 from node.exact.rounding import Rounding, strips_of
-from node.exact.vote_sum import Contribution
 from node.model.local_steps import LocalSteps, MovedFrom
 from node.model.passes import Tokens
 from node.model.precision import weights_dtype
 from node.model.training import TrainingModel
-from node.replica.digest import state_digest
 from node.replica.replica import Replica
 from node.replica.share import RankShare
 from node.system.device import free_memory_bytes
@@ -214,9 +213,6 @@ class LocalStepsReplica(Replica):
             movements = self.movements(contributions, learning_rate)
             apply(self.share.layout, self.committed, movements, decay, gain=algorithm.gain)
         self.engine.fade = 1.0 if len(contributions) == 1 else algorithm.fade
-
-    def computed_digest(self) -> int:
-        return state_digest(self.committed, among=self.layout.shapes)
 
     def movements(
         self, contributions: Sequence[Contribution], learning_rate: float

@@ -1,16 +1,18 @@
 """One copy of the model: the committed parameters, and what this node needs to train them.
 
 The committed parameters follow from the genesis and the commits so far, and from nothing else: so
-every node has the same, bit for bit. With DeMo the network computes its gradients right there. With
-local steps it moves away from them in each round, and comes back (`node.replica.local_steps`).
+every node has the same, bit for bit. How a node trains on them is its algorithm's: `local_steps`,
+where the network moves away from them in each round and comes back, or `demo`, where it computes
+its gradients right there. The nodes of `gossip_adam` have parameters of their own.
 
-Beside them is what this node has computed and not sent yet: momentum or residual. It is soft state:
-in memory only, and a node that is started again begins without it. On disk are only the committed
-parameters and their place in the log. When a commit leaves a payload out, its author has lost it;
-its samples go back to the data order.
+Beside them is what this node has computed and not sent yet. It is soft state: in memory only, and a
+node that is started again begins without it. On disk are only the committed parameters and their
+place in the log. When a commit leaves a payload out, its author has lost it; its samples go back to
+the data order.
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from node.exact.aggregate import apply
 from node.exact.chunks import ChunkLayout
-from node.exact.engine import DemoSettings, Engine, Extraction
-from node.exact.vote_sum import Contribution, decoded
+from node.exact.contributions import Contribution, decoded
+from node.exact.engine import Extraction
 from node.model.build import build_model, named_parameters_once
 from node.model.passes import Passes, Tokens
 from node.model.training import TrainingModel
@@ -47,7 +48,7 @@ STATE_VERSION = 9
 _PARAMETER = "parameter/"
 
 
-class Replica:
+class Replica(ABC):
     """State of one node for one run, on one device."""
 
     committed: Mapping[str, Tensor]
@@ -66,7 +67,6 @@ class Replica:
         """`genesis` is the snapshot at which the run begins; None: its seed makes the weights."""
         self._spec, self._run_id, self._genesis = spec, run_id, genesis
         self._build(device, micro_batch_max)
-        algorithm = spec.algorithm
         self.payload_bytes_max, cure = self._largest_payload()
         """Bytes of the largest payload."""
         if self.payload_bytes_max > spec.rounds.payload_bytes_max:
@@ -74,7 +74,6 @@ class Replica:
                 f"rounds.payload_bytes_max: payloads of this model reach {self.payload_bytes_max} "
                 f"bytes, the run accepts {spec.rounds.payload_bytes_max}; raise it{cure}"
             )
-        self._settings = DemoSettings.among(algorithm.model_dump())
         self.payloads_ignored = 0
         """Payloads of commits that counted for nothing, since this replica was made."""
         self.reset()
@@ -92,7 +91,7 @@ class Replica:
         return self.shape.bytes_max, ", or lower algorithm.top_k"
 
     def reset(self) -> None:
-        """Go back to genesis, without momentum."""
+        """Go back to genesis, with nothing that was not said."""
         self._begin_anew()
         if self._genesis:
             read_snapshot(self._genesis, self.committed)
@@ -109,25 +108,20 @@ class Replica:
 
     def computed_digest(self) -> int:
         """The digest of the committed parameters that are kept here."""
-        return state_digest(self.committed)
+        return state_digest(self.committed, among=self.layout.shapes)
 
     @property
     def _own_names(self) -> Collection[str]:
         """Names of the parameters that are kept here: all, but on a rank."""
         return self.layout.shapes.keys()
 
+    @abstractmethod
     def _at_genesis(self, genesis: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-        """The committed parameters, set to those of a network in the host's memory: the model's own
-        tensors, as the device may have no room for others.
-        """
-        working = {name: parameter.data for name, parameter in self.trainee.parameters.items()}
-        for name, tensor in working.items():
-            tensor.copy_(genesis[name].data)
-        return working
+        """The committed parameters, set to those of a network in the host's memory."""
 
+    @abstractmethod
     def _trainee(self, model: nn.Module, device: torch.device, samples: int) -> TrainingModel:
         """The network at work, in the types that its weights and gradients have here."""
-        return TrainingModel(model, device, samples)
 
     def _fresh_model(self) -> nn.Module:
         return build_model(self._spec.model.type, self._spec.model.config)
@@ -135,20 +129,18 @@ class Replica:
     @property
     def shape(self) -> PayloadShape:
         """The shape of every payload."""
-        algorithm = self._spec.algorithm
-        return PayloadShape(
-            self.layout.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves
-        )
+        return PayloadShape.of(self._spec.algorithm, self.layout.chunks)
 
     @property
+    @abstractmethod
     def applies_beside(self) -> bool:
         """Whether a commit may be applied while passes are made, and `stand_at` made later: not
         where these read the committed parameters.
         """
-        return False
 
     # ---- upstream of the payload: local
 
+    @abstractmethod
     def begin(
         self, batches: Iterable[Tokens], pending: wire.Announced | None, rate_bits: tuple[int, int]
     ) -> Passes:
@@ -157,27 +149,24 @@ class Replica:
         Only steps of the node's own need `pending`, what this node announced in the undecided round
         in front of this one, and `rate_bits`, learning rate and decay of the round.
         """
-        return self.trainee.passes(self.trainee.queue.fetched(batches))
 
+    @abstractmethod
     def stand_at(self) -> None:
-        """When the round in front was settled between two passes: put the model where the next
-        gradients are taken. It stands there already, in the committed parameters.
+        """When the round in front was settled, between two passes or after the last: put the model
+        where the next gradients are taken.
         """
-        self.trainee.moved()
 
+    @abstractmethod
     def accumulate(self) -> None:
-        """Add the gradients of the work just done to the momentum.
-
-        `GradientError` leaves the momentum as it was.
+        """Add the work just done to what was not said yet, which a `GradientError` leaves as it
+        was.
         """
-        gradients = {name: parameter.grad for name, parameter in self.trainee.parameters.items()}
-        self.engine.accumulate(gradients)
 
+    @abstractmethod
     def extract(self, round: int, *, mean: bool = False) -> Extraction:
-        """Take the coefficients that this node sends in a round out of the momentum. `mean`: nodes
-        that mix parameters take the mean of all in this round.
+        """Take what this node sends in a round out of that. `mean`: nodes that mix parameters take
+        the mean of all in this round.
         """
-        return self.engine.extract()
 
     def encoded(self, header: Header, extraction: Extraction) -> tuple[bytes, int]:
         """The payload that holds an extraction, and the number of values in it."""
@@ -197,9 +186,9 @@ class Replica:
         """
         return {}
 
+    @abstractmethod
     def _begin_empty(self) -> None:
         """Begin without what is this node's own."""
-        self.engine = Engine(self.layout, self._settings, self.trainee.device)
 
     # ---- downstream of the commit: the same bits everywhere
 
@@ -223,7 +212,7 @@ class Replica:
 
     def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
         """Change the committed parameters; `rates` are learning rate and decay."""
-        apply(self.layout, self.committed, contributions, *rates, backend=self.engine.backend)
+        raise NotImplementedError  # where nodes differ, `apply` is another
 
     def _counted(
         self,
@@ -241,12 +230,16 @@ class Replica:
                     f"expected a payload of {entry.author} for round {commit.round}, got {found}"
                 )
         except RemoteProtocolError as error:
-            self.payloads_ignored += 1
-            log.warning(
-                "payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error)
-            )
+            self._ignore(commit, entry, error)
             return []
         return [Contribution(entry.weight, coefficients)]
+
+    def _ignore(self, commit: Commit, entry: Entry, error: RemoteProtocolError) -> None:
+        """A payload of a commit counts for nothing."""
+        self.payloads_ignored += 1
+        log.warning(
+            "payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error)
+        )
 
     # ---- on disk
 
@@ -326,7 +319,7 @@ class Replica:
         """What is saved beside the committed parameters; nothing where nodes are equal."""
         return {}
 
-    def _load_local(self, tensors: Mapping[str, Tensor]) -> None:
+    def _load_local(self, tensors: Mapping[str, Tensor]) -> None:  # noqa: B027 - no more to do
         """Take over what `_local_tensors` returned."""
 
 

@@ -1,5 +1,5 @@
-"""The local half of a round: passes over the leased samples until the bell, and their gradients
-into the momentum.
+"""The local half of a round: passes over the leased samples until the bell, and what they
+found into what is not said yet.
 
 With overlap a round begins before the one in front of it is decided, from where this node's own
 steps left the model. Most often the commit comes while passes are made: then it is applied between
@@ -84,8 +84,8 @@ class RoundPasses:
         return not self._cut
 
     async def work(self) -> RoundWork | None:
-        """The passes, in numbers, with their gradients in the momentum. None when they are of no
-        use; the momentum is then as it was.
+        """The passes, in numbers, and what they found is among what is not said yet. None when
+        they are of no use; that is then as it was.
         """
         context, passes = self._context, self._passes
         if self._opened.only_mixes:
@@ -154,12 +154,11 @@ def _batches(context: RoundContext, opened: wire.RoundOpened) -> Iterator[Any]:
     """The round's share in micro-batches, or in batches of one local step each: int64 [samples,
     sequence_length + 1].
     """
-    spec, size = context.info.spec, context.replica.trainee.micro_batch_max
+    spec, trainee = context.info.spec, context.replica.trainee
+    size = spec.algorithm.batch_samples(trainee.micro_batch_max)
     spans = [(share.first, share.count) for share in opened.shares]
     limit_s = (opened.bell_ms - context.client.now_ms()) / 1000
     context.corpus.expect(spans, spec.data.sequence_length, spec.seed, limit_s=limit_s)
-    if spec.algorithm.moves:
-        size = spec.algorithm.local_samples
     for share in opened.shares:
         for first in range(share.first, share.first + share.count, size):
             count = min(size, share.first + share.count - first)

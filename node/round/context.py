@@ -83,10 +83,10 @@ class TrainableReplica(Protocol):
         """Put the model where the next gradients are taken."""
 
     def accumulate(self) -> None:
-        """Add the gradients to the momentum."""
+        """Add the work just done to what was not said yet."""
 
     def extract(self, round: int, *, mean: bool = False) -> Extraction:
-        """Take the payload of a round out of the momentum."""
+        """Take the payload of a round out of that."""
 
     def encoded(self, header: Header, extraction: Extraction) -> tuple[bytes, int]:
         """The payload that holds an extraction, and the number of values in it."""

@@ -1,6 +1,6 @@
-"""This node's payloads: out of the momentum, into the log of payloads, and announced.
+"""This node's payloads: out of what it did not say yet, into the log of payloads, and announced.
 
-    momentum --extract--> payload --announce--> undecided --settle--> counted, or lost to this node
+    unsaid --extract--> payload --announce--> undecided --settle--> counted, or lost to this node
                                                 announced again in every new session
 
 What is undecided is in memory only. A process that is killed leaves its payload in the log, from
@@ -47,7 +47,7 @@ class OwnPayloads:
     def extract(
         self, opened: wire.RoundOpened, work: RoundWork | None, compute_ms: int
     ) -> tuple[wire.Announced, bytes]:
-        """Momentum to announcement and payload. A muted node keeps its momentum and announces only
+        """Unsaid to announcement and payload. A muted node keeps all of that and announces only
         its work, for which it computed `compute_ms`; None: it has none. Blocks: for a thread.
         """
         announced = wire.Announced(round=opened.round, compute_ms=compute_ms)

@@ -47,8 +47,8 @@ EARLY_ROUNDS: Final = 32
 others, and only exact copies are told."""
 
 SPACING_ROUNDS: Final = 8
-"""Rounds from one audit of an author to the next, at least, as measured: the momentum of a few
-rounds is much the same, and its dips are one dip."""
+"""Rounds from one audit of an author to the next, at least, as measured: the signs of a few
+rounds are much the same, and its dips are one dip."""
 
 FAR_AUDITS: Final = 3
 """Audits far below, among the last `FAR_AMONG`, that make a verdict."""
@@ -122,7 +122,7 @@ def flaw(evidence: Evidence, by: Thresholds) -> str:
 
 def misplaced(evidence: Evidence, spec: RunSpec) -> str:
     """Why nobody can tell in a run what the evidence says; empty where one can."""
-    if spec.algorithm.mixes:
+    if not spec.algorithm.facts.replicas_equal:
         return (
             "expected evidence in a run whose nodes have one model, this one is of "
             f"{spec.algorithm.name}"

@@ -58,8 +58,3 @@ LOCAL_STEPS: Final = Thresholds(
 earlier movements, which are like everybody's: an honest one of sixteen authors followed another's
 movement against its own by 4.8 standard deviations of chance in round 11. So a copy is told there
 by ten, and not by 6.4."""
-
-
-def thresholds_of(algorithm: str) -> Thresholds:
-    """Those of the runs of an algorithm, by its name in the run file."""
-    return LOCAL_STEPS if algorithm == "local_steps" else DEMO

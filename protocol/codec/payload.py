@@ -22,7 +22,7 @@ bytes claim.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,7 @@ from protocol.codec.payload_header import (
 from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNKS_MAX, PAYLOAD_BYTES_LIMIT
+from protocol.sections.algorithm import AlgorithmSpec
 
 __all__ = [
     "MAGIC",
@@ -109,6 +110,12 @@ class PayloadShape:
                 f"{self.bytes_max} "
                 f"from {self}: lower top_k or value_bits"
             )
+
+    @classmethod
+    def of(cls, algorithm: AlgorithmSpec, chunks: int) -> Self:
+        """That of a run whose model has this many chunks."""
+        scaled = algorithm.facts.scaled
+        return cls(chunks, algorithm.top_k, algorithm.value_bits, scaled)
 
     @property
     def sizes(self) -> Sizes:

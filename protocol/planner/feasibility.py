@@ -5,8 +5,6 @@ its network, and how large it is. No torch; where torch is, `node.model.check` k
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from protocol.codec.parameters import payload_bytes_max
-from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
 from protocol.planner.needs import Needs, needs_of, state_bytes
 from protocol.planner.parameters import (
@@ -16,7 +14,7 @@ from protocol.planner.parameters import (
     require_buildable,
     size_of,
 )
-from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.payload_bytes import largest_bytes, payload_bytes
 from protocol.runfile import DataSpec, ModelSpec, RunSpec
 
 BYTE_VOCABULARY = 257
@@ -103,11 +101,7 @@ def remarks(spec: RunSpec) -> list[str]:
 
 def _footprint(spec: RunSpec, size: Size) -> Footprint:
     algorithm, accepted = spec.algorithm, spec.rounds.payload_bytes_max
-    if algorithm.mixes:
-        largest = payload_bytes_max(size.parameters)
-    else:
-        fields = algorithm.value_bits, algorithm.moves
-        largest = PayloadShape(size.chunks, algorithm.top_k, *fields).bytes_max
+    largest = largest_bytes(algorithm, size)
     if largest > accepted:
         raise SettingsError(
             f"rounds.payload_bytes_max: payloads of this model reach {largest} bytes, the run "

@@ -31,6 +31,7 @@ from protocol.planner.timing import (
     partners,
     seldom_s,
 )
+from protocol.runfile import RunSpec
 
 MethodName = Literal["all-reduce", "demo", "demo-overlap", "gossip-adam", "diloco"]
 
@@ -87,6 +88,13 @@ class Prediction:
     waiting_s: float
     up_bytes: float
     """Bytes from a node, the mean over nodes; as many reach it."""
+
+
+def own_method(spec: RunSpec) -> MethodName:
+    """The method of a run file."""
+    if spec.algorithm.facts.sends_parameters:
+        return "gossip-adam"
+    return "demo-overlap" if spec.rounds.overlap else "demo"
 
 
 def predicted(setting: Setting, method: MethodName, topology: Topology | None = None) -> Prediction:

@@ -79,7 +79,7 @@ class Needs:
 
 def state_bytes(algorithm: AlgorithmSpec, size: Size) -> int:
     """Bytes of the state that a node saves."""
-    own = 3 + algorithm.mixing.differs if algorithm.mixes else 0
+    own = 3 + algorithm.mixing.differs if algorithm.facts.sends_parameters else 0
     return FLOAT_BYTES * size.parameters * (1 + own)
 
 
@@ -89,12 +89,13 @@ def needs_of(spec: RunSpec, size: Size, *, light: bool = False) -> Needs:
     """
     algorithm, parameters = spec.algorithm, FLOAT_BYTES * size.parameters
     weights = parameters // 2 if light else parameters
-    kept = 0
-    if algorithm.moves:
+    kept, worked = 0, parameters
+    if algorithm.facts.steps_within_round:
         kept = parameters + FLOAT_BYTES // 2 * size.chunks * CHUNK_ENTRIES
         kept += spec.rounds.overlap * weights
         held = kept + weights + parameters
-    elif algorithm.mixes:
+        worked = parameters // 2 + min(WORKED_BYTES, 2 * parameters)
+    elif algorithm.facts.sends_parameters:
         held = parameters + state_bytes(algorithm, size)
     else:
         held = 2 * parameters + FLOAT_BYTES * size.chunks * CHUNK_ENTRIES
@@ -102,7 +103,6 @@ def needs_of(spec: RunSpec, size: Size, *, light: bool = False) -> Needs:
     disk += 2 * state_bytes(algorithm, size) + 2 * parameters
     fixed = FIXED_BYTES + KERNELS_BYTES * (size.chunks >= KERNEL_CHUNKS_MIN)
     one = pass_bytes(spec.model, 1, spec.data.sequence_length)
-    worked = parameters // 2 + min(WORKED_BYTES, 2 * parameters) if algorithm.moves else parameters
     return Needs(size.parameters, fixed, held, worked, disk, one, kept)
 
 

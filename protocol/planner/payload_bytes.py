@@ -11,6 +11,7 @@ from math import exp, lgamma
 
 from protocol.codec.bits import rice_parameter
 from protocol.codec.differences import difference_bytes
+from protocol.codec.parameters import payload_bytes_max
 from protocol.codec.payload import PayloadShape
 from protocol.limits import CHUNK_ENTRIES
 from protocol.planner.parameters import Size
@@ -22,9 +23,9 @@ HEADER_BYTES = 60
 
 def payload_bytes(algorithm: AlgorithmSpec, size: Size) -> float:
     """Expected bytes of a payload of a usual round."""
-    if algorithm.mixes:
+    if algorithm.facts.sends_parameters:
         return parameters_bytes(algorithm, size.parameters)
-    return votes_bytes(shape_of(algorithm, size))
+    return votes_bytes(PayloadShape.of(algorithm, size.chunks))
 
 
 def mean_bytes(parameters: int) -> float:
@@ -43,9 +44,11 @@ def parameters_bytes(algorithm: AlgorithmSpec, parameters: int) -> float:
             return HEADER_BYTES + difference_bytes(parameters)
 
 
-def shape_of(algorithm: AlgorithmSpec, size: Size) -> PayloadShape:
-    """The shape of the votes that such a run would send."""
-    return PayloadShape(size.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves)
+def largest_bytes(algorithm: AlgorithmSpec, size: Size) -> int:
+    """Bytes of the largest payload of a run."""
+    if algorithm.facts.sends_parameters:
+        return payload_bytes_max(size.parameters)
+    return PayloadShape.of(algorithm, size.chunks).bytes_max
 
 
 def index_bits(top_k: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from protocol.mixing.topologies import TOPOLOGY_NAMES, Topology, TopologyName
 from protocol.planner.groups import fast_groups
 from protocol.planner.links import pair_s
-from protocol.planner.methods import MethodName, Prediction, Setting, names, predicted
+from protocol.planner.methods import MethodName, Prediction, Setting, names, own_method, predicted
 from protocol.runfile import RunSpec
 
 DAY_S: Final = 86_400
@@ -55,18 +55,19 @@ class RunPlan:
     @property
     def own(self) -> Prediction:
         """The method of the run file."""
-        algorithm = self.spec.algorithm
-        if algorithm.mixes:
-            own = algorithm.mixing.topology
-            return next(found for found in self.predictions if found.topology == own)
-        return self.method("demo-overlap" if self.spec.rounds.overlap else "demo")
+        own, topologies = own_method(self.spec), (None, self.spec.algorithm.mixing.topology)
+        return next(
+            found
+            for found in self.predictions
+            if found.method == own and found.topology in topologies
+        )
 
     def title(self, found: Prediction) -> str:
         """A method's name, in the words of the run."""
         if found.topology:
             return f"gossip {found.topology}"
         named = {"diloco": f"diloco, 1 of {self.setting.traffic.local_steps}"}
-        if self.spec.algorithm.moves:
+        if self.spec.algorithm.facts.steps_within_round:
             named |= {"demo": "local steps", "demo-overlap": "local steps with overlap"}
         return named.get(found.method, found.method)
 

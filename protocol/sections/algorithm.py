@@ -1,10 +1,10 @@
 """The run file's section of the algorithm."""
 
-from collections.abc import Collection
 from typing import Final, Literal
 
 from pydantic import Field
 
+from protocol.algorithms import FACTS, AlgorithmFacts, AlgorithmName
 from protocol.limits import GAIN_MAX, GAIN_PARTS
 from protocol.sections.section import Section
 
@@ -71,12 +71,6 @@ class MixingSpec(Section):
         """Largest number of members."""
         return COMPLETE_MEMBERS_MAX if self.topology == "complete" else MIXING_MEMBERS_MAX
 
-    def log_rounds(self, save_every: int) -> int:
-        """Rounds whose payloads a node keeps: those that it takes again after a kill, and a few
-        for others that come late.
-        """
-        return save_every + LATE_ROUNDS
-
     def is_mean(self, step: int, steps: int) -> bool:
         """Whether the round of a step takes the mean of all, in a run of this many steps."""
         return (step + 1) % self.mean_every == 0 or step + 1 >= steps
@@ -85,7 +79,7 @@ class MixingSpec(Section):
 class AlgorithmSpec(Section):
     """The optimizer: how gradients become the update."""
 
-    name: Literal["demo", "local_steps", "gossip-adam"] = "local_steps"
+    name: AlgorithmName = "local_steps"
     """The algorithm. "local_steps": a node makes as many steps of an optimizer of its own (Muon and
     AdamW) as fit into a round, and sends what these moved; of this section only `top_k` and
     `local_samples` count then. "demo": a round makes one step, from gradients; it wants other
@@ -118,39 +112,46 @@ class AlgorithmSpec(Section):
 
     mixing: MixingSpec = MixingSpec()
 
-    def require_one_algorithm(self) -> None:
-        """`ValueError` for a field of gossip Adam beside another algorithm, of another beside
-        gossip Adam, or of local steps beside DeMo.
-        """
-        if self.mixes:
-            self._require_defaults(self, AlgorithmSpec.model_fields.keys() - {"name", "mixing"}, "")
-        else:
-            self._require_defaults(self.mixing, MixingSpec.model_fields.keys(), "mixing.")
-        if self.name == "demo":
-            self._require_defaults(self, ("fade", "gain"), "")
+    @property
+    def facts(self) -> AlgorithmFacts:
+        """What is true of the algorithm."""
+        return FACTS[self.name]
 
-    def _require_defaults(self, section: Section, names: Collection[str], path: str) -> None:
-        """A field that counts for nothing would mislead; a written file names all at their
-        defaults.
+    def require_one_algorithm(self) -> None:
+        """`ValueError` for a field of another algorithm, which counts for nothing and would
+        mislead; a written file names all at their defaults.
         """
+        fields = type(self).model_fields.keys() - {"name", "mixing"}
+        if "mixing" not in self.facts.fields:
+            self._require_defaults(self.mixing, sorted(MixingSpec.model_fields), "mixing.")
+        self._require_defaults(self, sorted(fields - self.facts.fields), "")
+
+    def _require_defaults(self, section: Section, names: list[str], path: str) -> None:
         fields = type(section).model_fields
-        for name in sorted(names):
+        for name in names:
             if (found := getattr(section, name)) != (default := fields[name].default):
                 raise ValueError(
                     f"algorithm.{path}{name} counts for nothing with the algorithm {self.name}: "
                     f"expected it left out, or {default!r}, got {found!r}"
                 )
 
-    @property
-    def mixes(self) -> bool:
-        """Whether nodes have parameters of their own and mix them: payloads hold parameters."""
-        return self.name == "gossip-adam"
-
-    @property
-    def moves(self) -> bool:
-        """Whether payloads hold movements of parameters, with scales, and no votes."""
-        return self.name == "local_steps"
+    def batch_samples(self, pass_samples: int) -> int:
+        """Samples of a batch: those of a local step, or as many as a pass takes."""
+        return self.local_samples if self.facts.steps_within_round else pass_samples
 
     def weight_of(self, samples: int) -> int:
         """The weight in a commit of a node that trained this many samples."""
-        return max(1, samples) if self.moves else 1
+        return max(1, samples) if self.facts.steps_within_round else 1
+
+    def kept_rounds(self, log_rounds: int, save_every: int) -> int:
+        """Rounds of the log whose payloads a node keeps: where replicas differ, those that it takes
+        again after a kill, and a few for others that come late.
+        """
+        return (
+            log_rounds if self.facts.replicas_equal else min(log_rounds, save_every + LATE_ROUNDS)
+        )
+
+    @property
+    def meets_all(self) -> bool:
+        """Whether a node takes the payloads of all others in every round."""
+        return self.facts.replicas_equal or self.mixing.topology == "complete"

@@ -12,9 +12,9 @@ from functools import cache, partial
 import numpy as np
 import torch
 
+from node.exact.contributions import Contribution
 from node.exact.local_steps.aggregate import apply
 from node.exact.plain import Plain
-from node.exact.vote_sum import Contribution
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
@@ -51,7 +51,7 @@ def replicas(algorithm: AlgorithmSpec) -> tuple[Replica, Replica]:
     """One with the fastest way of this machine, and one with another."""
     spec = tiny_spec(overlap=0).model_copy(update={"algorithm": algorithm})
     ours = replica_for(spec, RUN, torch.device("cpu"), 1)
-    if algorithm.moves:
+    if algorithm.facts.scaled:
         return ours, OtherWay(spec, RUN, torch.device("cpu"), 1)
     plain = replica_for(spec, RUN, torch.device("cpu"), 1)
     plain.engine.backend = Plain(plain.layout)

@@ -9,7 +9,7 @@ from protocol.runfile import RunSpec
 
 def test_local_steps_begin_with_the_run_files_defaults() -> None:
     assert run_of("local_steps") == RunSpec()
-    assert RunSpec().algorithm.moves
+    assert RunSpec().algorithm.facts.steps_within_round
     assert RunSpec().rounds.overlap == 0
 
 

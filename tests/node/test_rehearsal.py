@@ -81,7 +81,7 @@ def test_the_memory_of_passes_is_what_a_replica_leaves_that_has_made_a_step(
         (replica,) = made
         assert isinstance(replica, LocalStepsReplica)
         assert replica._start is not replica.committed
-        assert replica.engine.momentum.any()
+        assert replica.engine.entries.any()
         moments.extend(replica._optimizer._state.values())
 
     monkeypatch.setattr(rehearsal, "replica_for", built)

@@ -343,11 +343,11 @@ async def test_what_a_skipped_round_has_sent_is_not_put_back(corpus: Path, overl
         stage.welcome()
         stage.open(0)
         await stage.announced(1)
-        left = stage.replica.engine.momentum.clone()
+        left = stage.replica.engine.entries.clone()
         stage.skip(0)
         await ended(stage, task)
     assert stage.status.work.rounds_left_out == 1
-    assert torch.equal(stage.replica.engine.momentum, left)
+    assert torch.equal(stage.replica.engine.entries, left)
     assert stage.replica.digest == Stage(corpus, overlap).replica.digest
 
 
@@ -360,13 +360,13 @@ async def test_a_payload_that_the_commit_leaves_out_is_lost(corpus: Path) -> Non
         stage.commit(0, [first.digest])
         stage.open(1)
         await stage.announced(2)
-        left = stage.replica.engine.momentum.clone()
+        left = stage.replica.engine.entries.clone()
         stage.commit(
             1, [first.digest]
         )  # an older payload in its place: ignored by all, and ours is left out
         await ended(stage, task)
     assert (stage.status.work.rounds_counted, stage.status.work.rounds_left_out) == (1, 1)
-    assert torch.equal(stage.replica.engine.momentum, left)
+    assert torch.equal(stage.replica.engine.entries, left)
 
 
 @pytest.mark.parametrize("save_every", [1, 2])
@@ -539,7 +539,7 @@ async def test_a_muted_node_announces_its_work_and_no_payload(corpus: Path) -> N
         announced = await stage.announced(1)
     assert (announced.digest, announced.samples) == (b"", 4)
     assert stage.swarm.blobs == {}
-    assert stage.replica.engine.momentum.count_nonzero() > 0
+    assert stage.replica.engine.entries.count_nonzero() > 0
 
 
 async def test_a_new_session_hears_again_what_is_announced_and_held_and_then_ready(

@@ -167,7 +167,9 @@ class Referee:
 
     def _left_out(self, positions: Iterable[int]) -> None:
         """They come back, except where nodes mix parameters: their node may have them."""
-        (self._lost if self._spec.algorithm.mixes else self._returned).update(positions)
+        (self._returned if self._spec.algorithm.facts.replicas_equal else self._lost).update(
+            positions
+        )
 
     def _announced(self, event: Announced, page: _Page) -> None:
         if event.peer not in page.asked:
@@ -290,7 +292,7 @@ class Referee:
             require(entry.author not in page.muted, "round", commit.round, entry.author, "is muted")
             holders = page.holders[entry.digest]
             others = (self._live & page.asked.keys()) - {entry.author}
-            mixes = self._spec.algorithm.mixes
+            mixes = not self._spec.algorithm.facts.replicas_equal
             copies = 0 if mixes else min(self._spec.rounds.copies_min, len(others))
             require(
                 len(holders - {entry.author}) >= copies,
@@ -328,7 +330,11 @@ class Referee:
         """Both ends of every committed edge said that they hold the other's payload, and shares are
         those of a doubly stochastic matrix.
         """
-        require((commit.mix is not None) is self._spec.algorithm.mixes, commit, "mixes or not")
+        require(
+            (commit.mix is not None) is not self._spec.algorithm.facts.replicas_equal,
+            commit,
+            "mixes or not",
+        )
         if commit.mix is None:
             return
         entries = commit.entries
@@ -374,7 +380,7 @@ class Referee:
         self.words[round] = word
         page = self._pages.pop(round)
         for peer, positions in page.asked.items():
-            if self._spec.algorithm.mixes and peer in page.announced:
+            if not self._spec.algorithm.facts.replicas_equal and peer in page.announced:
                 self._counted.update(positions)  # in its own parameters, whatever is committed
             elif peer not in authors:
                 self._left_out(positions)

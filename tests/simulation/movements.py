@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from node.exact.chunks import ChunkLayout
+from node.exact.contributions import Contribution
 from node.exact.local_steps.aggregate import Movement, MovementSum, code_max
-from node.exact.vote_sum import Contribution
 from protocol.limits import CHUNK_SIDE
 from protocol.runfile import AlgorithmSpec
 

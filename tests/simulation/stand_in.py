@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from node.exact.vote_sum import Contribution
+from node.exact.contributions import Contribution
 from node.model.passes import RoundWork
 from node.model.queue import AtOnce
 from node.replica.position import Position
@@ -151,8 +151,7 @@ class Replica:
     @property
     def shape(self) -> PayloadShape:
         """The shape of every payload."""
-        algorithm = self._algorithm
-        return PayloadShape(CHUNKS, algorithm.top_k, algorithm.value_bits, algorithm.moves)
+        return PayloadShape.of(self._algorithm, CHUNKS)
 
     # ---- for the trainer
 
@@ -185,7 +184,7 @@ class Replica:
         """
         positions = tuple(self.trainee.done)
         self._auditor.trained[self.peer, round] = positions
-        if not self._algorithm.moves:
+        if not self._algorithm.facts.scaled:
             return Extraction(tuple(sorted(positions)))
         code = self._scale_code(round)
         if code < 0:
@@ -226,7 +225,7 @@ class Replica:
                     f"round {commit.round} names a payload of {sent.author} in round {sent.round}"
                 )
             self._auditor.counts(commit, place, sent.positions)
-            if self._algorithm.moves:
+            if self._algorithm.facts.scaled:
                 top_k = self.shape.top_k
                 self._auditor.weighs(entry, commit.round, self._algorithm, top_k, sent.coefficients)
             for position in sent.positions:
@@ -237,7 +236,7 @@ class Replica:
                     )
                 self._raw[position >> 3] |= 1 << (position & 7)
             contributions.append(Contribution(entry.weight, sent.coefficients))
-        if self._algorithm.moves:
+        if self._algorithm.facts.scaled:
             rate, top_k = (
                 float32_value(commit.learning_rate_bits),
                 self.shape.top_k,

@@ -40,7 +40,8 @@ def decide(undecided: UndecidedRound, run: Run, now_ms: int) -> CommitRound | Sk
 def _commit(undecided: UndecidedRound, counted: list[Announced], run: Run) -> CommitRound:
     state, members = run.state, run.members
     algorithm, step = run.spec.algorithm, state.totals.committed
-    mix = edges.commit(undecided, counted, state.consensus) if algorithm.mixes else None
+    equal = algorithm.facts.replicas_equal
+    mix = None if equal else edges.commit(undecided, counted, state.consensus)
     entries = tuple(entry_of(payload, algorithm) for payload in counted)
     rate, decay = scalars(state.schedule(run.spec), step)
     commit = Commit(run.run_id, undecided.round, step, entries, rate, decay, state.head, mix)

@@ -62,11 +62,6 @@ def plan(
     }
 
 
-def spreads(spec: RunSpec, *, mean: bool) -> bool:
-    """Whether all members fetch all payloads of the round."""
-    return mean or spec.algorithm.mixing.topology == "complete"
-
-
 def holds(undecided: UndecidedRound, edge: Edge) -> bool:
     """Whether both ends hold each other's payload."""
     return all(_has(undecided, end, other) for end, other in (edge, edge[::-1]))

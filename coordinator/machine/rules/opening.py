@@ -127,6 +127,7 @@ def _begin_round(run: Run, now_ms: int) -> UndecidedRound:
     undecided ones.
     """
     state, spec = run.state, run.spec
+    equal = spec.algorithm.facts.replicas_equal
     step = state.totals.committed + len(state.undecided)
     in_force = spec.model_copy(update={"schedule": state.schedule(spec)})
     mean, why = _choose_mixture(state, in_force, step)
@@ -137,12 +138,12 @@ def _begin_round(run: Run, now_ms: int) -> UndecidedRound:
         instants(edges.slot(in_force, state.pace.slot, mean=mean), now_ms),
         scalars(in_force.schedule, step),
         assignments,
-        copies_min=0 if spec.algorithm.mixes else spec.rounds.copies_min,
+        copies_min=spec.rounds.copies_min if equal else 0,
         least_ms=closing.least_ms(spec),
     )
     who = "1 member trains" if len(assignments) == 1 else f"{len(assignments)} members train"
     state.reason = why or f"{who} round {opened.round}"
-    if spec.algorithm.mixes:
+    if not equal:
         opened.mean, opened.only_mixes = mean, bool(why)
         edges.plan(opened, in_force, state.consensus, run.members)
     opened.receipts.auditors = frozenset(state.verdicts.auditors)
@@ -156,7 +157,7 @@ def _choose_mixture(state: RunState, spec: RunSpec, step: int) -> tuple[bool, st
     nobody trains in it or nothing).
     """
     mixing_spec, consensus = spec.algorithm.mixing, state.consensus
-    if not spec.algorithm.mixes:
+    if spec.algorithm.facts.replicas_equal:
         return False, ""
     mean = mixing_spec.is_mean(step, spec.schedule.steps) or _wants_mean(state)
     if state.operator.finishing is not None:
@@ -175,8 +176,8 @@ def effect(
     """The opening of a round, for these of its workers. Where witnesses are drawn, in secret, or
     edges decide, every member reports every payload.
     """
-    mixes, mean = spec.algorithm.mixes, undecided.mean
-    thinned = spec.membership.trust == "known" and not mixes
+    equal, mean = spec.algorithm.facts.replicas_equal, undecided.mean
+    thinned = spec.membership.trust == "known" and equal
     return OpenRound(
         undecided.round,
         undecided.step,
@@ -186,7 +187,7 @@ def effect(
         assignments,
         len(undecided.assignments) if thinned else 0,
         mean=mean,
-        among_neighbours=mixes and not edges.spreads(spec, mean=mean),
+        among_neighbours=not (mean or spec.algorithm.meets_all),
         only_mixes=undecided.only_mixes,
     )
 

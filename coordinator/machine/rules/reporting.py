@@ -42,9 +42,9 @@ def take(said: Applied | Ready, run: Run, now_ms: int) -> list[Effect]:
 
 def _judged(said: Applied | Ready, run: Run, now_ms: int) -> list[Effect]:
     """The verdicts on a reported state; nobody is blamed where nodes differ by design."""
-    if run.spec.algorithm.mixes:
-        return run.state.consensus.report(said, len(run.members))
-    return Judge(run, now_ms).report(said)
+    if run.spec.algorithm.facts.replicas_equal:
+        return Judge(run, now_ms).report(said)
+    return run.state.consensus.report(said, len(run.members))
 
 
 def _welcome_back(said: Ready, run: Run, now_ms: int) -> list[Effect]:

@@ -30,7 +30,7 @@ def settle(undecided: UndecidedRound, counted: Iterable[Announced], run: Run) ->
     authors = {payload.peer for payload in counted}
     for peer, assignment in undecided.assignments.items():
         said = undecided.announced.get(peer)
-        if said and (run.spec.algorithm.mixes or peer in authors):
+        if said and (peer in authors or not run.spec.algorithm.facts.replicas_equal):
             run.state.totals.samples_trained += said.samples
         else:
             used = used_part(assignment.shares, said.samples) if said else assignment.shares
@@ -41,10 +41,10 @@ def leave_out(shares: Sequence[Share], run: Run) -> None:
     """No payload counts these samples: they go back to the data order, or are lost."""
     totals, samples = run.state.totals, sum(share.count for share in shares)
     totals.samples_left_out += samples
-    if run.spec.algorithm.mixes:
-        totals.samples_lost += samples
-    else:
+    if run.spec.algorithm.facts.replicas_equal:
         _give_back(shares, run.state)
+    else:
+        totals.samples_lost += samples
 
 
 def take_out(state: RunState, round: int, digest: Digest) -> None:

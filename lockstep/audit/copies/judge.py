@@ -1,14 +1,14 @@
 """Which payloads are copies, and of whom. Pure.
 
     earlier round, of another --it sent something else then-------------> copied
-    earlier round, its own ----what is sent leaves its momentum-----------> repeated
+    earlier round, its own ----what is said is not said again-------------> repeated
     the header names another author or round -----------------------------> copied, at once
     the same round --nothing tells who was first--> both are audited before others
                                                   (`lockstep.audit.work`)
 
 A payload of an earlier round cannot have been made from a later one, so the later author is the one
 that copied. Nobody can be framed by it. What is left out of its round goes back into its author's
-momentum and is sent again; somebody who got hold of it, and sends it in that round or the next,
+soft state and is sent again; somebody who got hold of it, and sends it in that round or the next,
 makes its author look like a copier. So an author is judged by earlier payloads alone of whose
 round, and of the one before it, its own were counted too, and where what it sent then is unlike.
 (By the round behind the next all that was left out has gone back and been sent.) In one round
@@ -170,7 +170,7 @@ class CopyBook(msgspec.Struct):
 def is_proof(sent: Sent, source: Sent, likeness: float, own_then: float | None) -> bool:
     """Whether a payload that is like that of an earlier round was copied from it. `own_then` is the
     likeness of that and what the author itself sent then; None where nothing of it was counted, in
-    that round or in the one before. All that an author sends leaves its momentum, so its own
+    that round or in the one before. All that an author sends leaves its soft state, so its own
     earlier payload comes back only where it copies that.
     """
     if source.round >= sent.round or (sent.round < EARLY_ROUNDS and in_whole(likeness) < EXACT):

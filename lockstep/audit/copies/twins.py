@@ -4,11 +4,11 @@
                                                                   '--> follows the other's: the copy
 
 Nothing in the log tells who was first in a round (`lockstep.audit.copies.judge`). But an author
-sends the signs of its momentum, of which the gradient of its own samples is a part, and a copy has
-those of somebody else's. Where the two gradients have different signs, an honest payload has mostly
-those of its own: 68 to 100 of 100, in a network of 0.1 million parameters from the first round on
-(docs/results/attack.md). That is held against chance, so one audit of both is enough, and nobody
-brings it about for another: nobody makes another's payload.
+sends the signs of what it did not say yet, of which the work on its own samples is a part, and a
+copy has those of somebody else's. Where the two gradients have different signs, an honest payload
+has mostly those of its own: 68 to 100 of 100, in a network of 0.1 million parameters from the first
+round on (docs/results/attack.md). That is held against chance, so one audit of both is enough, and
+nobody brings it about for another: nobody makes another's payload.
 """
 
 from collections.abc import Iterable, Mapping

@@ -133,7 +133,7 @@ class CopyWatch:
                 copies.append(foreign(sent, header.author, header.round))
             elif header.run_id == self._info.run_id:
                 parts.append((entry, part_of(coefficients, chunks)))
-                if (algorithm := self._info.spec.algorithm).moves:
+                if (algorithm := self._info.spec.algorithm).facts.scaled:
                     bare = bare_movement(commit, entry, coefficients, algorithm)
                     self.movements[entry.author] = bare
         return self._sketches(commit, parts), copies
@@ -143,7 +143,7 @@ class CopyWatch:
     ) -> list[Sketch]:
         """The sketches of a commit's payloads, by their parts in the drawn chunks."""
         algorithm, scales = self._info.spec.algorithm, None
-        if algorithm.moves and parts:
+        if algorithm.facts.scaled and parts:
             movements = [bare_movement(commit, *each, algorithm) for each in parts]
             scales = scales_of(counted_codes(movements, len(parts[0][1].counts)))
         return [
@@ -210,6 +210,6 @@ class CopyWatch:
 
 def uncompared(spec: RunSpec) -> str:
     """Why nobody looks for copies in a run; empty when somebody does."""
-    if spec.algorithm.mixes:
+    if spec.algorithm.facts.sends_parameters:
         return f"payloads of {spec.algorithm.name} hold parameters, which are much alike"
     return ""

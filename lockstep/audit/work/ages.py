@@ -1,9 +1,9 @@
-"""How old the authors' momentum is, and how even their rounds are, as far as the log shows. Pure.
+"""How old the authors' soft state is, and how even their rounds are, as far as the log shows. Pure.
 
     payloads of an author in the log ... gap ... payloads        age: all of them
                                                  |-- settled after `SETTLE_PAYLOADS` more
 
-An author that was away comes back with the momentum of then, or without any: for some rounds
+An author that was away comes back with that of then, or without any: for some rounds
 nothing that the log shows says how far it should agree. With local steps the same goes for a round
 of fewer samples than the author trained before: more of what it sends comes from earlier rounds.
 """
@@ -70,11 +70,11 @@ class Ages(msgspec.Struct):
                 del self.known[next(iter(self.known))]
 
     def of(self, author: PeerId) -> int:
-        """Payloads of an author up to now: its momentum is at most as old."""
+        """Payloads of an author up to now: its soft state is at most as old."""
         return self.known[author].payloads if author in self.known else 0
 
     def is_settled(self, author: PeerId) -> bool:
-        """Whether the author's momentum is what its age says."""
+        """Whether the author's soft state is what its age says."""
         age = self.known.get(author, Age())
         return not age.was_away or age.since_gap > SETTLE_PAYLOADS
 

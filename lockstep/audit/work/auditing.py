@@ -35,7 +35,6 @@ from node.system.run_notes import RunNote, read_note, write_note
 from protocol import wire_pb2 as wire
 from protocol.audit import rule
 from protocol.audit.lots import Draw
-from protocol.audit.thresholds import thresholds_of
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import WHOLE, Evidence, words
 from protocol.errors import DataError, LocalProtocolError, UnavailableError
@@ -232,7 +231,7 @@ class WorkWatch:
     async def _judge(self, work: Panel) -> None:
         run_id = self._info.run_id
         evidence = proven(self._book, work.round, work.looks, run_id, work.draw)
-        by = thresholds_of(self._book.algorithm)
+        by = self._book.thresholds
         evidence += self._book.keep(work.round, copies(work.twins, work.followed, run_id, by))
         await asyncio.to_thread(self._save)
         for each in evidence:

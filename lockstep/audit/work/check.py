@@ -103,7 +103,7 @@ class WorkCheck:
         own, other = followed
         cross = Cross(0, 0) if own is None or other is None else crossing(own, other)
         again = msgspec.structs.replace(audit, cross=cross)
-        if not rule.is_crossed(again, self._recomputer.thresholds):
+        if not rule.is_crossed(again, self._recomputer.algorithm.facts.thresholds):
             raise DivergedError(
                 f"evidence against {short(author)} says that its payload of round {audit.round} "
                 "follows another's gradient, the recomputation says that it has the signs of its "

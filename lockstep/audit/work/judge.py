@@ -10,8 +10,8 @@ it is compared with others of the same round:
       somewhat below again and again (a sequential test): less work <---------------------------'
 
 How far honest work agrees depends on the network, k, the round, the samples of an author and the
-age of its momentum. So no fixed number is held against an author, only that of its companions:
-authors of the same round whose momentum is about as old. Signs drawn by chance agree in one half,
+age of its soft state. So no fixed number is held against an author, only that of its companions:
+authors of the same round whose soft state is about as old. Signs drawn by chance agree in one half,
 so what counts is the part above it:
 
     ratio = (agreement - 1/2) / (expected - 1/2)        1: honest, 0: noise
@@ -53,11 +53,12 @@ from dataclasses import dataclass
 import msgspec
 
 from lockstep.audit.work.ages import Age
+from protocol.algorithms import FACTS, AlgorithmName
 from protocol.audit import rule
 from protocol.audit.lots import Draw
 from protocol.audit.rule import FAR_AMONG, LESS_AUDITS, PANEL, SPREAD
 from protocol.audit.shares import are_like
-from protocol.audit.thresholds import Thresholds, thresholds_of
+from protocol.audit.thresholds import Thresholds
 from protocol.codec.evidence import (
     AUDITS_MAX,
     CHANCE,
@@ -69,7 +70,7 @@ from protocol.codec.evidence import (
 from protocol.ids import Digest, PeerId, RunId
 
 LIKE_AGE, LIKE_ROUNDS = 1.25, 8
-"""Ages of momentum, in payloads, count as alike up to this factor and these many rounds."""
+"""Ages of soft state, in payloads, count as alike up to this factor and these many rounds."""
 
 LEARNED, RECENT_KEPT = 40, 256
 """Audits of all authors from which the spread of a run is known, and the newest that count for it:
@@ -103,9 +104,9 @@ class PayloadAudit:
     compared: int
     """Signs that were compared."""
     age: int
-    """Payloads of the author, up to this one: its momentum is at most as old."""
+    """Payloads of the author, up to this one: its soft state is at most as old."""
     settled: bool = True
-    """Whether the author was there long enough for its momentum to be that old."""
+    """Whether the author was there long enough for its soft state to be that old."""
     samples: int = 0
     """Those of the payload."""
     even: bool = True
@@ -123,7 +124,7 @@ class Row(msgspec.Struct, frozen=True):
 class Book(msgspec.Struct):
     """The audits of one run's authors, and what they have shown."""
 
-    algorithm: str = "demo"
+    algorithm: AlgorithmName = "demo"
     """The run's."""
     rows: dict[PeerId, list[Row]] = {}
     """By author, oldest first; without those that have become evidence."""
@@ -158,7 +159,7 @@ class Book(msgspec.Struct):
             if not companions or not self.judges(even=look.even):
                 continue
             audit = audit_of(round, look, companions, draw)
-            if not self._by.tells(audit.expected, audit.compared):
+            if not self.thresholds.tells(audit.expected, audit.compared):
                 self.untold += 1
                 continue
             self.untold = 0
@@ -205,12 +206,12 @@ class Book(msgspec.Struct):
 
     def judges(self, *, even: bool) -> bool:
         """Whether an author is judged beside others by a round that is even (`Ages.is_even`)."""
-        return even or not self._by.like_samples
+        return even or not self.thresholds.like_samples
 
     def compares(self, age: Age | None, other: Age | None) -> bool:
         """Whether an author is best held against another, by what the log shows of both."""
         age, other = age or Age(), other or Age()
-        is_like = not self._by.like_samples or are_like(age.samples, other.samples)
+        is_like = not self.thresholds.like_samples or are_like(age.samples, other.samples)
         return is_like and are_alike(age.payloads, other.payloads)
 
     @property
@@ -219,14 +220,15 @@ class Book(msgspec.Struct):
         if self.untold:
             return (
                 "cannot judge: most of the last audits agree in less than "
-                f"{100 * self._by.telling // WHOLE} % of signs, "
+                f"{100 * self.thresholds.telling // WHOLE} % of signs, "
                 "which is next to chance"
             )
         return f"{self.audits} payloads audited" if self.audits else "no payload audited yet"
 
     @property
-    def _by(self) -> Thresholds:
-        return thresholds_of(self.algorithm)
+    def thresholds(self) -> Thresholds:
+        """Those of the run."""
+        return FACTS[self.algorithm].thresholds
 
     def _companions(
         self, look: PayloadAudit, looks: Sequence[PayloadAudit]
@@ -234,7 +236,7 @@ class Book(msgspec.Struct):
         """Those beside which an author is judged, and whether they tell less work too: where the
         number of samples counts, only beside authors of about as many, or fewer.
         """
-        if not self._by.like_samples:
+        if not self.thresholds.like_samples:
             return companions_of(look, looks), True
         like = [other for other in looks if are_like(look.samples, other.samples)]
         found = companions_of(look, like)
@@ -243,7 +245,7 @@ class Book(msgspec.Struct):
     def _opposed(self, look: PayloadAudit, round_: int, run_id: RunId) -> Evidence | None:
         """The evidence of one audit whose signs are turned; None where they are not."""
         evidence = Evidence(run_id, look.author, "other work", (audit_of(round_, look),))
-        return proof(evidence, self._by)
+        return proof(evidence, self.thresholds)
 
     def _add(self, author: PeerId, row: Row) -> None:
         self.audits += 1
@@ -260,7 +262,7 @@ class Book(msgspec.Struct):
         if opposed := self._opposed(look, round_, run_id):
             self.rows.pop(author, None)
             return opposed
-        found = judged(self.rows.get(author, []), author, self.spread, run_id, self._by)
+        found = judged(self.rows.get(author, []), author, self.spread, run_id, self.thresholds)
         if found:
             del self.rows[author]
         return found

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from lockstep.audit.work.published import Accusation
 from protocol.audit import rule
 from protocol.audit.shares import unlike
-from protocol.audit.thresholds import thresholds_of
 from protocol.codec.commits import Commit
 from protocol.codec.evidence import Evidence, WorkAudit
 from protocol.errors import DivergedError
@@ -18,7 +17,7 @@ class ProofCheck:
     """The check of what authors were accused of against one walk through a record."""
 
     def __init__(self, accusations: Iterable[Accusation], spec: RunSpec) -> None:
-        self._spec, self._by = spec, thresholds_of(spec.algorithm.name)
+        self._spec, self._by = spec, spec.algorithm.facts.thresholds
         self._judged: list[Evidence] = []
         self._drawn: dict[int, list[tuple[Accusation, WorkAudit]]] = defaultdict(list)
         """By round, the audits whose lots the log is asked about."""

@@ -7,7 +7,7 @@ compares the signs that it sent.
 
 The copy is this module's own, so that the replay goes on meanwhile. Gradients are taken, and local
 steps begin, at the committed parameters; where rounds overlap an author begins elsewhere, and
-nothing here is of use (`unaudited`). An author's optimizer has the momentum of earlier rounds,
+nothing here is of use (`unaudited`). An author's optimizer has moments of earlier rounds,
 which nobody else has: local steps are made again with an optimizer that begins.
 """
 
@@ -34,7 +34,6 @@ from node.model.build import build_model
 from node.model.local_steps import LocalSteps, MovedFrom
 from node.model.passes import Passes, Tokens
 from node.model.training import TrainingModel
-from protocol.audit.thresholds import Thresholds, thresholds_of
 from protocol.codec.payload import PayloadShape, decode
 from protocol.errors import RemoteProtocolError
 from protocol.runfile import AlgorithmSpec, RunSpec
@@ -47,7 +46,7 @@ PASS_SAMPLES = 8
 
 def unaudited(spec: RunSpec) -> str:
     """Why nobody can compute again what the authors of a run computed; empty when one can."""
-    if spec.algorithm.mixes:
+    if not spec.algorithm.facts.replicas_equal:
         return (
             f"work is not audited in runs of {spec.algorithm.name}, whose nodes have models of "
             "their own"
@@ -87,6 +86,7 @@ class Recomputer:
 
     def __init__(self, spec: RunSpec, corpus: Corpus) -> None:
         self._spec, self._corpus = spec, corpus
+        self._steps_within_round = spec.algorithm.facts.steps_within_round
         model = build_model(spec.model.type, spec.model.config)
         self._trainee = TrainingModel(model, "cpu", PASS_SAMPLES)
         shapes = {name: tuple(p.shape) for name, p in self._trainee.parameters.items()}
@@ -105,15 +105,10 @@ class Recomputer:
         """That of the run."""
         return self._spec.algorithm
 
-    @property
-    def thresholds(self) -> Thresholds:
-        """Those of the run."""
-        return thresholds_of(self._spec.algorithm.name)
-
     def stand_at(self, committed: Mapping[str, Tensor], learning_rate_bits: int) -> None:
         """Take over the parameters before a round, and the learning rate that its commit names."""
         self._rate = float32_value(learning_rate_bits)
-        if self._spec.algorithm.moves:
+        if self._steps_within_round:
             self._start = {name: tensor.clone() for name, tensor in committed.items()}
         else:
             self._set(committed)
@@ -148,7 +143,7 @@ class Recomputer:
         if self._found is None:
             parameters = self._trainee.parameters
             found: Mapping[str, Tensor | None]
-            if self._spec.algorithm.moves:
+            if self._steps_within_round:
                 found = MovedFrom(self._start, parameters)
             else:
                 found = {name: p.grad for name, p in parameters.items()}
@@ -156,10 +151,10 @@ class Recomputer:
         return self._found
 
     def _passes(self, shares: Sequence[Share]) -> Recomputation:
-        if not self._spec.algorithm.moves:
-            return Recomputation(self._trainee.passes(self._batches(shares, PASS_SAMPLES)))
+        batches = self._batches(shares, self.algorithm.batch_samples(PASS_SAMPLES))
+        if not self._steps_within_round:
+            return Recomputation(self._trainee.passes(batches))
         self._set(self._start)
-        batches = self._batches(shares, self._spec.algorithm.local_samples)
         parts = self._trainee.model, self._trainee.parameters, Rounding("cpu")
         optimizer = LightOptimizer(*parts)  # as a node's own
         return Recomputation(LocalSteps(self._trainee, batches, optimizer, self._rate))
@@ -172,10 +167,7 @@ class Recomputer:
     @property
     def shape(self) -> PayloadShape:
         """The shape of every payload."""
-        algorithm = self._spec.algorithm
-        return PayloadShape(
-            self._layout.chunks, algorithm.top_k, algorithm.value_bits, algorithm.moves
-        )
+        return PayloadShape.of(self.algorithm, self._layout.chunks)
 
     def _batches(self, shares: Sequence[Share], samples: int) -> Iterator[Tokens]:
         length, seed = self._spec.data.sequence_length, self._spec.seed

@@ -1,7 +1,7 @@
-"""DeMo's work on one chunk after another, compiled for this processor; cpu_kernels.py drives it.
+"""The work on one chunk after another, compiled for this processor; cpu_kernels.py drives it.
 
 A chunk of 64 x 64 float32 fills a third of a first-level cache. A kernel takes it through all steps
-there, so that only the momentum, the gradients and the parameters cross the memory, and it never
+there, so that only what is unsaid, the gradients and the parameters cross the memory, and it never
 holds Python's lock. The arithmetic is that of dct.py, top_k.py and plain.py, and tests hold the
 kernels to it: the same bits in everything that nodes must agree on.
 

@@ -1,4 +1,4 @@
-"""The kernels with a transform: momentum from gradients, and parameters from votes."""
+"""The kernels with a transform: coefficients from gradients, and parameters from votes."""
 
 import numpy as np
 
@@ -127,12 +127,12 @@ def _change(matrix, place, chunk, rates):
             line[j] = line[j] * decay - change
 
 
-# ---- what cpu_kernels.py calls, for the chunks `first` to `stop` of a matrix or of a momentum
+# ---- what cpu_kernels.py calls, for the chunks `first` to `stop` of a matrix or of `unsaid`
 
 
 @kernel(MATRIX, (WORD, WORD, WORD), CHUNKS, (NUMBER, FLAGS), TOOLS)
-def accumulate(gradient, place, momentum, decaying, tools):
-    """`Backend.accumulate` for chunks of one matrix, those that `momentum` and `active` hold."""
+def accumulate(gradient, place, unsaid, decaying, tools):
+    """`Backend.accumulate` for chunks of one matrix, those that `unsaid` and `active` hold."""
     width, first, stop = place
     decay, active = decaying
     matrix, scratch = tools
@@ -148,7 +148,7 @@ def accumulate(gradient, place, momentum, decaying, tools):
                     for j in range(region.shape[1]):
                         chunk[i, j] = region[i, j]
                 _forward(chunk, chunk, scratch[1:], matrix)
-            _mix(momentum[number - first], decay, chunk, _F4(1))
+            _mix(unsaid[number - first], decay, chunk, _F4(1))
 
 
 @kernel(MATRIX, (WORD, WORD, WORD, WORD), VOTES, (NUMBER, NUMBER), TOOLS)

@@ -11,7 +11,7 @@ MATRIX, CHUNKS = types.float32[:, ::1], types.float32[:, :, ::1]
 PLACES, FLAGS = types.int16[:, ::1], types.boolean[::1]
 NUMBER, WORD = types.float32, types.int64
 VOTES = (types.int64[:, ::1], types.uint16[::1], types.int16[::1], types.float32[::1])
-"""Types of `vote_sum.StackedContributions`."""
+"""Types of `votes.StackedContributions`."""
 
 TOOLS = (MATRIX, CHUNKS)
 """Types of a transform's matrix, and of SCRATCH chunks to work in."""

@@ -1,4 +1,4 @@
-"""The kernel that takes the largest coefficients out of the momentum."""
+"""The kernel that takes the largest coefficients out of what is unsaid."""
 
 from typing import Any
 
@@ -88,7 +88,7 @@ def _mark_largest(bits, marks, spare, top_k):
 
 
 @kernel(CHUNKS, (WORD, WORD), (NUMBER, FLAGS), (PLACES, MATRIX))
-def extract(momentum, place, leaving, out):
+def extract(unsaid, place, leaving, out):
     """`Backend.extract`: alpha of the k largest leaves chunks that are active."""
     first, stop = place
     alpha, active = leaving
@@ -96,7 +96,7 @@ def extract(momentum, place, leaving, out):
     spare = np.empty((3, ENTRIES), _I4)
     marks = np.empty(SIDE, np.uint64)
     for number in range(first, stop):
-        chunk = momentum[number]
+        chunk = unsaid[number]
         _mark_largest(
             chunk.view(_I4).reshape(ENTRIES // PEAKS, PEAKS), marks, spare, places.shape[1]
         )

@@ -42,9 +42,8 @@ import torch
 from torch import Tensor
 
 from node.exact.accelerator import STRIP_CHUNKS_MAX, flat_order
-from node.exact.aggregate import require_exact
 from node.exact.backend import is_accelerator
-from node.exact.chunks import ChunkLayout, strips
+from node.exact.chunks import ChunkLayout, require_exact, strips
 from node.exact.dct import exact_products, integer_inverse, shift_, transposed
 from node.exact.plain import STRIP_CHUNKS_PER_THREAD
 from protocol.codec.payload import Coefficients

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import Optimizer, ParamsT
 
+from node.exact.contributions import Contribution
 from node.exact.engine import Extraction
 from node.exact.optimizer import parcel
 from node.exact.optimizer.agreement import (
@@ -53,7 +54,6 @@ from node.exact.optimizer.member import Member
 from node.exact.optimizer.placement import Placement
 from node.exact.optimizer.saved import arranged
 from node.exact.process_group import Ranks
-from node.exact.vote_sum import Contribution
 from protocol.codec.payload import Header, decode, sealed
 from protocol.errors import (
     DivergedError,

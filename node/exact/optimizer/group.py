@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from node.exact.engine import DemoSettings
+from node.exact.demo.momentum import DemoSettings
 from node.exact.local_steps.optimizer import MUON_MOMENTUM, tables_of
 from node.system.hardware import MPS_REFUSAL
 from protocol.errors import SettingsError

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from node.exact.vote_sum import Contribution
+from node.exact.contributions import Contribution
 
 WARNING = (
     "all ranks sent the same movements, which ranks with samples of their own never do. If "

@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from node.exact.engine import DemoSettings, Extraction
+from node.exact.contributions import Contribution
+from node.exact.engine import Extraction
 from node.exact.local_steps.aggregate import Movement, apply, code_max
 from node.exact.local_steps.optimizer import LocalOptimizer
 from node.exact.local_steps.residual import Residual
 from node.exact.optimizer.group import Group
 from node.exact.optimizer.member import INNER, MOVED, Member, bits
 from node.exact.optimizer.places import Stretch
-from node.exact.vote_sum import Contribution
 from protocol.codec.payload import PayloadShape
 
 
@@ -62,7 +62,7 @@ class LocalMember(Member):
     @property
     def shape(self) -> PayloadShape:
         chunks = self.places.layout.chunks
-        return PayloadShape(chunks, DemoSettings.among(self.group).top_k, 1, scaled=True)
+        return PayloadShape(chunks, self.group["top_k"], 1, scaled=True)
 
     # ---- the state
 
@@ -80,7 +80,7 @@ class LocalMember(Member):
 
     def load(self, states: Mapping[int, Mapping[str, Tensor]]) -> None:
         super().load(states)
-        device = self.engine.momentum.device
+        device = self.engine.entries.device
         self._inner.load(
             {
                 f"{index}/{kind}": state[kind].to(device) if state[kind].ndim else state[kind]
@@ -122,11 +122,11 @@ class LocalMember(Member):
         """
         if not self._moved.any():
             return None
-        self.engine.settings = DemoSettings.among(self.group)
+        self.engine.top_k = self.shape.top_k
         moved = self._marked(self.present)
         active = self.places.active(moved)
         if active is not None:
-            active = active.to(self.engine.momentum.device)
+            active = active.to(self.engine.entries.device)
         self.engine.accumulate(self._movement(moved), active)
         return self.engine.extract(active, code_max=self._code_max)
 

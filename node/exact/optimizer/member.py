@@ -1,27 +1,21 @@
-"""One parameter group at work: its momentum and its master copies.
+"""One parameter group at work: what it did not say yet, and its master copies.
 
-A step takes it through `look` (read and judge this rank's gradients), `payload` (gradients into the
-momentum, the largest coefficients out of it) and `update` (everybody's coefficients into the
-parameters). `look` and `payload` leave `grad` as it is.
-
-A bfloat16 or float16 parameter cannot hold a step that is small beside it, so it has a master copy
-in float32, which moves exactly, and is that copy rounded. The copy follows whatever else changes
-the parameter.
+A step takes it through `look` (read and judge this rank's gradients), `extract` (take out what is
+sent) and `update` (what everybody sent into the parameters). `look` and `extract` leave `grad` as
+it is.
 """
 
-import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from node.exact.aggregate import update
+from node.exact.contributions import Contribution
 from node.exact.dct import dct_matrix
 from node.exact.engine import (
     GRADIENT_MAX,
-    STATE,
-    DemoSettings,
     Engine,
     Extraction,
     GradientError,
@@ -29,23 +23,23 @@ from node.exact.engine import (
 )
 from node.exact.optimizer.group import Group
 from node.exact.optimizer.places import Places, Stretch
-from node.exact.vote_sum import Contribution
 from protocol.codec.payload import PayloadShape
 from protocol.errors import SettingsError
 from protocol.limits import CHUNK_SIDE
 
 MOMENTUM = "momentum"
-"""Name in a parameter's state of its momentum: float32 [chunks, 64, 64], in coefficient space."""
+"""Name in a parameter's state of what it did not say yet, momentum or residual: float32
+[chunks, 64, 64], in coefficient space."""
 
 LINE = "line"
-"""Name of the momentum that small parameters share, float32 [chunks, 64, 64], in the state of the
-first of them."""
+"""Name of that which small parameters share, float32 [chunks, 64, 64], in the state of the first of
+them."""
 
 PLACE = "place"
 """Name of a parameter's place: int64, its first entry along that line or -1, and its shape."""
 
 ACCUMULATIONS = "accumulations"
-"""Name of the count of gradients that have entered the group's momentum: int64 [1]."""
+"""Name of the count of what has entered it: int64 [1]."""
 
 MASTER = "master"
 """Name of a parameter's master copy in its state."""
@@ -56,11 +50,8 @@ MOVED = "moved"
 INNER = ("momentum_buffer", "exp_avg", "exp_avg_sq", "step")
 """Names of the state of torch's Muon and AdamW, which make local steps, in a parameter's state."""
 
-LOW = (torch.bfloat16, torch.float16)
-"""Dtypes whose parameters have a master copy."""
 
-
-class Member:
+class Member(ABC):
     """The trained parameters of one group, with all that a step needs to know of them."""
 
     def __init__(self, group: Group, trained: Sequence[int]) -> None:
@@ -92,29 +83,34 @@ class Member:
         return [self.group["params"][index].grad is not None for index in self.trained]
 
     @property
+    @abstractmethod
     def shape(self) -> PayloadShape:
-        settings = DemoSettings.among(self.group)
-        return PayloadShape(self.places.layout.chunks, settings.top_k, settings.value_bits)
+        """The shape of its payloads; `SettingsError` for settings that allow none."""
 
+    @abstractmethod
     def _engine(self, device: torch.device) -> Engine:
-        return Engine(self.places.layout, DemoSettings.among(self.group), device)
+        """Nothing unsaid yet."""
+
+    @abstractmethod
+    def _copied(self) -> dict[int, Tensor]:
+        """Float32 copies of the parameters that need one; those of one stretch lie end to end."""
 
     # ---- the state
 
     def _states(self) -> dict[int, dict[str, Tensor]]:
-        starts, tensors = self.places.starts, self.engine.state_dict()
+        starts, entries = self.places.starts, self.engine.entries
         found = {
             index: {
                 PLACE: torch.tensor([starts.get(index, -1), *shape], device="cpu"),
-                ACCUMULATIONS: tensors["accumulations"],
+                ACCUMULATIONS: self.engine.accumulations,
             }
             for index, shape in self.places.shapes.items()
         }
         for matrix in self.places.layout.matrices:
-            found[int(matrix.name)][MOMENTUM] = tensors["momentum"][matrix.first : matrix.stop]
+            found[int(matrix.name)][MOMENTUM] = entries[matrix.first : matrix.stop]
         if starts:
             first = self.places.layout.matrix_chunks
-            found[self.places.line[0]][LINE] = tensors["momentum"][first:]
+            found[self.places.line[0]][LINE] = entries[first:]
         for index, master in self.masters.items():
             found[index][MASTER] = master
         return found
@@ -123,21 +119,21 @@ class Member:
         """Take over copies of what `states` was, of parameters of the same shapes. Others begin
         anew, and so does what a state lacks.
         """
-        momentum, count = (self.engine.state_dict()[name] for name in STATE)
+        entries = self.engine.entries
         for matrix in self.places.layout.matrices:
             if (kept := states.get(int(matrix.name), {}).get(MOMENTUM)) is not None:
-                momentum[matrix.first : matrix.stop] = kept
+                entries[matrix.first : matrix.stop] = kept
         for state in states.values():
             if LINE in state:
-                chunks = momentum[self.places.layout.matrix_chunks :]
+                chunks = entries[self.places.layout.matrix_chunks :]
                 self._load_line(chunks, state[LINE].to(chunks.device), _starts(states))
-            count.clamp_(min=int(state.get(ACCUMULATIONS, 0)))
+            self.engine.accumulations.clamp_(min=int(state.get(ACCUMULATIONS, 0)))
         for index, master in self.masters.items():
             if (saved := states.get(index, {}).get(MASTER)) is not None:
                 master.copy_(saved)
 
     def _load_line(self, chunks: Tensor, saved: Tensor, starts: Mapping[int, int]) -> None:
-        """Fill the momentum that small parameters share; `starts` are their places on the saved
+        """Fill what small parameters share; `starts` are their places on the saved
         one. It keeps its bits if they are the same.
         """
         if starts == self.places.starts:
@@ -151,16 +147,9 @@ class Member:
                 line[start : start + length] = entries[starts[index] :][:length]
         chunks.copy_(_chunks_of_line(line, len(chunks)))
 
+    @abstractmethod
     def digest(self) -> bytes:
-        """SHA-256 of the bits of all trained parameters and their master copies."""
-        digest = hashlib.sha256()
-        for index in self.places.matrices:
-            digest.update(bits(self.group["params"][index]))
-        for stretch in self.places.stretches:
-            digest.update(bits(self._joined(stretch)))
-        for index in self.masters:
-            digest.update(bits(self.masters[index]))
-        return digest.digest()
+        """SHA-256 of the bits of all that ranks must have equal."""
 
     # ---- a step
 
@@ -197,46 +186,15 @@ class Member:
             require_finite({name(index): each for index, each in gradients.items()}, most)
             raise GradientError(f"expected gradients of magnitude up to {most:g}, got more")
 
+    @abstractmethod
     def extract(self, scale: float) -> Extraction | None:
-        """Move this rank's gradients, divided by `scale`, into the momentum, and take out what to
-        send; None if it has no gradient, or nothing but zeros before the first one.
+        """Take out what to send, of gradients `scale` times too large; None if this rank has
+        nothing.
         """
-        gradients = self.gradients
-        if not gradients or (not self._magnitude and not self.engine.accumulations):
-            return None
-        self.engine.settings = DemoSettings.among(self.group)
-        active = self.places.active(gradients.keys())
-        if active is not None:
-            active = active.to(self.engine.momentum.device, non_blocking=True)
-        self.engine.accumulate(self._divided(gradients, scale), active)
-        return self.engine.extract(active)
 
+    @abstractmethod
     def update(self, contributions: Sequence[Contribution], moved: Sequence[bool]) -> None:
-        """Change the trained parameters marked in `moved` by everybody's coefficients."""
-        rate = float(self.group["lr"])
-        moving = {index for index, move in zip(self.trained, moved, strict=True) if move}
-        if not rate or not moving:
-            return
-        matrices = {
-            name: self._exact(index) if index in moving else None
-            for index, name in self.places.matrices.items()
-        }
-        lines = {
-            stretch: self._exact_line(stretch)
-            for stretch in self.places.stretches
-            if not moving.isdisjoint(stretch.indices)
-        }
-        targets = matrices | {each.name: lines.get(each) for each in self.places.stretches}
-        layout = self.places.layout
-        views = layout.views(targets)
-        rates = (rate, 1 - rate * float(self.group["weight_decay"]))
-        update(layout, views, contributions, rates, backend=self.engine.backend)
-        layout.write_back(views, {name: each for name, each in targets.items() if each is not None})
-        for index in self.places.matrices:
-            if index in moving and index in self.masters:
-                self.group["params"][index].copy_(self.masters[index])
-        for stretch, line in lines.items():
-            self._write_line(stretch, line, moving)
+        """Change the parameters marked in `moved` by what everybody sent."""
 
     # ---- gradients
 
@@ -247,7 +205,7 @@ class Member:
         pieces = [
             _flat(gradients[index])
             if index in gradients
-            else self.engine.momentum.new_zeros(self.places.length([index]))
+            else self.engine.entries.new_zeros(self.places.length([index]))
             for index in self.places.line
         ]
         return torch.cat(pieces).float()
@@ -261,61 +219,11 @@ class Member:
             for stretch in self.places.stretches
         }
 
-    def _divided(self, gradients: Mapping[int, Tensor], scale: float) -> dict[str, Tensor | None]:
-        """The gradients divided by `scale`, by the engine's names."""
-        if scale == 1:
-            return self._for_engine(gradients)
-        if self._line is not None:
-            self._line.div_(scale)
-        return self._for_engine(
-            {
-                index: gradients[index].float() / scale
-                for index in self.places.matrices
-                if index in gradients
-            }
-        )
-
     # ---- parameters
 
     @property
     def _parameters(self) -> dict[int, Tensor]:
         return {index: self.group["params"][index] for index in self.trained}
-
-    def _copied(self) -> dict[int, Tensor]:
-        """Float32 copies of parameters of low precision; those of one stretch lie end to end."""
-        low = [index for index, each in self._parameters.items() if each.dtype in LOW]
-        copies = {
-            index: self.group["params"][index].detach().float()
-            for index in low
-            if index in self.places.matrices
-        }
-        for stretch in self.places.stretches:
-            if stretch.dtype in LOW:
-                copies.update(self._cut(stretch, self._joined(stretch).float()))
-        return dict(sorted(copies.items()))
-
-    def _exact(self, index: int) -> Tensor:
-        """The tensor that an update changes: a parameter, or its master copy, up to date."""
-        parameter: Tensor = self.group["params"][index]
-        if index not in self.masters:
-            return parameter
-        return _follow(self.masters[index], parameter)
-
-    def _exact_line(self, stretch: Stretch) -> Tensor:
-        """A copy [n] of what an update changes in a stretch."""
-        joined = self._joined(stretch)
-        if stretch.dtype not in LOW:
-            return joined
-        masters = torch.cat([self.masters[index].reshape(-1) for index in stretch.indices])
-        return _follow(masters, joined)
-
-    def _write_line(self, stretch: Stretch, line: Tensor, moving: set[int]) -> None:
-        pieces = self._cut(stretch, line)
-        indices = [index for index in stretch.indices if index in moving]
-        for targets in (self.group["params"], self.masters):
-            if targets is not self.masters or stretch.dtype in LOW:
-                new = [pieces[index] for index in indices]
-                torch._foreach_copy_([targets[index] for index in indices], new)
 
     def _joined(self, stretch: Stretch) -> Tensor:
         """A copy [n] of the parameters of a stretch."""
@@ -369,9 +277,3 @@ def bits(tensor: Tensor) -> Any:
 
 def _flat(tensor: Tensor) -> Tensor:
     return tensor if tensor.ndim == 1 else tensor.reshape(-1)
-
-
-def _follow(master: Tensor, parameter: Tensor) -> Tensor:
-    """The master copy, in place, with the parameter's entries where something else set them."""
-    stale = master.to(parameter.dtype) != parameter.detach()
-    return master.copy_(torch.where(stale, parameter.detach().float(), master))

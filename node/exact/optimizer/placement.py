@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from node.exact.optimizer.agreement import DIGEST_BYTES
+from node.exact.optimizer.demo_member import DemoMember
 from node.exact.optimizer.group import (
     Group,
     check_parameters,
@@ -198,7 +199,7 @@ class Placement:
         check_parameters([params[index] for index in trained], names)
         if "inner" in group:
             check_precision([params[index] for index in trained], names)
-        member = (LocalMember if "inner" in group else Member)(group, trained)
+        member = (LocalMember if "inner" in group else DemoMember)(group, trained)
         member.load({index: self._state.get(params[index], {}) for index in trained})
         for index, tensors in member.states.items():
             state = self._state[params[index]]

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from torch import Tensor
 
@@ -28,7 +28,6 @@ from node.control.decision import Decision
 from node.control.decisions import DecisionLog
 from node.gossip.collector import NotRetainedError
 from node.replica.digest import state_digest
-from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.position import Position
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
@@ -209,6 +208,7 @@ def catch_up_for(
     status: NodeStatus,
 ) -> CatchUp:
     """The catching up of a run, by its algorithm."""
-    if isinstance(replica, GossipAdamReplica):
-        return NeighbourStart(info, replica, snapshots, swarm, fetch_commits, status=status)
-    return CatchUp(info, replica, snapshots, swarm, fetch_commits, status=status)
+    parts = snapshots, swarm, fetch_commits
+    if info.spec.algorithm.facts.replicas_equal:
+        return CatchUp(info, replica, *parts, status=status)
+    return NeighbourStart(info, cast("MixingReplica", replica), *parts, status=status)

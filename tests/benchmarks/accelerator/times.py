@@ -98,7 +98,7 @@ def _works(
 
 def _noise(replica: LocalStepsReplica, number: int) -> bytes:
     """An author's payload of a residual of noise."""
-    residual = replica.engine.momentum
+    residual = replica.engine.entries
     residual.normal_(0, 1e-3, generator=torch.Generator(residual.device).manual_seed(number))
     return payload_of(replica, replica.extract(0), 0, number)
 

@@ -23,7 +23,6 @@ from lockstep.audit.work.lottery import Budget
 from node.exact.sign_audit import Agreement, Signs
 from protocol.audit.lots import draw
 from protocol.audit.rule import EARLY_ROUNDS, PANEL
-from protocol.audit.thresholds import thresholds_of
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import WHOLE, Evidence
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
@@ -99,7 +98,7 @@ class Auditor:
             for one, other in product(peers, peers):
                 if PEERS.index(one) in audited:
                     followed[one, other] = follow(PEERS.index(one), PEERS.index(other))
-        by = thresholds_of(self._info.spec.algorithm.name)
+        by = self._info.spec.algorithm.facts.thresholds
         return copies(self._watch.twins, followed, self._info.run_id, by)
 
     def _work(

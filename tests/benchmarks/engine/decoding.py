@@ -24,7 +24,8 @@ from typing import Any
 import torch
 
 from node.exact.chunks import ChunkLayout
-from node.exact.vote_sum import Contribution, Votes, decoded
+from node.exact.contributions import Contribution, decoded
+from node.exact.demo.votes import Votes
 from node.system.malloc import keep_freed_memory
 from protocol.errors import RemoteProtocolError
 from tests.benchmarks.engine.shapes import Shapes, gpt2_124m, llama_20m

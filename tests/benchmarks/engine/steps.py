@@ -7,10 +7,11 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
-from node.exact.aggregate import apply
 from node.exact.chunks import ChunkLayout
-from node.exact.engine import DemoSettings, Engine, Extraction
-from node.exact.vote_sum import Contribution
+from node.exact.contributions import Contribution
+from node.exact.demo.aggregate import apply
+from node.exact.demo.momentum import DemoSettings, Momentum
+from node.exact.engine import Extraction
 from protocol.codec.payload import Header, PayloadShape, decode, sealed
 from protocol.ids import PeerId, RunId
 from tests.benchmarks.engine.straightforward import Straightforward
@@ -37,8 +38,8 @@ class Ours:
             {name: tuple(tensor.shape) for name, tensor in parameters.items()}
         )
         self._shape = PayloadShape(self._layout.chunks, top_k, 1)
-        self._engine = Engine(self._layout, DemoSettings(DECAY, top_k, 1), self._device)
-        self.momentum_bytes = self._engine.momentum.nbytes
+        self._engine = Momentum(self._layout, DemoSettings(DECAY, top_k, 1), self._device)
+        self.momentum_bytes = self._engine.entries.nbytes
         distinct = [self._author(seed) for seed in range(min(payloads - 1, AUTHORS_MAX))]
         self._others = list(islice(cycle(distinct), payloads - 1))
         self.coefficients = self.payload_bytes = 0
@@ -46,9 +47,9 @@ class Ours:
 
     def _author(self, seed: int) -> bytes:
         """Another author's payload: real top-k supports of its own noise."""
-        engine = Engine(self._layout, self._engine.settings, self._device)
+        engine = Momentum(self._layout, self._engine.settings, self._device)
         generator = torch.Generator(self._device).manual_seed(seed + 1)
-        engine.momentum.normal_(generator=generator)
+        engine.entries.normal_(generator=generator)
         return self._encoded(engine.extract(), seed + 1)
 
     def _encoded(self, sent: Extraction, author: int) -> bytes:
@@ -74,7 +75,7 @@ class Ours:
 
     def touch_momentum(self) -> None:
         """Make the momentum resident: fresh zeros are not until they are written."""
-        self._engine.momentum.fill_(0.0)
+        self._engine.entries.fill_(0.0)
 
 
 class Theirs:

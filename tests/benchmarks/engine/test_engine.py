@@ -9,7 +9,6 @@ from border.memory import give_back_freed_memory
 from node.replica import local_steps
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica
-from node.replica.replica import Replica
 from protocol.runfile import ModelSpec
 from tests.benchmarks.engine.decoding import Work, compared
 from tests.benchmarks.engine.footprint import peak_extra_bytes
@@ -64,7 +63,7 @@ def test_the_rounds_whose_memory_is_measured_are_trained_and_applied(
     replica = peaks(spec_of(TINY, overlap), 2, tmp_path, meter)
     assert replica.payloads_ignored == 0
     assert replica.engine.accumulations == 3
-    assert replica.digest != Replica(spec_of(TINY, overlap), RUN, CPU, 1).digest
+    assert replica.digest != LocalStepsReplica(spec_of(TINY, overlap), RUN, CPU, 1).digest
     parts = ["start", "ahead", "pass", "sum", "send", "apply", "save", "load", "held"]
     assert list(meter.peaks) == parts
 

@@ -35,12 +35,13 @@ from typing import Any, Final
 from lockstep.wan.lab.laboratory import unable
 from node.system.files import replacing_file
 from protocol.codec.differences import difference_bytes
+from protocol.codec.payload import PayloadShape
 from protocol.errors import LockstepError
 from protocol.planner.compute import pass_of
 from protocol.planner.links import MEASURED, Network
 from protocol.planner.methods import MethodName, MethodTraffic, Prediction, Setting, predicted
 from protocol.planner.parameters import size_of
-from protocol.planner.payload_bytes import shape_of, votes_bytes
+from protocol.planner.payload_bytes import votes_bytes
 from protocol.runfile import ModelSpec
 from tests.benchmarks.gossip_adam.rounds import first_shorter
 from tests.benchmarks.links.measure import machine
@@ -95,7 +96,7 @@ def setting_of(trial: Trial, homes: int, arithmetic_s: float) -> Setting:
     algorithm = algorithm_of(replace(trial, method=DEMO).how)
     traffic = MethodTraffic(
         gradient=2.0 * size.parameters,
-        payload=votes_bytes(shape_of(algorithm, size)),
+        payload=votes_bytes(PayloadShape.of(algorithm, size.chunks)),
         parameters=float(difference_bytes(size.parameters)),
     )
     compute = replace(pass_of(trial.compute_s), optimizer_s=arithmetic_s, apply_s=arithmetic_s)

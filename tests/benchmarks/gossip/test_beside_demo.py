@@ -65,9 +65,9 @@ def test_every_kind_of_line_and_number_of_homes_is_measured_with_both() -> None:
 
 def test_a_trial_of_gossip_adam_is_a_valid_run_without_a_mean_on_its_way() -> None:
     spec = run_spec(Trial("cable", GOSSIP, 4))
-    assert spec.algorithm.mixes
+    assert spec.algorithm.facts.sends_parameters
     assert not any(spec.algorithm.mixing.is_mean(step, spec.schedule.steps) for step in range(99))
-    assert not run_spec(Trial("cable", DEMO, 4)).algorithm.mixes
+    assert not run_spec(Trial("cable", DEMO, 4)).algorithm.facts.sends_parameters
 
 
 @pytest.mark.parametrize("homes", HOMES)

@@ -18,7 +18,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from node.exact.engine import GRADIENT_MAX
 from node.exact.local_steps.aggregate import Movement, apply, code_max
 from node.exact.local_steps.optimizer import LocalOptimizer
 from node.exact.local_steps.residual import Residual
@@ -133,7 +132,6 @@ class Authors:
         moved: dict[str, Tensor | None] = {
             name: author.start[name] - tensor for name, tensor in author.working.items()
         }
-        author.residual.require_finite(moved, GRADIENT_MAX)
         author.residual.accumulate(moved)
         extraction = author.residual.extract(code_max=code_max(rate, steps, self._trial.top_k))
         header = Header(_RUN, first, PeerId(f"{number:032x}"))

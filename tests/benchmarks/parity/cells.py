@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
-from node.exact.engine import DemoSettings
+from node.exact.demo.momentum import DemoSettings
 from protocol.errors import SettingsError
 from protocol.runfile import AlgorithmSpec, ModelSpec, ScheduleSpec
 

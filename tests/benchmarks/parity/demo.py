@@ -10,17 +10,17 @@ Traffic counts each payload once up and R - 1 payloads down.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from node.exact.aggregate import apply
+from node.exact.contributions import Contribution
 from node.exact.dct import dct_matrix, exact_products, inverse_signs_
-from node.exact.engine import Engine
+from node.exact.demo.aggregate import apply
+from node.exact.demo.momentum import Momentum
 from node.exact.plain import Plain, Views
-from node.exact.vote_sum import Contribution
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
@@ -65,7 +65,7 @@ class DemoAuthors:
         cell.require_trainable()
         backend = WithoutTransform(fixture.layout) if cell.transform == "off" else None
         self.engines = [
-            Engine(fixture.layout, cell.demo, "cpu", backend=backend) for _ in range(cell.authors)
+            Momentum(fixture.layout, cell.demo, "cpu", backend=backend) for _ in range(cell.authors)
         ]
         self._round = 0
 
@@ -79,7 +79,8 @@ class DemoAuthors:
         containers = []
         for author, (engine, mine) in enumerate(zip(self.engines, samples, strict=True)):
             engine.accumulate(self._fixture.gradients(mine))
-            sent = engine.extract(top_k=shape.top_k)
+            engine.settings = replace(engine.settings, top_k=shape.top_k)
+            sent = engine.extract()
             header = Header(_RUN, round_, PeerId(f"{author:032x}"))
             containers.append(encode(header, sent.coefficients, shape))
         self._apply([decode(container, shape)[1] for container in containers])

@@ -16,7 +16,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from node.exact.engine import GRADIENT_MAX
 from node.exact.local_steps.aggregate import Movement, apply, code_max
 from node.exact.local_steps.optimizer import LocalOptimizer
 from node.exact.local_steps.residual import Residual
@@ -74,8 +73,7 @@ class LocalStepsAuthors:
         moved = self._movement(author, batches, rate)
         residual = self._residuals[author]
         if self._chance.random() < cell.lost:
-            residual.momentum.zero_()
-        residual.require_finite(moved, GRADIENT_MAX)
+            residual.entries.zero_()
         residual.accumulate(moved)
         cap = code_max(rate, len(steps), cell.top_k)
         header = Header(_RUN, steps[0], PeerId(f"{author:032x}"))

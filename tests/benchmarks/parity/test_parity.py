@@ -12,7 +12,7 @@ from torch import Tensor
 
 from node.data.corpus import Corpus
 from node.exact.engine import GradientError
-from node.replica.replica import Replica
+from node.replica.demo import DemoReplica
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Header, encode
 from protocol.errors import SettingsError
@@ -80,7 +80,7 @@ def trained_by_replicas(cell: Cell, corpus: Corpus) -> dict[str, Tensor]:
     spec = twin_run(cell)
     run_id = RunId("1" * 32)
     ids = [PeerId(f"{author:032x}") for author in range(cell.authors)]
-    replicas = [Replica(spec, run_id, torch.device("cpu"), TASK.batch_samples) for _ in ids]
+    replicas = [DemoReplica(spec, run_id, torch.device("cpu"), TASK.batch_samples) for _ in ids]
     for round_ in range(cell.steps):
         samples = corpus.batch(
             round_ * TASK.batch_samples, TASK.batch_samples, TASK.sequence_length, cell.seed

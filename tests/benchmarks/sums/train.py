@@ -17,7 +17,6 @@ from torch import Tensor
 
 from node.data.corpus import Corpus
 from node.exact.dct import transposed
-from node.exact.engine import GRADIENT_MAX
 from node.exact.local_steps import aggregate
 from node.exact.local_steps.aggregate import Movement, MovementSum, apply, code_max
 from node.exact.local_steps.residual import Residual
@@ -96,7 +95,6 @@ class SummedAuthors(LocalStepsAuthors):
         movements: list[Movement] = []
         for author, share in enumerate(author_batches(fixture, steps)):
             moved = movement(fixture, self.committed, share, self._optimizers[author], rate)
-            self._residuals[author].require_finite(moved, GRADIENT_MAX)
             self._residuals[author].accumulate(moved)
             parts = _parts(self._residuals[author], self._asked, cap)
             self.payload_bytes += _container_bytes(parts, self._asked.top_k)
@@ -141,7 +139,7 @@ def _parts(residual: Residual, asked: SumsCell, cap: int) -> list[Coefficients]:
     """A payload as movements of one scale a chunk, taken out of the residual."""
     if asked.bits == 1:
         return [residual.extract(code_max=cap).coefficients]
-    indices, previous = residual.backend.extract(residual.momentum, asked.top_k, 0.0)
+    indices, previous = residual.backend.extract(residual.entries, asked.top_k, 0.0)
     sizes = previous.abs()
     larger = sizes >= sizes.median(dim=1, keepdim=True).values
     parts = []
@@ -161,7 +159,7 @@ def _parts(residual: Residual, asked: SumsCell, cap: int) -> list[Coefficients]:
                 scales=scales,
             )
         )
-    residual.momentum.view(-1, CHUNK_ENTRIES).scatter_add_(1, transposed(indices.long()), -said)
+    residual.entries.view(-1, CHUNK_ENTRIES).scatter_add_(1, transposed(indices.long()), -said)
     return parts
 
 

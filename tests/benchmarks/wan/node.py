@@ -28,6 +28,7 @@ from node.exact.local_steps.optimizer import LocalOptimizer
 from node.model.passes import EndedPasses, RoundWork, Tokens
 from node.model.precision import gradient_of
 from node.model.training import TrainingModel
+from node.replica.demo import DemoReplica
 from node.replica.gossip_adam import GossipAdamReplica
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
@@ -40,9 +41,9 @@ VARIABLE = "WAN_STAND_IN"
 
 ARITHMETIC = (
     (OwnPayloads, "extract"),
-    (Replica, "stand_at"),
-    (Replica, "accumulate"),
     (Replica, "apply"),
+    (DemoReplica, "stand_at"),
+    (DemoReplica, "accumulate"),
     (GossipAdamReplica, "stand_at"),
     (GossipAdamReplica, "accumulate"),
     (GossipAdamReplica, "apply"),

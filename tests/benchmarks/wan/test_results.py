@@ -256,4 +256,4 @@ def test_a_trial_asks_its_methods_algorithm_of_the_run() -> None:
     runnable = {name: method for name, method in METHODS.items() if not method.is_record}
     for name, method in runnable.items():
         algorithm = run_spec(Trial("cable", name)).algorithm
-        assert (algorithm.moves, algorithm.top_k) == (method.local_steps > 0, method.top_k)
+        assert (algorithm.facts.scaled, algorithm.top_k) == (method.local_steps > 0, method.top_k)

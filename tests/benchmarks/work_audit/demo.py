@@ -22,10 +22,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from node.exact.aggregate import apply
-from node.exact.engine import Engine
+from node.exact.contributions import Contribution
+from node.exact.demo.aggregate import apply
+from node.exact.demo.momentum import Momentum
 from node.exact.sign_audit import gradient_coefficients, shared_places, sign_agreement
-from node.exact.vote_sum import Contribution
 from protocol.codec.payload import Coefficients
 from tests.benchmarks.parity.cells import PUBLISHED, Cell
 from tests.benchmarks.parity.task import Fixture
@@ -45,7 +45,7 @@ class Author:
 
     def __init__(self, fixture: Fixture) -> None:
         self._fixture = fixture
-        self._engine = Engine(fixture.layout, fixture.cell.demo, "cpu")
+        self._engine = Momentum(fixture.layout, fixture.cell.demo, "cpu")
         self.sent: Coefficients | None = None
         self.before: Coefficients | None = None
 

@@ -54,7 +54,6 @@ import torch
 from torch import Tensor
 
 from lockstep.audit.copies.twins import crossing
-from node.exact.engine import GRADIENT_MAX
 from node.exact.local_steps.aggregate import Movement, apply, code_max
 from node.exact.local_steps.optimizer import LocalOptimizer
 from node.exact.local_steps.residual import Residual
@@ -109,7 +108,6 @@ class Author:
         """One round, with as large scales as a whole one allows."""
         fixture, cell = self._fixture, self._fixture.cell
         moved = movement(fixture, committed, batches, self._optimizer, rate)
-        self._residual.require_finite(moved, GRADIENT_MAX)
         self._residual.accumulate(moved)
         cap = code_max(rate, cell.local_steps, cell.top_k)
         sent = self._residual.extract(code_max=cap).coefficients

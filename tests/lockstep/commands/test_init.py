@@ -61,7 +61,7 @@ def test_the_algorithm_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     answers = iter(["winter", "gossip-adam", 77, "my-corpus"])
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
-    assert ask(tmp_path / "run.toml", "", force=False).algorithm.mixes
+    assert ask(tmp_path / "run.toml", "", force=False).algorithm.name == "gossip-adam"
 
 
 def test_a_gossip_adam_run_is_written_with_its_contraction_factor(
@@ -73,7 +73,7 @@ def test_a_gossip_adam_run_is_written_with_its_contraction_factor(
     assert "one-peer-exponential, 2 members: after 1 rounds at most 0 %" in said
     assert "a round, half of it up, however many take part; at every 100th step" in said
     spec = read_run_file(path)
-    assert spec.algorithm.mixes
+    assert spec.algorithm.name == "gossip-adam"
     assert spec.rounds.overlap_at(0) == 1, "the exchange hides behind the passes from the start"
 
 

@@ -3,11 +3,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from node.exact import aggregate, cpu_kernels, engine
+from node.exact import cpu_kernels, engine
 from node.exact.accelerator import Accelerator
 from node.exact.backend import Backend
 from node.exact.chunks import ChunkLayout
 from node.exact.cpu_kernels import CpuKernels
+from node.exact.demo import aggregate
 from node.exact.local_steps import residual
 from node.exact.plain import Plain
 

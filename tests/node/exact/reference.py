@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from node.exact.vote_sum import Contribution
+from node.exact.contributions import Contribution
 from protocol.codec.payload import Coefficients
 
 Floats = npt.NDArray[np.float32]

@@ -13,14 +13,17 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from node.exact.accelerator import STRIP_CHUNKS_MAX, Accelerator, flat_order
-from node.exact.aggregate import apply
 from node.exact.chunks import ChunkLayout, strips
-from node.exact.engine import DemoSettings, Engine, GradientError
+from node.exact.contributions import Contribution
+from node.exact.demo.aggregate import apply
+from node.exact.demo.momentum import DemoSettings, Momentum
+from node.exact.demo.votes import DeviceVotes, Votes
+from node.exact.engine import GradientError, require_finite
 from node.exact.plain import Plain
-from node.exact.vote_sum import Contribution, DeviceVotes, Votes
 from protocol.codec.payload import PayloadShape
-from tests.node.exact import reference, test_aggregate
+from tests.node.exact import reference
 from tests.node.exact.conftest import BACKENDS, use_backend
+from tests.node.exact.demo import test_aggregate
 
 CPU = torch.device("cpu")
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -115,12 +118,12 @@ def test_votes_on_a_device_sum_to_the_same() -> None:
 def test_an_engine_has_the_momentum_of_the_plain_one() -> None:
     engines = []
     for backend in (Plain(LAYOUT), Accelerator(LAYOUT, CPU)):
-        engines.append(Engine(LAYOUT, DemoSettings(), CPU, backend=backend))
+        engines.append(Momentum(LAYOUT, DemoSettings(), CPU, backend=backend))
         for seed in range(3):
             gradients = {**tensors_of(LAYOUT, seed), "conv": None}
             engines[-1].accumulate(gradients, LAYOUT.chunks_of({"embedding", "gain", "wide"}))
             engines[-1].extract()
-    assert torch.equal(engines[0].momentum, engines[1].momentum)
+    assert torch.equal(engines[0].entries, engines[1].entries)
 
 
 @pytest.mark.usefixtures("accelerated")
@@ -128,24 +131,22 @@ def test_an_engine_has_the_momentum_of_the_plain_one() -> None:
 def test_a_broken_gradient_is_named(bad: float) -> None:
     broken: dict[str, Tensor | None] = {**tensors_of(LAYOUT)}
     broken["gain"] = torch.full((5000,), 0.1).index_fill(0, torch.tensor(4999), bad)
-    tried = Engine(LAYOUT, DemoSettings(), CPU)
+    tried = Momentum(LAYOUT, DemoSettings(), CPU)
     with pytest.raises(GradientError, match="got gain with entries"):
         tried.accumulate(broken)
-    assert not tried.momentum.any()
+    assert not tried.entries.any()
 
 
-@pytest.mark.usefixtures("accelerated")
 def test_a_gradient_above_a_bound_of_the_callers_own_is_named() -> None:
     given: dict[str, Tensor | None] = {
         **tensors_of(LAYOUT),
         "conv": torch.full(SHAPES["conv"], 100.0),
     }
-    tried = Engine(LAYOUT, DemoSettings(), CPU)
-    tried.require_finite(given, 100.0)
+    require_finite(given, 100.0)
     with pytest.raises(
         GradientError, match="of magnitude up to 99, got conv with entries from 100 to 100"
     ):
-        tried.require_finite(given, 99.0)
+        require_finite(given, 99.0)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_a_step_takes_at_most_one_and_a_half_momenta() -> None:
     gradients, parameters = (
         {name: torch.rand(shape) for name, shape in layout.shapes.items()} for _ in range(2)
     )
-    author = Engine(layout, DemoSettings(), CPU)
+    author = Momentum(layout, DemoSettings(), CPU)
     author.accumulate(gradients)
     sent = author.extract()
     commit = [Contribution(1, sent.coefficients)] * 8
@@ -198,7 +199,7 @@ def test_a_step_takes_at_most_one_and_a_half_momenta() -> None:
         "extract": lambda: author.extract().body(PayloadShape(layout.chunks, 32, 1)),
         "apply": lambda: apply(layout, parameters, commit, *rates),
     }
-    peaks = {name: peak_bytes(work) / author.momentum.nbytes for name, work in steps.items()}
+    peaks = {name: peak_bytes(work) / author.entries.nbytes for name, work in steps.items()}
     assert all(0 < peak <= 1.5 for peak in peaks.values()), peaks
 
 
@@ -231,10 +232,9 @@ def operations(shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], Counte
         Contribution(1, reference.random_coefficients(rng, layout.chunks, top_k=4, value_max=1))
         for _ in range(2)
     ]
-    author = Engine(layout, DemoSettings(top_k=4), CPU)
-    count = author.state_dict()["accumulations"]
+    author = Momentum(layout, DemoSettings(top_k=4), CPU)
+    count = author.accumulations
     with Kernels(count) as taken:
-        author.require_finite(gradients, 1e3)
         author.accumulate(gradients)
     with Kernels(count) as made:
         sent = author.extract()
@@ -244,7 +244,7 @@ def operations(shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], Counte
 
 
 @pytest.mark.usefixtures("accelerated")
-def test_sixty_tensors_take_no_more_operations_than_four_and_two_looks_at_the_device() -> None:
+def test_sixty_tensors_take_no_more_operations_than_four_and_one_look_at_the_device() -> None:
     four, sixty = (
         {f"line{i:02}": (30 // count,) for i in range(count)}
         | {f"matrix{i:02}": (64 * 30 // count, 64) for i in range(count)}
@@ -253,4 +253,4 @@ def test_sixty_tensors_take_no_more_operations_than_four_and_two_looks_at_the_de
     operations(four)  # makes what is made once
     taken, made = operations(sixty)
     assert (taken, made) == operations(four)
-    assert [seen["aten._local_scalar_dense.default"] for seen in (taken, made)] == [2, 0]
+    assert [seen["aten._local_scalar_dense.default"] for seen in (taken, made)] == [1, 0]

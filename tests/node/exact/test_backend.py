@@ -10,13 +10,13 @@ import torch
 
 from node.exact import backend, cpu_kernels
 from node.exact.accelerator import Accelerator
-from node.exact.aggregate import apply
 from node.exact.backend import backend_for
 from node.exact.chunks import ChunkLayout
+from node.exact.contributions import Contribution
 from node.exact.cpu_kernels import CpuKernels
-from node.exact.engine import DemoSettings, Engine
+from node.exact.demo.aggregate import apply
+from node.exact.demo.momentum import DemoSettings, Momentum
 from node.exact.plain import Plain
-from node.exact.vote_sum import Contribution
 from tests.node.exact.conftest import kernels_for
 
 
@@ -24,8 +24,8 @@ def test_a_small_model_does_not_wait_for_the_compiler() -> None:
     code = (
         "import sys, torch\n"
         "from node.exact.chunks import ChunkLayout\n"
-        "from node.exact.engine import DemoSettings, Engine\n"
-        "engine = Engine(ChunkLayout.from_shapes({'m': (640, 640)}), DemoSettings(), 'cpu')\n"
+        "from node.exact.demo.momentum import DemoSettings, Momentum\n"
+        "engine = Momentum(ChunkLayout.from_shapes({'m': (640, 640)}), DemoSettings(), 'cpu')\n"
         "engine.accumulate({'m': torch.ones(640, 640)})\n"
         "engine.extract()\n"
         "assert 'numba' not in sys.modules\n"
@@ -88,7 +88,7 @@ def test_the_first_step_of_an_engine_compiles_nothing(monkeypatch: pytest.Monkey
     event = pytest.importorskip("numba.core.event")
     monkeypatch.setattr(backend, "KERNEL_CHUNKS_MIN", 1)
     layout = ChunkLayout.from_shapes({"m": (130, 120), "b": (120,)})
-    engine = Engine(layout, DemoSettings(top_k=8), torch.device("cpu"))
+    engine = Momentum(layout, DemoSettings(top_k=8), torch.device("cpu"))
     committed = {"m": torch.zeros(130, 120), "b": torch.zeros(120)}
     with event.install_recorder("numba:compile") as recorder:
         for _ in range(2):

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.exact import cpu_kernels
-from node.exact.aggregate import apply, update
 from node.exact.chunks import ChunkLayout
-from node.exact.engine import DemoSettings, Engine, Extraction
+from node.exact.contributions import Contribution
+from node.exact.demo.aggregate import apply, update
+from node.exact.demo.momentum import DemoSettings, Momentum
+from node.exact.engine import Extraction
 from node.exact.plain import Plain
-from node.exact.vote_sum import Contribution
 from tests.node.exact import reference
 from tests.node.exact.conftest import kernels_for
 
@@ -61,9 +62,9 @@ def both_parameters(layout: ChunkLayout, given: list[Contribution]) -> None:
     )
 
 
-def both_engines(demo: DemoSettings) -> list[Engine]:
+def both_engines(demo: DemoSettings) -> list[Momentum]:
     """The plain one, and one with kernels."""
-    return [Engine(LAYOUT, demo, "cpu", backend=make(LAYOUT)) for make in (Plain, kernels_for)]
+    return [Momentum(LAYOUT, demo, "cpu", backend=make(LAYOUT)) for make in (Plain, kernels_for)]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -93,10 +94,10 @@ def test_kernels_extract_the_coefficients_of_the_plain_way(top_k: int, value_bit
     left: list[torch.Tensor] = []
     active = torch.rand(LAYOUT.chunks, generator=torch.Generator().manual_seed(4)) > 0.2
     for engine in both_engines(DemoSettings(top_k=top_k, value_bits=value_bits)):
-        engine.momentum.normal_(generator=torch.Generator().manual_seed(5))
-        engine.momentum[7] = 0
+        engine.entries.normal_(generator=torch.Generator().manual_seed(5))
+        engine.entries[7] = 0
         taken.append(engine.extract(active))
-        left.append(engine.momentum)
+        left.append(engine.entries)
     plain, found = taken
     somewhere = torch.arange(LAYOUT.chunks) != 7  # any of equals
     assert torch.equal(found.indices[somewhere], plain.indices[somewhere])
@@ -107,9 +108,9 @@ def test_kernels_extract_the_coefficients_of_the_plain_way(top_k: int, value_bit
 
 
 def test_among_equal_entries_any_are_taken_and_none_twice() -> None:
-    engine = Engine(LAYOUT, DemoSettings(top_k=50), "cpu", backend=kernels_for(LAYOUT))
-    engine.momentum.copy_(
-        torch.randint(-2, 3, engine.momentum.shape, generator=torch.Generator().manual_seed(6))
+    engine = Momentum(LAYOUT, DemoSettings(top_k=50), "cpu", backend=kernels_for(LAYOUT))
+    engine.entries.copy_(
+        torch.randint(-2, 3, engine.entries.shape, generator=torch.Generator().manual_seed(6))
     )
     sent = engine.extract()
     assert (sent.previous.abs() == 2).all()
@@ -127,7 +128,7 @@ def test_gradients_of_any_dtype_and_strides_enter_alike_and_a_missing_one_as_zer
         engine.accumulate(tensors(1))
         engine.accumulate(odd, active)
         engine.accumulate({**odd, "wide": None}, active)
-        momenta.append(engine.momentum)
+        momenta.append(engine.entries)
     plain, found = momenta
     # The plain one may transform in bfloat16.
     assert (found - plain).abs().max() < 0.05 * plain.square().mean().sqrt()
@@ -148,12 +149,12 @@ def test_several_threads_may_work_at_a_time() -> None:
     torch.set_num_threads(2)
 
     def work(seed: int) -> bytes:
-        engine, parameters = Engine(LAYOUT, DemoSettings(), "cpu", backend=backend), tensors(1)
+        engine, parameters = Momentum(LAYOUT, DemoSettings(), "cpu", backend=backend), tensors(1)
         for step in range(3):
             engine.accumulate({**tensors(seed + step)})
             sent = [Contribution(1, engine.extract().coefficients)]
             apply(LAYOUT, parameters, sent, *RATES, backend=backend)
-        return engine.momentum.numpy().tobytes() + parameters["wide"].numpy().tobytes()
+        return engine.entries.numpy().tobytes() + parameters["wide"].numpy().tobytes()
 
     alone = [work(seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:

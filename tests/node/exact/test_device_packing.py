@@ -9,8 +9,8 @@ from torch import Tensor
 
 from node.exact.accelerator import Accelerator
 from node.exact.chunks import ChunkLayout
+from node.exact.demo.momentum import DemoSettings, Momentum
 from node.exact.device_packing import packed
-from node.exact.engine import DemoSettings, Engine
 from node.exact.plain import Plain
 from protocol.codec.payload import VALUE_BITS, Body, Header, PayloadShape, decode, sealed
 from protocol.ids import PeerId, RunId
@@ -72,7 +72,7 @@ def test_the_shortest_and_the_longest_gaps_are_packed_as_on_the_host(
 def test_an_accelerator_sends_what_decodes_to_what_the_engine_took() -> None:
     layout = ChunkLayout.from_shapes({"a": (130, 70), "b": (97,), "c": (65, 3, 43)})
     shape = PayloadShape(layout.chunks, 24, 4)
-    engine = Engine(
+    engine = Momentum(
         layout,
         DemoSettings(top_k=24, value_bits=4),
         "cpu",

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from node.exact.aggregate import apply
 from node.exact.chunks import ChunkLayout
-from node.exact.vote_sum import Contribution
+from node.exact.contributions import Contribution
+from node.exact.demo.aggregate import apply
 from protocol.codec.payload import Coefficients
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
 from tests.node.exact import reference

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from node.exact import dct
-from node.exact.aggregate import apply
 from node.exact.chunks import ChunkLayout
-from node.exact.engine import DemoSettings, Engine, Extraction, quantise
+from node.exact.contributions import Contribution
+from node.exact.demo.aggregate import apply
+from node.exact.demo.momentum import DemoSettings, Momentum, quantise
+from node.exact.engine import Extraction
 from node.exact.plain import Plain
 from node.exact.top_k import largest, largest_in_groups
-from node.exact.vote_sum import Contribution
 from protocol.codec.payload import Coefficients
 from protocol.limits import VOTE_SUM_MAX
 from tests.node.exact.conftest import MakeBackend, but_plain
@@ -104,12 +105,12 @@ def momentum_of(chunks: dict[str, Tensor]) -> Tensor:
 
 def extractions(
     make_backend: MakeBackend, settings: DemoSettings, chunks: dict[str, Tensor]
-) -> list[tuple[Engine, Extraction]]:
+) -> list[tuple[Momentum, Extraction]]:
     """The plain engine and one with the backend, and what each took."""
     found = []
     for make in (Plain, make_backend):
-        engine = Engine(LAYOUT, settings, "cpu", backend=make(LAYOUT))
-        engine.momentum.copy_(momentum_of(chunks))
+        engine = Momentum(LAYOUT, settings, "cpu", backend=make(LAYOUT))
+        engine.entries.copy_(momentum_of(chunks))
         found.append((engine, engine.extract()))
     return found
 
@@ -130,16 +131,16 @@ def test_chunks_of_any_size_are_extracted_alike_and_values_stay_in_range(
     )
     for name in ("indices", "values", "previous"):
         assert torch.equal(getattr(found, name)[untied], getattr(plain, name)[untied]), name
-    assert torch.equal(bits(engine.momentum)[untied], bits(plain_engine.momentum)[untied])
+    assert torch.equal(bits(engine.entries)[untied], bits(plain_engine.entries)[untied])
     # Any of equals are taken, but as many of each.
     for name in ("values", "previous"):
         assert torch.equal(
             *(getattr(sent, name).abs().sort(1).values for sent in (found, plain))
         ), name
     assert torch.equal(
-        *(each.momentum.flatten(1).abs().sort(1).values for each in (engine, plain_engine))
+        *(each.entries.flatten(1).abs().sort(1).values for each in (engine, plain_engine))
     )
-    assert engine.momentum.isfinite().all()
+    assert engine.entries.isfinite().all()
     for sent in (plain, found):
         assert ((sent.values != 0) == (sent.previous != 0)).all()
         assert sent.values.abs().max() <= 1 << value_bits - 1
@@ -166,10 +167,10 @@ def test_gradients_of_any_size_enter_alike_and_leave_the_momentum_finite(
     LAYOUT.scatter(chunks, gradients)
     plain, found = [], []
     for make, momenta in ((Plain, plain), (make_backend, found)):
-        engine = Engine(LAYOUT, DemoSettings(), "cpu", backend=make(LAYOUT))
+        engine = Momentum(LAYOUT, DemoSettings(), "cpu", backend=make(LAYOUT))
         for _ in range(2):
             engine.accumulate(gradients)
-            momenta.append(engine.momentum.clone())
+            momenta.append(engine.entries.clone())
     for one, other in zip(plain, found, strict=True):
         assert one.isfinite().all()
         sizes = one.double().square().mean((1, 2), keepdim=True).sqrt()

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from node.exact.chunks import ChunkLayout
-from node.exact.engine import DemoSettings, Engine, GradientError
+from node.exact.contributions import Contribution
+from node.exact.demo.momentum import DemoSettings, Momentum
+from node.exact.engine import GradientError
 from node.exact.optimizer import DeMo
-from node.exact.vote_sum import Contribution
 from tests.node.exact import reference
 from tests.node.exact.every_step import every_step
 
@@ -63,7 +64,7 @@ class Plain:
         layout = ChunkLayout.from_shapes(
             {name: tensor.shape for name, tensor in self.tensors.items()}
         )
-        self.engine = Engine(layout, settings, "cpu")
+        self.engine = Momentum(layout, settings, "cpu")
         self.rates = lr, decay
 
     def step(self, gradients: list[torch.Tensor]) -> None:

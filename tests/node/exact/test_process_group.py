@@ -13,9 +13,10 @@ import torch.multiprocessing
 
 from node.exact import process_group
 from node.exact.chunks import ChunkLayout
-from node.exact.engine import DemoSettings, Engine, GradientError
+from node.exact.contributions import Contribution
+from node.exact.demo.momentum import DemoSettings, Momentum
+from node.exact.engine import GradientError
 from node.exact.process_group import Ranks
-from node.exact.vote_sum import Contribution
 from protocol.errors import DivergedError
 from tests.node.exact import reference
 from tests.node.exact.every_step import every_step
@@ -181,7 +182,7 @@ def simulated(steps: int) -> list[torch.Tensor]:
     process.
     """
     layout = ChunkLayout.from_shapes(SHAPES)
-    engines = [Engine(layout, DemoSettings(momentum_decay=0.9), "cpu") for _ in range(RANKS)]
+    engines = [Momentum(layout, DemoSettings(momentum_decay=0.9), "cpu") for _ in range(RANKS)]
     params = parameters()
     for step in range(steps):
         sent = []

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from node.exact.chunks import ChunkLayout
-from node.exact.engine import DemoSettings, Engine
+from node.exact.demo.momentum import DemoSettings, Momentum
 from node.exact.local_steps.aggregate import ABOVE_MEDIAN, Movement
 from node.exact.sign_audit import (
     NOTHING,
@@ -33,7 +33,7 @@ def gradients(seed: int) -> dict[str, Tensor | None]:
 
 def payload(*seeds: int) -> Coefficients:
     """The payload of an author whose gradients were these, one after the other."""
-    engine = Engine(LAYOUT, SETTINGS, "cpu")
+    engine = Momentum(LAYOUT, SETTINGS, "cpu")
     for seed in seeds:
         engine.accumulate(gradients(seed))
     return engine.extract().coefficients

@@ -118,7 +118,7 @@ def test_each_rank_owns_its_part_and_one_largest_parameter_at_most(
     assert max(owned) <= sum(sizes.values()) / crew.count + max(sizes.values())
     assert min(owned) > 0
     assert sum(each.numel() for each in many._part.committed.values()) == owned[0]
-    assert many._part.engine.momentum.shape[0] == many._part.share.layout.chunks
+    assert many._part.engine.entries.shape[0] == many._part.share.layout.chunks
 
 
 def test_what_is_saved_and_published_does_not_know_the_ranks(

@@ -9,8 +9,8 @@ import torch
 from node.data.tokenizer import ByteTokenizer
 from node.model.checkpoint import save_checkpoint
 from node.replica.checkpoint_state import read_state
+from node.replica.demo import DemoReplica
 from node.replica.digest import canonical_sha256
-from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from protocol.errors import DataError, StorageError
 from protocol.ids import RunId
@@ -22,13 +22,13 @@ INFO = RunInfo(tiny_spec(overlap=0, algorithm=DEMO), RUN, bytes(32))
 
 
 @pytest.fixture(scope="module")
-def replica() -> Replica:
+def replica() -> DemoReplica:
     torch.set_num_threads(1)
-    return Replica(INFO.spec, RUN, torch.device("cpu"), 2)
+    return DemoReplica(INFO.spec, RUN, torch.device("cpu"), 2)
 
 
 @pytest.fixture
-def checkpoint(replica: Replica, tmp_path: Path) -> Path:
+def checkpoint(replica: DemoReplica, tmp_path: Path) -> Path:
     about = {"run_id": RUN, "round": 7, "state_digest": f"{replica.digest:016x}"}
     place = tmp_path / "checkpoint"
     save_checkpoint(place, replica.trainee.model, replica.committed, ByteTokenizer(), about)
@@ -43,7 +43,7 @@ def change(checkpoint: Path, **fields: object) -> None:
 
 
 def test_a_checkpoint_and_a_snapshot_of_one_state_have_the_same_names(
-    replica: Replica, checkpoint: Path, tmp_path: Path
+    replica: DemoReplica, checkpoint: Path, tmp_path: Path
 ) -> None:
     snapshots = Snapshots(tmp_path / "snapshots")
     path = snapshots.path(snapshots.write(7, replica.committed))
@@ -55,7 +55,7 @@ def test_a_checkpoint_and_a_snapshot_of_one_state_have_the_same_names(
 
 
 def test_a_node_keeps_a_named_state_however_many_newer_snapshots_it_has(
-    replica: Replica, checkpoint: Path, tmp_path: Path
+    replica: DemoReplica, checkpoint: Path, tmp_path: Path
 ) -> None:
     snapshots = Snapshots(tmp_path / "snapshots")
     other = {name: tensor + 1 for name, tensor in replica.committed.items()}
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_is_not_what_it_says_is_refused(
 
 
 def test_a_file_that_is_no_snapshot_or_a_damaged_one_is_refused(
-    replica: Replica, tmp_path: Path
+    replica: DemoReplica, tmp_path: Path
 ) -> None:
     path = tmp_path / "parameters.bin"
     path.write_bytes(b"?")

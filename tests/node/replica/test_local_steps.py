@@ -119,7 +119,7 @@ def test_a_replica_that_is_started_again_has_the_parameters_and_begins_anew(
     fresh.engine.fade = again.engine.fade
     for each in (again, fresh):
         work(each, corpus, 2)
-    assert torch.equal(again.engine.momentum, fresh.engine.momentum), "no residual, no optimizer"
+    assert torch.equal(again.engine.entries, fresh.engine.entries), "no residual, no optimizer"
 
 
 def test_between_rounds_a_replica_holds_no_gradient_and_six_bytes_for_its_own_work(
@@ -130,7 +130,7 @@ def test_between_rounds_a_replica_holds_no_gradient_and_six_bytes_for_its_own_wo
     parameters = node.trainee.parameters
     assert {parameter.dtype for parameter in parameters.values()} == {weights}
     assert all(parameter.grad is None for parameter in parameters.values())
-    assert node.engine.momentum.dtype == torch.bfloat16
+    assert node.engine.entries.dtype == torch.bfloat16
     assert {tensor.dtype for tensor in node.committed.values()} == {torch.float32}
     node.begin([], None, RATE_BITS)
     node.trainee.zero_gradients()
@@ -151,7 +151,7 @@ def test_two_nodes_round_by_other_random_bits(corpus: Corpus) -> None:
     for each in nodes:
         assert isinstance(each, LocalStepsReplica)
         work(each, corpus, 0)
-    one, other = (each.engine.momentum for each in nodes)
+    one, other = (each.engine.entries for each in nodes)
     assert not torch.equal(one, other)
     torch.testing.assert_close(one.float().norm(), other.float().norm(), rtol=0.1, atol=0)
 
@@ -186,10 +186,10 @@ def test_what_was_not_said_fades_unless_the_node_was_alone(corpus: Corpus) -> No
     )
     for counted, left in (((ours, theirs), 0.25), ((ours,), 1.0)):
         node.apply(commit(0, *(e for e, *_ in counted)), [p for _, p, _ in counted])
-        rest = node.engine.momentum.clone()
+        rest = node.engine.entries.clone()
         node.begin([], None, RATE_BITS)
         node.accumulate()  # nothing moved
-        torch.testing.assert_close(node.engine.momentum, left * rest)
+        torch.testing.assert_close(node.engine.entries, left * rest)
     node.reset()
     assert node.engine.fade == 0.25
 
@@ -212,7 +212,7 @@ def test_gradients_that_blow_up_leave_the_residual_and_the_committed_parameters(
 ) -> None:
     node = replica()
     work(node, corpus, 0)
-    residual, digest = node.engine.momentum.clone(), node.digest
+    residual, digest = node.engine.entries.clone(), node.digest
     passes = node.begin([corpus.batch(0, 2, 32, 0)], None, RATE_BITS)
     with torch.no_grad():
         next(iter(node.trainee.parameters.values())).fill_(float("inf"))
@@ -220,10 +220,10 @@ def test_gradients_that_blow_up_leave_the_residual_and_the_committed_parameters(
         pass
     with pytest.raises(GradientError):
         passes.finish()
-    assert torch.equal(node.engine.momentum, residual)
+    assert torch.equal(node.engine.entries, residual)
     assert node.digest == digest
     work(node, corpus, 1)
-    assert node.engine.momentum.isfinite().all(), "the next round begins at the committed ones"
+    assert node.engine.entries.isfinite().all(), "the next round begins at the committed ones"
 
 
 def test_with_overlap_the_model_goes_on_from_its_own_steps_and_then_from_the_commit(
@@ -244,10 +244,10 @@ def test_with_overlap_the_model_goes_on_from_its_own_steps_and_then_from_the_com
     node.stand_at()
     for name, parameter in working.items():
         assert_near(parameter.detach(), node.committed[name] + since[name])
-    residual = node.engine.momentum.clone()
+    residual = node.engine.entries.clone()
     passes.finish()
     node.accumulate()
-    grown = node.engine.momentum.float() - residual
+    grown = node.engine.entries.float() - residual
     expected = node.layout.gather(since)
     torch.testing.assert_close(grown.square().sum(), expected.square().sum(), rtol=0.02, atol=1e-6)
     assert any(not torch.equal(node.committed[name], genesis[name]) for name in genesis)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from node.data.corpus import Corpus
+from node.replica.demo import DemoReplica
 from node.replica.position import Position
-from node.replica.replica import Replica
 from protocol.codec.commits import Commit, Entry, genesis_digest
 from protocol.codec.payload import Header, encode
 from protocol.errors import SettingsError
@@ -29,14 +29,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return Corpus.open(tiny_corpus(tmp_path_factory.mktemp("corpus")))
 
 
-def replica_of(**algorithm: Any) -> Replica:
+def replica_of(**algorithm: Any) -> DemoReplica:
     changed = AlgorithmSpec(**{"name": "demo", "top_k": 16, **algorithm})
-    return Replica(
+    return DemoReplica(
         tiny_spec(overlap=0).model_copy(update={"algorithm": changed}), RUN, torch.device("cpu"), 1
     )
 
 
-def train(replica: Replica, corpus: Corpus, step: int) -> None:
+def train(replica: DemoReplica, corpus: Corpus, step: int) -> None:
     do_work(replica.trainee, [corpus.batch(step * 2, 2, 32, 0)])
     replica.accumulate()
 
@@ -53,11 +53,11 @@ def test_a_saved_replica_has_the_parameters_and_begins_without_momentum(
     replica.save(tmp_path / "state", position := Position(3, genesis_digest(RUN), 2))
     assert again.load(tmp_path / "state") == position
     assert again.digest == replica.digest
-    assert replica.engine.momentum.any()
-    assert not again.engine.momentum.any()
+    assert replica.engine.entries.any()
+    assert not again.engine.entries.any()
 
 
-def sent_in(replica: Replica, round: int) -> tuple[Commit, bytes]:
+def sent_in(replica: DemoReplica, round: int) -> tuple[Commit, bytes]:
     """What it sends in a round, and the commit of that alone."""
     payload = encode(Header(RUN, round, OWN), replica.extract(round).coefficients, replica.shape)
     entry = Entry(OWN, sha256(payload), len(payload), 2, 1)
@@ -84,4 +84,4 @@ def test_a_run_whose_largest_payloads_are_too_large_is_refused_by_the_field_to_l
     rounds = RoundsSpec(payload_bytes_max=most - 1)
     spec = tiny_spec().model_copy(update={"algorithm": algorithm, "rounds": rounds})
     with pytest.raises(SettingsError, match=rf"reach {most} bytes, .* or lower algorithm.top_k$"):
-        Replica(spec, RUN, torch.device("cpu"), 1)
+        DemoReplica(spec, RUN, torch.device("cpu"), 1)

@@ -110,7 +110,7 @@ class Crowd:
     def _train(self, replica: Replica, first: int) -> None:
         """The passes of a node over a share."""
         spec = self.info.spec
-        size = spec.algorithm.local_samples if spec.algorithm.moves else SHARE
+        size = spec.algorithm.batch_samples(SHARE)
         batches = [
             self.corpus.batch(start, min(size, first + SHARE - start), 32, spec.seed)
             for start in range(first, first + SHARE, size)

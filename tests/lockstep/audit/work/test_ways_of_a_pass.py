@@ -46,7 +46,7 @@ def compiled(backend: str, *, again: bool = False) -> Callable[[Replica], None]:
         trainee = replica.trainee
         assert not again or trainee.recompute()
         algorithm, length = replica._spec.algorithm, replica._spec.data.sequence_length
-        trainee.compile(backend, algorithm.local_samples if algorithm.moves else SHARE, length)
+        trainee.compile(backend, algorithm.batch_samples(SHARE), length)
         assert trainee.blocks.are_compiled
 
     return compile_blocks

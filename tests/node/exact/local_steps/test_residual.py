@@ -51,14 +51,14 @@ def test_the_residual_is_the_transform_of_all_that_was_moved() -> None:
     ]
     total = sum(reference.to_chunks(each) for each in tensors)
     expected = (reference.D @ total @ reference.D.T).swapaxes(1, 2)
-    np.testing.assert_allclose(residual.momentum, expected, atol=2e-3)  # bfloat16 on some
+    np.testing.assert_allclose(residual.entries, expected, atol=2e-3)  # bfloat16 on some
 
 
 def test_signs_of_the_largest_leave_with_their_mean_magnitude_and_the_rest_stays() -> None:
     residual = residual_after(1)
-    before = residual.momentum.clone().numpy().astype(np.float64)
+    before = residual.entries.clone().numpy().astype(np.float64)
     sent = residual.extract().coefficients
-    np.testing.assert_allclose(residual.momentum, before - said(sent), atol=1e-7)
+    np.testing.assert_allclose(residual.entries, before - said(sent), atol=1e-7)
     assert sent.scales is not None
     for chunk in range(LAYOUT.chunks):
         largest = np.sort(np.abs(before[chunk]).ravel())[-24:]
@@ -71,21 +71,22 @@ def test_of_what_was_not_said_the_fade_is_left_after_a_round(fade: float) -> Non
     residual, fresh = residual_after(1), residual_after(0)
     residual.fade = fade
     residual.extract()
-    rest = residual.momentum.clone()
+    rest = residual.entries.clone()
     for each in (residual, fresh):
         each.accumulate(moved(7))
     assert rest.abs().sum() > 0
-    torch.testing.assert_close(residual.momentum, fade * rest + fresh.momentum)
+    torch.testing.assert_close(residual.entries, fade * rest + fresh.entries)
 
 
 def test_what_is_said_becomes_what_was_moved_in_the_end() -> None:
     """Error feedback: after many rounds without a movement little is left to say."""
     residual, found = residual_after(1), {name: torch.zeros(s) for name, s in SHAPES.items()}
-    whole = residual.momentum.square().sum()
+    whole = residual.entries.square().sum()
+    residual.top_k = 1500
     for _ in range(40):
-        sent = residual.extract(top_k=1500).coefficients
+        sent = residual.extract().coefficients
         apply(LAYOUT, found, [Movement(1, 255, sent)], 1.0)
-    assert residual.momentum.square().sum() < 0.01 * whole
+    assert residual.entries.square().sum() < 0.01 * whole
     for name, tensor in moved(0).items():
         assert tensor is not None
         assert (found[name] + tensor).square().mean() < 0.03 * tensor.square().mean()
@@ -93,38 +94,38 @@ def test_what_is_said_becomes_what_was_moved_in_the_end() -> None:
 
 def test_an_extraction_that_was_not_sent_comes_back_bit_for_bit() -> None:
     residual = residual_after(2)
-    before = residual.momentum.clone()
+    before = residual.entries.clone()
     extraction = residual.extract()
-    assert not torch.equal(residual.momentum, before)
+    assert not torch.equal(residual.entries, before)
     residual.put_back(extraction)
-    assert torch.equal(residual.momentum, before)
+    assert torch.equal(residual.entries, before)
 
 
 def test_a_cap_cuts_what_is_said_and_keeps_the_rest() -> None:
     residual = residual_after(1)
-    before = residual.momentum.clone().numpy().astype(np.float64)
+    before = residual.entries.clone().numpy().astype(np.float64)
     free = residual_after(1).extract().coefficients
     assert free.scales is not None
     cap = int(free.scales.min()) - 3
     sent = residual.extract(code_max=cap).coefficients
     assert sent.scales is not None
     assert set(sent.scales.tolist()) == {cap}
-    np.testing.assert_allclose(residual.momentum, before - said(sent), atol=1e-7)
+    np.testing.assert_allclose(residual.entries, before - said(sent), atol=1e-7)
 
 
 @pytest.mark.parametrize("code_max", [-1, 255])
 def test_nothing_is_said_of_a_chunk_without_a_movement_or_without_a_cap(code_max: int) -> None:
     residual = residual_after(1)
     if code_max > 0:
-        residual.momentum[2:5].zero_()
-    before = residual.momentum.clone()
+        residual.entries[2:5].zero_()
+    before = residual.entries.clone()
     sent = residual.extract(code_max=code_max).coefficients
     assert sent.scales is not None
     silent = range(2, 5) if code_max > 0 else range(LAYOUT.chunks)
     for chunk in range(LAYOUT.chunks):
         assert (sent.counts[chunk] == 0) == (chunk in silent)
     assert (sent.scales[list(silent)] == 0).all()
-    assert torch.equal(residual.momentum[list(silent)], before[list(silent)])
+    assert torch.equal(residual.entries[list(silent)], before[list(silent)])
 
 
 def test_in_bfloat16_small_movements_add_up_as_they_do_in_float32() -> None:
@@ -132,11 +133,11 @@ def test_in_bfloat16_small_movements_add_up_as_they_do_in_float32() -> None:
     exact, light = residual_after(0), Residual(LAYOUT, 24, "cpu", rounding=Rounding("cpu", 1))
     small = {name: 0.02 * tensor for name, tensor in moved(0).items() if tensor is not None}
     for each in (exact, light):
-        each.momentum.fill_(1.0)
+        each.entries.fill_(1.0)
         for _ in range(60):
             each.accumulate(small)
-    assert light.momentum.dtype == torch.bfloat16
-    expected, found = (each.momentum.float() - 1 for each in (exact, light))
+    assert light.entries.dtype == torch.bfloat16
+    expected, found = (each.entries.float() - 1 for each in (exact, light))
     assert float(found.mean()) == pytest.approx(float(expected.mean()), abs=3e-4)
     followed = (found * expected).sum() / expected.square().sum()
     assert float(followed) == pytest.approx(1, abs=0.05)
@@ -145,11 +146,11 @@ def test_in_bfloat16_small_movements_add_up_as_they_do_in_float32() -> None:
 def test_a_residual_in_bfloat16_says_what_one_in_float32_says_of_the_same() -> None:
     light, exact = Residual(LAYOUT, 24, "cpu", rounding=Rounding("cpu")), residual_after(0)
     light.accumulate(moved(0))
-    exact.momentum.copy_(light.momentum)
+    exact.entries.copy_(light.entries)
     found, expected = (each.extract().coefficients for each in (light, exact))
     for name in ("counts", "values", "scales"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    torch.testing.assert_close(light.momentum.float(), exact.momentum, rtol=2**-8, atol=1e-6)
+    torch.testing.assert_close(light.entries.float(), exact.entries, rtol=2**-8, atol=1e-6)
 
 
 def test_what_was_moved_is_computed_when_it_is_asked_for() -> None:
@@ -163,7 +164,7 @@ def test_what_was_moved_is_computed_when_it_is_asked_for() -> None:
     counted, residual = Counted(moved(0)), residual_after(0)
     residual.accumulate(counted)
     assert counted.asked == len(SHAPES), "once by the strips, however many each has a part in"
-    assert torch.equal(residual.momentum, residual_after(1).momentum)
+    assert torch.equal(residual.entries, residual_after(1).entries)
 
 
 def test_the_payload_of_an_extraction_decodes_to_it() -> None:

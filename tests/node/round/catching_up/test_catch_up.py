@@ -19,10 +19,11 @@ from node.links.uplink import Uplink
 from node.replica import replica as replica_module
 from node.replica import snapshot
 from node.replica.canonical import canonical_size
+from node.replica.demo import DemoReplica
 from node.replica.digest import state_digest
 from node.replica.factory import replica_for
 from node.replica.position import Position
-from node.replica.replica import STATE_VERSION, Replica
+from node.replica.replica import STATE_VERSION
 from node.replica.snapshot import SNAPSHOTS_HELD_MAX, SNAPSHOTS_KEPT, Partial, Snapshots
 from node.round.catching_up.catch_up import CatchUp, NotFound
 from node.round.catching_up.landmarks import SNAPSHOTS_TRIED, SnapshotJump
@@ -81,7 +82,7 @@ class Log:
 
     def __init__(self, directory: Path, count: int) -> None:
         self.snapshots = Snapshots(directory)
-        self.replica = Replica(middle_spec(), RUN, torch.device("cpu"), 1)
+        self.replica = DemoReplica(middle_spec(), RUN, torch.device("cpu"), 1)
         self.messages: list[wire.Committed] = []
         self.tail: list[wire.ChainEntry] = []
         self._head = genesis_digest(RUN)
@@ -207,7 +208,7 @@ class Newcomer:
 
     def __init__(self, log: Log, members: Members, directory: Path) -> None:
         spec = middle_spec()
-        self.replica = Replica(spec, RUN, torch.device("cpu"), 1)
+        self.replica = DemoReplica(spec, RUN, torch.device("cpu"), 1)
         info, status = RunInfo(spec, RUN, public_bytes(KEY)), NodeStatus(AUTHOR, "newcomer")
         snapshots = Snapshots(directory)
         self.catch_up = CatchUp(info, self.replica, snapshots, members, log.fetch, status=status)
@@ -564,7 +565,7 @@ async def test_a_killed_node_waits_for_nothing_and_takes_what_the_log_says(
         first, second = twin.swarm.blobs
         await until(lambda: again.client.of_kind("ready"))
         assert again.client.of_kind("announced") == []
-        assert not again.replica.engine.momentum.any(), "it begins with nothing to say"
+        assert not again.replica.engine.entries.any(), "it begins with nothing to say"
         for each in (twin, again):
             if overlap:
                 each.commit(0, [first])

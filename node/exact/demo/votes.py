@@ -4,8 +4,8 @@ Weights w and coefficients q are whole numbers, and no sum can reach 2^24, so th
 exactly in any order. On the host the places of a strip are found in numpy as they are needed
 (`Votes`). To an accelerator all coefficients travel in one piece first (`DeviceVotes`).
 
-What is large is decoded, and laid in one piece, by as many threads as torch uses: each has ranges
-of chunks, or authors, of its own. So threads change no number.
+What is large is laid in one piece by as many threads as torch uses: each has authors of its own. So
+threads change no number.
 """
 
 from collections.abc import Sequence
@@ -18,30 +18,17 @@ import torch
 from torch import Tensor
 
 from node.exact.chunks import ChunkLayout
+from node.exact.contributions import Contribution, threads_for
 from node.exact.dct import transposed
 from node.system.threads import spread
-from protocol.codec.payload import Blob, Coefficients, Header, PayloadReader, PayloadShape
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.codec.payload import Coefficients
+from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
 
-DECODE_SPREAD_MIN = 1 << 18
-"""Coefficients of all authors from which on several threads decode them: three milliseconds of work
-for one, of which several make half a millisecond more. With a quarter of that they gained little.
-"""
-
 COPY_SPREAD_MIN = 1 << 22
-"""The same for what takes a tenth of the time of decoding: to check them and lay them end to end.
+"""Coefficients of all authors from which on several threads check them and lay them end to end, for
+a tenth of the time of decoding.
 """
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Contribution:
-    """The votes of one author in a commit."""
-
-    weight: int
-    """Samples that the commit counts for the author, at least 1."""
-
-    coefficients: Coefficients
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +74,7 @@ class Votes:
             found[number] = _indexed(contributions[number], layout.chunks)
 
         values = sum(len(each.coefficients.values) for each in contributions)
-        spread(index, range(len(contributions)), _threads(values, COPY_SPREAD_MIN))
+        spread(index, range(len(contributions)), threads_for(values, COPY_SPREAD_MIN))
         self._authors = [found[number] for number in range(len(contributions))]
         self.weights = np.array([author.weight for author in self._authors], np.float32)
         """float32 [R]: the weight of each author."""
@@ -108,7 +95,7 @@ class Votes:
             part = slice(bounds[row, 0], bounds[row, -1])
             indices[part], values[part] = sent[row].indices, sent[row].values
 
-        spread(copy, range(len(sent)), _threads(count, COPY_SPREAD_MIN))
+        spread(copy, range(len(sent)), threads_for(count, COPY_SPREAD_MIN))
         return StackedContributions(bounds, indices, values, self.weights)
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
@@ -144,38 +131,6 @@ class Votes:
         votes = np.concatenate([sent.values[part] for sent, part in parts], dtype=np.float32)
         votes *= np.repeat(self.weights, counts.sum(1, dtype=np.int64))
         return torch.from_numpy(places), torch.from_numpy(votes)
-
-
-def decoded(
-    payloads: Sequence[Blob], shape: PayloadShape
-) -> list[tuple[Header, Coefficients] | RemoteProtocolError]:
-    """The result or the error of `decode` for each payload; large ones by several threads, and in
-    parts where there are fewer payloads than threads.
-    """
-    threads = _threads(len(payloads) * shape.chunks * shape.top_k, DECODE_SPREAD_MIN)
-    parts = -(-threads // max(1, len(payloads)))
-    readers: dict[int, PayloadReader] = {}
-    refused: dict[int, RemoteProtocolError] = {}
-
-    def begin(number: int) -> None:
-        try:
-            readers[number] = PayloadReader(payloads[number], shape, parts)
-        except RemoteProtocolError as error:
-            refused[number] = error
-
-    def read(piece: tuple[int, int]) -> None:
-        number, part = piece
-        try:
-            readers[number].read(part)
-        except RemoteProtocolError as error:
-            refused[number] = error
-
-    spread(begin, range(len(payloads)), threads)
-    spread(read, [(number, part) for number in readers for part in range(parts)], threads)
-    return [
-        refused.get(number) or (readers[number].header, readers[number].coefficients)
-        for number in range(len(payloads))
-    ]
 
 
 class DeviceVotes:
@@ -223,11 +178,6 @@ class DeviceVotes:
             votes = torch.cat([self._votes[part] for part in parts])
             strip.view(-1).scatter_add_(0, places.sub_(first * CHUNK_ENTRIES), votes)
         return strip
-
-
-def _threads(values: int, least: int) -> int:
-    """How many threads handle this many coefficients of all authors: one if they are too few."""
-    return torch.get_num_threads() if values >= least else 1
 
 
 def _indexed(contribution: Contribution, chunks: int) -> _IndexedContribution:

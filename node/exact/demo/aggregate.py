@@ -10,17 +10,14 @@ The result depends neither on the backend, its strips, threads and device, nor o
 contributions.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from node.exact.backend import Backend, backend_for
-from node.exact.chunks import ChunkLayout
-from node.exact.vote_sum import Contribution, Votes
-from protocol.errors import LocalProtocolError
+from node.exact.chunks import ChunkLayout, require_exact
+from node.exact.contributions import Contribution
+from node.exact.demo.votes import Votes
 
 
 def apply(
@@ -42,18 +39,6 @@ def apply(
     views = layout.views(parameters)
     update(layout, views, contributions, (learning_rate, decay), backend=backend)
     layout.write_back(views, parameters)
-
-
-def require_exact(parameters: Mapping[str, Tensor | None], scalars: Mapping[str, float]) -> None:
-    """`LocalProtocolError` for parameters that are not float32, or scalars that are not finite
-    float32 values: nodes could make different bits of them.
-    """
-    for name, tensor in parameters.items():
-        if tensor is not None and tensor.dtype != torch.float32:
-            raise LocalProtocolError(f"expected {name} in float32, got {tensor.dtype}")
-    for name, value in scalars.items():
-        if not math.isfinite(value) or float(np.float32(value)) != value:
-            raise LocalProtocolError(f"expected a {name} that is a float32 value, got {value!r}")
 
 
 def update(

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from node.exact import vote_sum
+from node.exact import contributions
 from node.exact.chunks import ChunkLayout
-from node.exact.vote_sum import Contribution, Votes, decoded
+from node.exact.contributions import Contribution, decoded
+from node.exact.demo import votes
+from node.exact.demo.votes import Votes
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, RunId
@@ -21,8 +23,8 @@ by_threads = pytest.mark.parametrize("threads", [1, 2, 3])
 
 @pytest.fixture(autouse=True)
 def _every_size_is_spread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(vote_sum, "DECODE_SPREAD_MIN", 0)
-    monkeypatch.setattr(vote_sum, "COPY_SPREAD_MIN", 0)
+    monkeypatch.setattr(contributions, "DECODE_SPREAD_MIN", 0)
+    monkeypatch.setattr(votes, "COPY_SPREAD_MIN", 0)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -93,9 +95,9 @@ def test_a_commit_too_small_to_spread_keeps_to_one_thread(
 ) -> None:
     torch.set_num_threads(threads)
     asked: list[int] = []
-    monkeypatch.setattr(vote_sum, "spread", lambda work, items, threads: asked.append(threads))
+    monkeypatch.setattr(contributions, "spread", lambda work, items, threads: asked.append(threads))
     for least, expected in ((3 * SHAPE.chunks * SHAPE.top_k, threads), (10**9, 1)):
-        monkeypatch.setattr(vote_sum, "DECODE_SPREAD_MIN", least)
+        monkeypatch.setattr(contributions, "DECODE_SPREAD_MIN", least)
         asked.clear()
         with pytest.raises(KeyError):  # nothing was read
             decoded(payloads(3, 0.0), SHAPE)

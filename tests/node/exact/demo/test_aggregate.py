@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from node.exact.accelerator import Accelerator
-from node.exact.aggregate import apply
 from node.exact.backend import Backend
 from node.exact.chunks import ChunkLayout
+from node.exact.contributions import Contribution
+from node.exact.demo.aggregate import apply
 from node.exact.plain import Plain
-from node.exact.vote_sum import Contribution
 from protocol.codec.payload import Coefficients
 from protocol.errors import LocalProtocolError
 from protocol.limits import VOTE_SUM_MAX
