@@ -30,8 +30,8 @@ class AcceptedPipes:
         return self._crowd.cuts
 
     @contextlib.contextmanager
-    def place(self, pipe: SocketPipe) -> Iterator[None]:
-        """A place for the block."""
+    def place(self, pipe: SocketPipe) -> Iterator[bool]:
+        """A place for the block; yields whether there is one."""
         number = next(self._numbers)
         self._pipes[number] = pipe
         try:
@@ -41,7 +41,7 @@ class AcceptedPipes:
             for cut in self._crowd.come(number, host_of(pipe.contact.address), _now_ms()):
                 self._pipes[cut].cut()
             self._bound(pipe.contact.peer)
-            yield
+            yield not pipe.is_cut
         finally:
             del self._pipes[number]
             self._crowd.leave(number, _now_ms())

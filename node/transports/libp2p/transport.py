@@ -317,8 +317,7 @@ class Libp2pTransport:
         task = asyncio.create_task(self._serve(stream))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
-        # Also when the task was cancelled before it began.
-        task.add_done_callback(lambda _: stream.close())
+        task.add_done_callback(lambda _: stream.close())  # also when cancelled before it began
 
     def _listen_on(self) -> None:
         if self._listener:
@@ -332,8 +331,9 @@ class Libp2pTransport:
             _log.debug("stream lost", extra={"reason": str(error)})
             return
         try:
-            with self._accepted.place(pipe):
-                await self._accept(pipe)
+            with self._accepted.place(pipe) as has_place:
+                if has_place:
+                    await self._accept(pipe)
         except Exception:
             _log.exception("pipe dropped", extra={"remote": pipe.remote})
         finally:

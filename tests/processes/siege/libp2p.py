@@ -104,6 +104,8 @@ class Yamux:
 
     async def open(self, count: int, data: bytes) -> None:
         """Open streams that all say the same."""
+        if self._writer.is_closing():
+            raise ConnectionResetError
         for _ in range(count):
             number = next(self._numbers)
             self._say(_WINDOW, _OPEN, number, 0)

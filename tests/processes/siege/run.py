@@ -63,6 +63,10 @@ class BesiegedRun(PublicRun):
             },
         }
 
+    def processes(self) -> list[Process]:
+        """All processes of it."""
+        return [*self.children]
+
     def sessions_lost(self) -> int:
         """Sessions of honest processes that were cut."""
         logs = (child.log.read_text(errors="replace") for child in self.children)
@@ -88,6 +92,9 @@ class LinkedRun(BesiegedRun):
 
     def ports(self) -> dict[str, str]:
         return {each.name: listening_port(each) for each in self.daemons()}
+
+    def processes(self) -> list[Process]:
+        return [*super().processes(), *self.daemons()]
 
     def daemons(self) -> list[Daemon]:
         """The daemon of each node."""

@@ -57,7 +57,7 @@ async def test_a_peer_that_opens_many_pipes_and_proves_no_key_loses_all_of_them(
     member = [pipe_from("192.0.2.1", stack, "member") for _ in range(PEER_PIPES_MAX + 1)]
     stranger = [pipe_from("192.0.2.1", stack, "stranger") for _ in range(PEER_PIPES_MAX + 1)]
     member[0].admit()
-    for each in (*member, *stranger):
-        stack.enter_context(accepted.place(each))
+    places = [stack.enter_context(accepted.place(each)) for each in (*member, *stranger)]
+    assert places == [True] * (2 * PEER_PIPES_MAX + 1) + [False]
     assert not any(each.is_cut for each in member)
     assert all(each.is_cut for each in stranger)
