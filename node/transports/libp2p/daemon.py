@@ -63,6 +63,10 @@ HIVEMIND = "1.1.12"
 P2PD_SHA256 = frozenset(["42f8f48e62583b97cdba3c31439c08029fb2b9fc506b5bdd82c46b7cc1d279d8"])
 """Digests of that daemon: Linux on x86-64."""
 
+MEMORY = "96MiB"
+"""Memory at which Go collects early and gives back what it has freed, which it keeps for minutes
+otherwise."""
+
 _UNLIMITED_BYTES = 1 << 62
 _UNLIMITED_TIME = "87600h"  # ten years
 _CONTROL = "control.sock"
@@ -164,6 +168,11 @@ class Daemon:
         return daemon
 
     @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
     def directory(self) -> Path:
         """The directory of its socket; its owner may keep sockets there too."""
         return self._directory.path
@@ -261,6 +270,7 @@ async def _launch(
             f"-listen=/unix{control}",
             *_flags(settings),
             pass_fds=(reading,),
+            env={**os.environ, "GOMEMLIMIT": MEMORY},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

@@ -44,8 +44,12 @@ class SocketPipe:
         on_close: Callable[["SocketPipe"], None],
     ) -> None:
         connection.setblocking(False)
+        self.contact = contact
+        self.is_admitted = False
+        """Whether its other end has proven a key that may stay."""
+        self.is_cut = False
+        """Whether its place was needed."""
         self._socket = connection
-        self._contact = contact
         self._on_close = on_close
         self._header = b""
         self._left = 0  # bytes of the incoming write that have not arrived
@@ -61,19 +65,24 @@ class SocketPipe:
     @property
     def remote(self) -> str:
         """The address of the other end, with its libp2p peer id."""
-        return f"{self._contact.address}/p2p/{self._contact.peer}"
+        return f"{self.contact.address}/p2p/{self.contact.peer}"
 
     @property
     def relayed(self) -> bool:
         """See `Pipe`."""
-        return self._contact.relayed
+        return self.contact.relayed
 
     def proves(self, public_key: bytes) -> bool:
         """Whether the key is the one that libp2p has proven."""
-        return libp2p_id(public_key) == self._contact.peer
+        return libp2p_id(public_key) == self.contact.peer
 
     def admit(self) -> None:
-        """Nothing: the daemon counts its connections by itself."""
+        self.is_admitted = True
+
+    def cut(self) -> None:
+        """Break it: its place is needed."""
+        self.is_cut = True
+        self._break("others needed its place")
 
     async def read(self) -> bytes:
         """See `Pipe`."""

@@ -1,7 +1,7 @@
 """Keeps one libp2p daemon alive at one address with one identity.
 
-    start --> running --> died, or does not answer --> pause, start another --> running ...
-                                                      (doubling up to `RESTART_MS[1]`)
+    start --> running --> died, or does not answer, --> pause, start another --> running ...
+                          or fills the memory          (doubling up to `RESTART_MS[1]`)
 
 The port is held by a socket of ours that does not listen, so that it stays ours while there is no
 daemon; the daemon shares it (SO_REUSEPORT). The owner prepares each new daemon in `prepare`; a
@@ -11,7 +11,7 @@ daemon for which that fails is replaced like one that died.
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.system.backoff import Backoff
 from node.transports.libp2p.daemon import Daemon, DaemonSettings, SocketDirectory
 from node.transports.libp2p.daemon_control import DaemonClient
+from node.transports.libp2p.doorman import Doorman, Endpoint
 from node.transports.libp2p.multiaddr import from_host_port, libp2p_id, with_port
 from protocol.addresses import listen_error, split_address
 from protocol.errors import LocalProtocolError, UnavailableError
@@ -37,7 +38,8 @@ _log = logging.getLogger(__name__)
 
 class DaemonSupervisor:
     """One daemon that is replaced when it dies. `listen` is HOST:PORT or [IPV6]:PORT, port 0 for
-    any free one; `starts_max` daemons are tried until one is prepared.
+    any free one; `known()` are the ends of connections that no doorman cuts; `starts_max` daemons
+    are tried until one is prepared.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class DaemonSupervisor:
         settings: DaemonSettings,
         prepare: Callable[[Daemon], Awaitable[None]],
         *,
+        known: Callable[[], Collection[Endpoint]] = tuple,
         starts_max: int = 1,
     ) -> None:
         self.peer = libp2p_id(key.public_key().public_bytes_raw())
@@ -59,6 +62,7 @@ class DaemonSupervisor:
         self._listen = listen
         self._settings = settings
         self._prepare = prepare
+        self._known = known
         self._starts_max = starts_max
         self._held: socket.socket | None = None
         self._directory: SocketDirectory | None = None
@@ -170,7 +174,9 @@ class DaemonSupervisor:
 
     async def _until_broken(self, daemon: Daemon) -> str:
         """Wait until a daemon has to be replaced; returns why."""
-        tasks = [asyncio.ensure_future(sign) for sign in (daemon.ended(), _until_silent(daemon))]
+        doorman = Doorman(daemon.pid, self.port, self._known)
+        signs = (daemon.ended(), _until_silent(daemon), doorman.watch())
+        tasks = [asyncio.ensure_future(sign) for sign in signs]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()

@@ -34,11 +34,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.transports.base import Accept
 from node.transports.dial_guard import DialGuard
+from node.transports.libp2p.accepted import AcceptedPipes
 from node.transports.libp2p.contact import Contact
 from node.transports.libp2p.daemon import Daemon, DaemonSettings
 from node.transports.libp2p.daemon_control import receive_caller
 from node.transports.libp2p.dialler import PROTOCOL, Dialler
-from node.transports.libp2p.multiaddr import encode, from_host_port, ip_of, is_circuit, with_port
+from node.transports.libp2p.doorman import Endpoint
+from node.transports.libp2p.multiaddr import (
+    encode,
+    from_host_port,
+    ip_of,
+    is_circuit,
+    tcp_port,
+    with_port,
+)
 from node.transports.libp2p.pipe import SocketPipe
 from node.transports.libp2p.reservations import Reservations
 from node.transports.libp2p.supervisor import DaemonSupervisor
@@ -46,7 +55,10 @@ from protocol.errors import LocalProtocolError, SettingsError, UnavailableError
 from protocol.limits import ADDRESSES_MAX
 
 ACCEPTED_MAX = 512
-"""Pipes that peers hold open to this node; a further one is closed at once."""
+"""Pipes that peers hold open to this node."""
+
+WAITING_MAX = 32
+"""Pipes that wait to be taken; the daemon refuses more, which costs this process nothing."""
 
 ACCEPT_PAUSE_S = 0.5
 """Pause after a pipe that could not be taken: until then a lack of descriptors is hardly over."""
@@ -114,7 +126,6 @@ class Libp2pTransport:
     """
 
     kind = "libp2p"
-    cuts: Mapping[str, int] = {}  # the daemon counts by itself
 
     def __init__(
         self,
@@ -130,6 +141,7 @@ class Libp2pTransport:
             self._settings.listen,
             self._daemon_settings(),
             self._prepare,
+            known=self._known,
             starts_max=1 if proof is None else PROVEN_STARTS_MAX,
         )
         self._changed = asyncio.Event()
@@ -149,6 +161,9 @@ class Libp2pTransport:
         self._listener: socket.socket | None = None
         self._accepting: set[asyncio.Task[None]] = set()
         self._pipes: set[SocketPipe] = set()
+        self._places = min(ACCEPTED_MAX, self._settings.accepted_max)
+        self._accepted = AcceptedPipes(self._places)
+        self._turned_out = set[str]()
 
     @property
     def peer(self) -> str:
@@ -159,6 +174,11 @@ class Libp2pTransport:
     def listen(self) -> str:
         """HOST:PORT of its settings."""
         return self._settings.listen
+
+    @property
+    def cuts(self) -> Mapping[str, int]:
+        """See `Transport`."""
+        return self._accepted.cuts
 
     @property
     def restarts(self) -> int:
@@ -291,14 +311,13 @@ class Libp2pTransport:
             loop.call_later(ACCEPT_PAUSE_S, self._listen_on)
             return
         stream.setblocking(False)
-        if len(self._accepting) >= min(ACCEPTED_MAX, self._settings.accepted_max):
+        if len(self._accepting) >= self._places:
             stream.close()
             return
         task = asyncio.create_task(self._serve(stream))
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
-        # Also when the task was cancelled before it began.
-        task.add_done_callback(lambda _: stream.close())
+        task.add_done_callback(lambda _: stream.close())  # also when cancelled before it began
 
     def _listen_on(self) -> None:
         if self._listener:
@@ -312,11 +331,31 @@ class Libp2pTransport:
             _log.debug("stream lost", extra={"reason": str(error)})
             return
         try:
-            await self._accept(pipe)
+            with self._accepted.place(pipe) as has_place:
+                if has_place:
+                    await self._accept(pipe)
         except Exception:
             _log.exception("pipe dropped", extra={"remote": pipe.remote})
         finally:
             await pipe.close()
+        if pipe.is_cut:
+            await self._turn_out(pipe.contact.peer)
+
+    async def _turn_out(self, peer: str) -> None:
+        """Close a stranger's connection, which may carry more pipes of the kind."""
+        known = (each.contact.peer for each in self._pipes if each.is_admitted)
+        if peer in self._turned_out or peer in known:
+            return
+        self._turned_out.add(peer)
+        with contextlib.suppress(UnavailableError):
+            await self._supervisor.client.disconnect(peer)
+        self._turned_out.discard(peer)
+
+    def _known(self) -> set[Endpoint]:
+        """The remote ends of connections over which a key was proven, and of the relays in use."""
+        used = [pipe.contact.address for pipe in self._pipes if pipe.is_admitted]
+        used += self._reservations.circuits
+        return {(str(ip_of(each)), tcp_port(each)) for each in used}
 
     def _daemon_settings(self) -> DaemonSettings:
         settings = self._settings
@@ -336,7 +375,7 @@ def _listener(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     listener.setblocking(False)
     listener.bind(str(path))
-    listener.listen()
+    listener.listen(WAITING_MAX)
     return listener
 
 

@@ -53,6 +53,10 @@ PAGES: dict[str, Blocks] = {
         "beside": attack.beside,
     },
     "siege.md": {"attacks": siege.attacks, "worst": siege.worst},
+    "notes/siege-libp2p.md": {
+        "daemons": partial(siege.attacks, siege.daemons),
+        "daemons-worst": partial(siege.worst, siege.daemons),
+    },
     "notes/attack-search.md": {"searched": attack.searched},
     "strangers.md": {"attacks": strangers.attacks, "worst": strangers.worst},
     "wan.md": {"results": wan.results},

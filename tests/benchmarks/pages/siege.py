@@ -1,21 +1,26 @@
 """The computed part of docs/results/siege.md."""
 
+from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 from tests.benchmarks.pages.attack import filled
 from tests.benchmarks.pages.blocks import table
 from tests.benchmarks.pages.tables import document
-from tests.processes.siege.catalogue import ATTACKS, Attack, of_a_home, of_loopback
+from tests.processes.siege.catalogue import ALL, Attack, of_a_home, of_loopback
 
 data = cache(partial(document, "siege.json"))
 """The kept measurement."""
 
+daemons = cache(partial(document, "siege-libp2p.json"))
+"""That at libp2p's daemons."""
 
-def attacks() -> str:
+
+def attacks(source: Callable[[], Any] = data) -> str:
     """What each attack cost."""
     rows = [
         (
-            (attack := ATTACKS[each["attack"]]).words,
+            (attack := ALL[each["attack"]]).words,
             f"{attack.connections:,}",
             _networks(attack),
             f"{each['did']['came']:,}",
@@ -25,21 +30,21 @@ def attacks() -> str:
             f"{each['newcomer_s']:.1f}",
             str(each["sessions_lost"] + len(each["faults"])),
         )
-        for each in data()["attacks"]
+        for each in source()["attacks"]
     ]
     head = ("what each connection does", "at each port", "from", "in all")
     return table((*head, "commits", "MB", "back s", "newcomer s", "lost"), rows, left=1)
 
 
-def worst() -> str:
+def worst(source: Callable[[], Any] = data) -> str:
     """The worst of all."""
-    rows, seconds = data()["attacks"], data()["seconds"]
+    rows, seconds = source()["attacks"], source()["seconds"]
     kept, slow = min(each["kept"] for each in rows), max(each["newcomer_s"] for each in rows)
     most = max(max(each["memory_bytes"].values()) for each in rows)
-    quiet, loads = [each["quiet_rate"] for each in rows], data()["load_averages"]
+    quiet, loads = [each["quiet_rate"] for each in rows], source()["load_averages"]
     return filled(
-        f"{len(rows)} attacks of {seconds['attack_s']:g} s or more on {data()['cores']} cores, on "
-        f"which other work ran (load {min(loads):g} to {max(loads):g}). Quiet rates "
+        f"{len(rows)} attacks of {seconds['attack_s']:g} s or more on {source()['cores']} cores, "
+        f"on which other work ran (load {min(loads):g} to {max(loads):g}). Quiet rates "
         f"{min(quiet):.2f} to {max(quiet):.2f} commits a second. The worst: {kept:.2f} of the "
         f"commits, {most / 1e6:.0f} MB more in a process, a newcomer let in after {slow:.1f} s of "
         f"{sum(each['newcomers'] for each in rows)} that came meanwhile, "

@@ -16,8 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.console import messages, write_json
-from tests.processes.siege.catalogue import ATTACKS
-from tests.processes.siege.run import BesiegedRun, Newcomers, Sizes, attackers_route
+from tests.processes.siege.catalogue import AT_THE_DAEMON, ATTACKS
+from tests.processes.siege.run import (
+    BesiegedRun,
+    LinkedRun,
+    Newcomers,
+    Sizes,
+    attackers_route,
+)
 from tests.processes.siege.trial import Lengths, Outcome, Siege
 from tests.processes.strangers.run import Watch
 
@@ -47,22 +53,24 @@ def main() -> None:
     parser.add_argument("--json", default="-", help="file for the result")
     parser.add_argument("--quiet", type=float, default=usual.quiet_s, help="seconds")
     parser.add_argument("--attack", type=float, default=usual.attack_s, help="seconds")
+    parser.add_argument("--libp2p", action="store_true", help="attack libp2p's daemons")
     parser.add_argument("names", nargs="*", help="attacks; all unless given")
     wanted = parser.parse_args()
+    attacks = AT_THE_DAEMON if wanted.libp2p else ATTACKS
     lengths, rows = Lengths(wanted.quiet, wanted.attack), list[dict[str, Any]]()
     document = {"seconds": asdict(lengths), "cores": os.cpu_count(), "attacks": rows}
     loads = document["load_averages"] = list[float]()
     with (
         tempfile.TemporaryDirectory() as scratch,
         attackers_route() as no_route,
-        BesiegedRun(Path(scratch)) as run,
+        (LinkedRun if wanted.libp2p else BesiegedRun)(Path(scratch)) as run,
         Watch(run) as watch,
         Newcomers(run.cluster.coordinator, run.cluster.address) as newcomers,
-        Sizes(run.children) as sizes,
+        Sizes(run.processes()) as sizes,
     ):
         siege = Siege(run, watch, newcomers, sizes)
-        for name in wanted.names or list(ATTACKS):
-            if no_route and ATTACKS[name].needs_route:
+        for name in wanted.names or list(attacks):
+            if no_route and attacks[name].needs_route:
                 messages.print(f"{name}: left out: {no_route}")
                 continue
             loads.append(round(os.getloadavg()[0], 1))

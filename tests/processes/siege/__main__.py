@@ -15,7 +15,7 @@ from collections import Counter
 import uvloop
 
 from tests.processes.siege.attacks import COORDINATOR, PAUSE_S, PEER, Spot, Work
-from tests.processes.siege.catalogue import ATTACKS
+from tests.processes.siege.catalogue import ALL
 
 DESCRIPTORS = 20_000
 """Files that the attackers may have open."""
@@ -42,7 +42,7 @@ def spots(name: str, ports: dict[str, str]) -> list[Spot]:
     """The places of all connections; the ports take turns. No attack has the networks of another
     one: some come in no more for a while.
     """
-    attack, first = ATTACKS[name], NETWORKS_MAX * list(ATTACKS).index(name)
+    attack, first = ALL[name], NETWORKS_MAX * list(ALL).index(name)
     did, found = Counter[str](), []
     for number in range(attack.connections):
         source = attack.source(first + number % attack.networks)
@@ -65,7 +65,7 @@ async def play(name: str, ports: dict[str, str], seconds: float) -> None:
     threading.Timer(seconds, end).start()
     async with asyncio.TaskGroup() as crowd:
         for number, spot in enumerate(places):
-            crowd.create_task(again(ATTACKS[name].work, spot))
+            crowd.create_task(again(ALL[name].work, spot))
             if number % STEP == STEP - 1:
                 await asyncio.sleep(PAUSE_S / 4)
 

@@ -69,7 +69,7 @@ class Spot:
 Work = Callable[[Spot], Awaitable[None]]
 
 
-async def _told(spot: Spot, data: bytes = b"", *, tls: bool = False) -> None:
+async def told(spot: Spot, data: bytes = b"", *, tls: bool = False) -> None:
     """Say something, and listen until the other end closes."""
     async with streams(spot.address, spot.source, tls=tls) as (reader, writer):
         spot.did["played"] += 1
@@ -80,12 +80,12 @@ async def _told(spot: Spot, data: bytes = b"", *, tls: bool = False) -> None:
 
 async def idle(spot: Spot) -> None:
     """A connection, and nothing."""
-    await _told(spot)
+    await told(spot)
 
 
 async def half_handshake(spot: Spot) -> None:
     """A TLS hello, and nothing."""
-    await _told(spot, client_hello())
+    await told(spot, client_hello())
 
 
 async def slow_handshake(spot: Spot) -> None:
@@ -106,17 +106,17 @@ async def handshakes(spot: Spot) -> None:
 
 async def garbage(spot: Spot) -> None:
     """What is no HTTP/2, in TLS and without."""
-    for tls, told in itertools.product((False, True), GARBAGE):
+    for tls, said in itertools.product((False, True), GARBAGE):
         try:
             async with asyncio.timeout(PAUSE_S):
-                await _told(spot, told, tls=tls)
+                await told(spot, said, tls=tls)
         except (OSError, TimeoutError):
             spot.did["turned away"] += 1
 
 
 async def preface(spot: Spot) -> None:
     """What opens HTTP/2, and nothing."""
-    await _told(spot, OPENING, tls=True)
+    await told(spot, OPENING, tls=True)
 
 
 async def header_blocks(spot: Spot) -> None:

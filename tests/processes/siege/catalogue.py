@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, IPv6Network
 
-from tests.processes.siege import attacks
+from tests.processes.siege import attacks, libp2p
 from tests.processes.siege.attacks import Work
 
 PREFIX = IPv6Network("fd5e:1ab0::/32")
@@ -103,4 +103,23 @@ CROWDS: dict[str, Attack] = {
 }
 """More connections, or more networks."""
 
+AT_THE_DAEMON: dict[str, Attack] = {
+    "libp2p-idle-1100": Attack("connections that say nothing", attacks.idle, 1100),
+    "libp2p-idle-3000": Attack("connections that say nothing", attacks.idle, 3000),
+    "libp2p-idle-1000-networks": Attack("connections that say nothing", attacks.idle, 1000, 1000),
+    "libp2p-half-greetings": Attack("half a word of multistream", libp2p.half_greeting, 1100),
+    "libp2p-half-noise": Attack("half a handshake of Noise", libp2p.half_noise, 1100),
+    "libp2p-noise": Attack("bytes without a meaning", libp2p.noise),
+    "libp2p-keys": Attack("a whole handshake, and nothing", libp2p.keys, 600),
+    "libp2p-keys-250-networks": Attack("a whole handshake, and nothing", libp2p.keys, 600, 250),
+    "libp2p-unknown-streams": Attack("streams of no protocol", libp2p.unknown_streams, 16),
+    "libp2p-silent-streams": Attack("streams that say nothing", libp2p.silent_streams, 16),
+    "libp2p-pipes": Attack("links that say nothing", libp2p.pipes, 16),
+    "libp2p-unread-pings": Attack("pings whose answers nobody reads", libp2p.unread_pings, 16),
+}
+"""At libp2p's daemon."""
+
 ATTACKS = FROM_ONE_HOST | CROWDS
+"""At all ports behind a gate."""
+
+ALL = ATTACKS | AT_THE_DAEMON

@@ -4,10 +4,12 @@ relay and a named auditor, at all addresses of this machine; and newcomers who m
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -19,7 +21,7 @@ from protocol.ids import RunId
 from protocol.wire_pb2 import Leave
 from tests.processes.siege.catalogue import PREFIX
 from tests.processes.strangers.client import FAILURES, PAUSE_S, Stranger
-from tests.processes.strangers.run import PublicRun, resident
+from tests.processes.strangers.run import Process, PublicRun, resident
 
 EVERYWHERE = "[::]:0"
 LOOK_S = 0.1
@@ -61,19 +63,70 @@ class BesiegedRun(PublicRun):
             },
         }
 
+    def processes(self) -> list[Process]:
+        """All processes of it."""
+        return [*self.children]
+
     def sessions_lost(self) -> int:
         """Sessions of honest processes that were cut."""
         logs = (child.log.read_text(errors="replace") for child in self.children)
         return sum(log.count("session lost") for log in logs)
 
 
-def listening_port(child: Child) -> str:
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A process of libp2p."""
+
+    name: str
+    pid: int
+
+
+class LinkedRun(BesiegedRun):
+    """The run, whose nodes link over libp2p; its ports are those of their daemons."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        for node in self.cluster.nodes:
+            # The auditor has no daemon. A daemon that listens at [::] has no IPv4.
+            node.arguments += ("--links", "libp2p,grpc", "--listen", "0.0.0.0:0")
+
+    def ports(self) -> dict[str, str]:
+        return {each.name: listening_port(each) for each in self.daemons()}
+
+    def processes(self) -> list[Process]:
+        return [*super().processes(), *self.daemons()]
+
+    def daemons(self) -> list[Daemon]:
+        """The daemon of each node."""
+        return [Daemon(f"daemon of {node.name}", _daemon(node)) for node in self.cluster.nodes]
+
+    def carriers(self) -> set[str]:
+        """The transports of the links between nodes."""
+        self.cluster.watch()
+        found = set()
+        for node in self.cluster.nodes:
+            opened = node.status["links"]["open"]
+            found |= {each["transport"] for each in opened if each["peer"] in self.honest}
+        return found
+
+
+def _daemon(child: Child) -> int:
+    for process in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, IndexError):  # it is none, or has just ended
+            words = (process / "stat").read_text().rpartition(")")
+            if words[0].endswith("(p2pd") and words[2].split()[1] == str(child.pid):
+                return int(process.name)
+    raise AssertionError(f"{child.name}: expected a daemon, found none")
+
+
+def listening_port(child: Process) -> str:
     """The port at which a process listens to everybody."""
     inodes = set()
     for each in Path(f"/proc/{child.pid}/fd").iterdir():
         with contextlib.suppress(OSError):
             inodes.add(str(each.readlink()).removeprefix("socket:[").removesuffix("]"))
-    for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]:
+    listed = (Path(f"/proc/net/{name}").read_text().splitlines() for name in ("tcp6", "tcp"))
+    for line in itertools.chain(*listed):
         words = line.split()
         host, _, port = words[1].partition(":")
         if words[3] == "0A" and words[9] in inodes and not int(host, 16):
@@ -131,7 +184,7 @@ class Newcomers:
 class Sizes:
     """Looks at the memory of processes, in a thread of its own."""
 
-    def __init__(self, children: list[Child]) -> None:
+    def __init__(self, children: Sequence[Process]) -> None:
         self._children = children
         self.most: dict[str, int] = {}
         """Most bytes of each in memory since `begin`."""

@@ -18,7 +18,7 @@ from dataclasses import astuple, dataclass
 from operator import add
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -275,7 +275,17 @@ def usual_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def resident(child: Child) -> int:
+class Process(Protocol):
+    """A process of the run, or of its."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+
+def resident(child: Process) -> int:
     """Bytes of a process that are in memory; 0 when it has ended."""
     try:
         pages = Path(f"/proc/{child.pid}/statm").read_text().split()[1]
