@@ -1,6 +1,7 @@
 """What ranks own together is, to the bit, what one rank owns alone."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import AlgorithmSpec, ModelSpec
 from protocol.schedule import float32_bits
 from tests.support.crew import CPU
+from tests.support.payloads import signs_of
 from tests.support.tiny import CONFIG, tiny_spec
 
 RUN, OWN, OTHER = RunId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
@@ -80,15 +82,27 @@ def theirs(payload: bytes, replica: Replica, round: int) -> bytes:
     return encode(Header(RUN, round, OTHER), coefficients, replica.shape)
 
 
+def alike(one: bytes, other: bytes, replica: Replica) -> float:
+    """Part of the signs in which two payloads agree, at the places that both have."""
+    signs, more = (signs_of(decode(payload, replica.shape)[1]) for payload in (one, other))
+    both = signs.keys() & more.keys()
+    assert len(both) >= 0.9 * len(signs)
+    return sum(signs[place] == more[place] for place in both) / len(both)
+
+
 def test_payloads_and_digests_do_not_know_the_ranks(
     replicas: tuple[Replica, SharedReplica],
 ) -> None:
-    """With overlap: rounds go on ahead of commits, which come between two of them."""
+    """With overlap: rounds go on ahead of commits, which come between two of them. Gradients are
+    of the type of the weights until their owner has them: those in float32 round otherwise.
+    """
     pending: wire.Announced | None = None
     digests = []
     for round in range(3):
         one, many = (work(each, round, pending) for each in replicas)
-        assert one == many
+        if replicas[0].trainee.dtype == torch.bfloat16:
+            assert one == many
+        assert alike(one, many, replicas[0]) >= 0.99
         pending = wire.Announced(round=round, digest=sha256(one), samples=3)
         for each in replicas:
             each.apply(*commit(round, one, theirs(one, each, round)))
@@ -101,7 +115,7 @@ def test_payloads_and_digests_do_not_know_the_ranks(
     assert replicas[0].digest == replicas[1].digest, "a commit that nobody contributed to"
     replicas[1].reset()
     replicas[0].reset()
-    assert work(replicas[1], 0) == work(replicas[0], 0)
+    assert alike(work(replicas[1], 0), work(replicas[0], 0), replicas[0]) >= 0.99
     assert replicas[0].digest == replicas[1].digest
 
 
@@ -119,6 +133,27 @@ def test_each_rank_owns_its_part_and_one_largest_parameter_at_most(
     assert min(owned) > 0
     assert sum(each.numel() for each in many._part.committed.values()) == owned[0]
     assert many._part.engine.momentum.shape[0] == many._part.share.layout.chunks
+
+
+def test_each_rank_has_its_rows_of_the_network_between_two_passes(
+    crew: Crew, replicas: tuple[Replica, SharedReplica]
+) -> None:
+    """Beside them are the working weights that it owns, and gradients in its rows alone."""
+    alone, many = replicas
+    passes = many.begin([np.zeros((3, 33), np.int64)], None, RATE_BITS)
+    assert passes.next()
+    held = dict[int, int]()
+    for name, whole in alone.trainee.parameters.items():
+        rows = many._part.network.trainee.parameters[name]
+        for tensor in (rows.data, rows.grad):
+            local: torch.Tensor = tensor.to_local()  # type: ignore[union-attr]
+            assert len(local) == min(len(whole), -(-len(whole) // crew.count))
+            storage = local.untyped_storage()
+            held[storage.data_ptr()] = storage.nbytes()
+        is_own = name in many._part.share.names
+        assert many.trainee.parameters[name].numel() == (whole.numel() if is_own else 0)
+    weights = sum(each.nbytes for each in alone.trainee.parameters.values())
+    assert sum(held.values()) <= 1.05 * 2 * weights / crew.count, "weights and gradients"
 
 
 def test_what_is_saved_and_published_does_not_know_the_ranks(
@@ -173,9 +208,8 @@ def test_gradients_without_bounds_are_found_by_their_owner(
 
     def gradient(self: TrainingModel, piece: torch.Tensor) -> torch.Tensor:
         nats = honest(self, piece)
-        found = self.parameters[foreign].grad
-        assert found is not None
-        found.view(-1)[0] = float("nan")
+        found: Any = self.parameters[foreign].grad
+        found.to_local()[:1] = float("nan")
         return nats
 
     with monkeypatch.context() as patch:
