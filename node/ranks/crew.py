@@ -186,11 +186,7 @@ class Crew:
             return nats, time.monotonic() - began_s
 
         order = Work(shares, tokens, anew=anew, recomputes=recomputes)
-        try:
-            (nats, seconds), answers = self._give(order, compute)
-        except torch.OutOfMemoryError:
-            self._give(Regroup(), part.regroup)
-            raise
+        (nats, seconds), answers = self._give(order, compute)
         for rank, took_s in enumerate([seconds, *(answer.seconds for answer in answers)]):
             self.speeds.note(rank, shares[rank], took_s)
         return float(nats) + sum(answer.nats for answer in answers)
@@ -241,15 +237,24 @@ class Crew:
             if self.fault or self._closing:
                 raise DeviceError(self.fault or "the ranks of this node are told to leave")
             try:
-                result, answers = self._obeyed(order, part)
+                return self._given(order, part)
             except UnavailableError as error:
                 self._fail(str(error))
+
+    def _given(
+        self, order: Order, part: Callable[[], _Result]
+    ) -> tuple[_Result, list[OrderAnswer]]:
+        """The same; where memory runs out on one rank, all are ready for another order."""
+        try:
+            result, answers = self._obeyed(order, part)
+            self._require_memory(enumerate(answers, 1))
+        except torch.OutOfMemoryError:
+            own = self._part
+            self._obeyed(Regroup(), own.regroup if own else lambda: None)
+            raise
         self._members[0].memory_bytes = held_bytes_max(self._device)
-        for rank, answer in enumerate(answers, 1):
-            self._members[rank].memory_bytes = (
-                answer.memory_bytes or self._members[rank].memory_bytes
-            )
-        self._require_memory(enumerate(answers, 1))
+        for member, answer in zip(self._members[1:], answers, strict=True):
+            member.memory_bytes = answer.memory_bytes or member.memory_bytes
         return result, answers
 
     def _require_memory(self, answers: Iterable[tuple[int, OrderAnswer]]) -> None:

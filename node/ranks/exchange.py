@@ -59,13 +59,15 @@ class TensorExchange:
         self._in_pass(self._line.all_gather(whole, part))
 
     def sum_parts(self, part: Tensor, whole: Tensor) -> None:
-        """Fill a part with the sum of what all ranks have in its place of a tensor, in a pass."""
+        """Fill a part with the sum of what all ranks have in its place of a tensor, which is spent,
+        in a pass.
+        """
         if self._device.type == "cuda":
             self._in_pass(self._line.reduce_scatter(part, whole))
             return
-        parts = torch.empty_like(whole)  # gloo would sum up all parts on all ranks
-        self._in_pass(self._line.all_to_all(parts, whole))
-        torch.sum(parts.view(self.ranks, -1), 0, out=part)
+        parts = whole.chunk(self.ranks)  # gloo itself would sum up all of them on all ranks
+        self.add_up((each, rank) for rank, each in enumerate(parts))
+        part.copy_(parts[self.rank])
 
     def regroup(self) -> None:
         """Leave behind exchanges that hang, on all ranks."""

@@ -226,10 +226,6 @@ class RankLine:
         """Begin to add up everybody's tensors; each rank gets its part."""
         return dist.reduce_scatter_single(part, whole, group=self._group, async_op=True)
 
-    def all_to_all(self, parts: torch.Tensor, whole: torch.Tensor) -> Any:
-        """Begin to give each rank its part; each gets its own of everybody's, by rank."""
-        return dist.all_to_all_single(parts, whole, group=self._group, async_op=True)
-
     def regroup(self) -> None:
         """Go on in another group, as exchanges hang in this one which nobody will end."""
         if self._group is not None:

@@ -16,6 +16,7 @@ which also looks at the other ranks: who is at fault is known in the middle of a
 """
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -158,6 +159,8 @@ def _sharded(model: nn.Module, device: torch.device, exchange: TensorExchange) -
             "device: several ranks of a run with local steps need torch 2.13 or later, got "
             f"{torch.__version__}; update it, or give the node one device"
         )
+    # Of logits: where the head works by pieces, they are a view, which nobody changes.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     assert dist.group.WORLD is not None, "ranks have met"
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
     try:

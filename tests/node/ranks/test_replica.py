@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from node.data.tokenizer import ByteTokenizer
 from node.exact.engine import GradientError
+from node.model.checkpoint import save_checkpoint
+from node.model.evaluate import nats_at
 from node.model.training import TrainingModel
 from node.ranks.crew import Crew
 from node.ranks.replica import SharedReplica, replica_of
@@ -183,6 +186,29 @@ def test_what_is_saved_and_published_does_not_know_the_ranks(
         each.reset()
         assert each.adopt(kept) == digest
         assert canonical_sha256(each.committed) in sha256_of_both
+
+
+def test_what_is_measured_and_written_is_that_of_one_rank(
+    replicas: tuple[Replica, SharedReplica], tmp_path: Path
+) -> None:
+    """Rank 0 alone does both, in the middle of a batch, with the parameters that all own."""
+    tokens, losses = np.random.default_rng(7).integers(0, 256, (5, 33)), []
+    payload = work(replicas[0], 0)
+    for number, each in enumerate(replicas):
+        each.apply(*commit(0, payload))
+        passes = each.begin([tokens], None, RATE_BITS)
+        assert passes.next()
+        copied = {name: tensor.clone() for name, tensor in each.committed.items()}
+        losses.append(nats_at(each.trainee, copied, tokens))
+        save_checkpoint(
+            tmp_path / str(number), each.trainee.model, each.committed, ByteTokenizer(), {}
+        )
+        while passes.next():
+            pass
+        passes.finish()
+    assert losses[0] == losses[1]
+    for path in (tmp_path / "0").iterdir():
+        assert path.read_bytes() == (tmp_path / "1" / path.name).read_bytes()
 
 
 @pytest.mark.parametrize("replicas", ["float32"], indirect=True)
