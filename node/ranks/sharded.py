@@ -131,7 +131,7 @@ class RankReplica(LocalStepsReplica):
         own = _hollow(model)
         parameters = named_parameters_once(own)
         for name in RankShare(self.layout, *self._place).names:
-            parameters[name].data = torch.empty(self.layout.shapes[name])
+            parameters[name].data = torch.empty(self.layout.shapes[name], dtype=self._weights)
         trainee = super()._trainee(own, device, samples)
         self.network = ShardedNetwork(model, device, trainee.dtype, self._exchange)
         return trainee
