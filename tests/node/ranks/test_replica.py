@@ -143,7 +143,8 @@ def test_each_rank_has_its_rows_of_the_network_between_two_passes(
 ) -> None:
     """Beside them are the working weights that it owns, and gradients in its rows alone."""
     alone, many = replicas
-    passes = many.begin([np.zeros((3, 33), np.int64)], None, RATE_BITS)
+    batch = np.zeros((crew.count + 1, 33), np.int64)  # a sample more than a pass has
+    passes = many.begin([batch], None, RATE_BITS)
     assert passes.next()
     held = dict[int, int]()
     for name, whole in alone.trainee.parameters.items():
