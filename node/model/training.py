@@ -137,16 +137,16 @@ class TrainingModel:
         finally:
             self.model.train(was_training)
 
-    def gradient(self, piece: Tensor) -> Tensor:
+    def gradient(self, piece: Tensor, weight: float = 1.0) -> Tensor:
         """Add the gradients of one piece to `.grad`, on this device, which may end it later.
         Returns the cross-entropy summed over all targets, a scalar. What is minimised is its mean
         over a sample's targets, summed over the samples, and the experts' balance loss for each
         sample where the configuration asks for it: sums, so that micro-batches of unlike sizes
-        weigh by their samples.
+        weigh by their samples. All of it counts with `weight`.
         """
         piece = piece.to(self.device)
         output, head = self._output(piece)
-        change, scale = None, 1 / (piece.shape[1] - 1)
+        change, scale = None, weight / (piece.shape[1] - 1)
         if head is None:
             nats = self._nats(output.logits, piece)
             root = nats * scale
@@ -154,7 +154,7 @@ class TrainingModel:
             with self._autocast():
                 root = output.logits
                 nats, change = backward_by_pieces(root, head, piece[:, 1:], scale)
-        roots = [root, *self._imbalance(output, len(piece))]
+        roots = [root, *self._imbalance(output, weight * len(piece))]
         torch.autograd.backward(roots, [change, None][: len(roots)])
         return nats.detach()
 
@@ -178,7 +178,7 @@ class TrainingModel:
         with self._autocast():
             return nats_by_pieces(output.logits, head, piece[:, 1:])
 
-    def _imbalance(self, output: Any, samples: int) -> list[Tensor]:
+    def _imbalance(self, output: Any, samples: float) -> list[Tensor]:
         """The experts' balance loss of some samples, a float32 scalar, where it is asked for."""
         is_asked_for, weight = self._balance
         if not is_asked_for:

@@ -26,7 +26,7 @@ from node.model.precision import weights_dtype
 from node.model.training import TrainingModel
 from node.ranks.dealing import Speeds, dealt
 from node.ranks.exchange import TensorExchange
-from node.ranks.line import RankLine, RankPatience
+from node.ranks.line import RankLine, RankPatience, wait_for
 from node.ranks.orders import (
     Hello,
     Hold,
@@ -36,6 +36,7 @@ from node.ranks.orders import (
     Order,
     OrderAnswer,
     PartOrder,
+    Regroup,
     Rest,
     Sum,
     Type,
@@ -44,16 +45,13 @@ from node.ranks.orders import (
     encode,
 )
 from node.ranks.part import PartOutcome, RankPart
-from node.ranks.passes import SharedPasses, computed
+from node.ranks.passes import SharedPasses
 from node.system.device import held_bytes_max, in_sum
 from protocol.errors import DeviceError, LocalProtocolError, UnavailableError, first_line
 from protocol.ids import RunId
 from protocol.runfile import RunSpec, run_json
 
 _Result = TypeVar("_Result")
-
-POLL_S = 0.001
-"""Pause between two looks at an exchange of tensors."""
 
 
 @dataclass(slots=True)
@@ -147,9 +145,7 @@ class Crew:
 
         Raises `GradientError` where something is not finite.
         """
-        part = self._part
-        if part is None:
-            raise LocalProtocolError("expected ranks that hold a network, they hold none")
+        part = self._own_part
         outcome, answers = self._give(order, lambda: part.obey(order, given))
         found: PartOutcome = outcome
         for unbounded in (found.unbounded, *(answer.unbounded for answer in answers)):
@@ -157,6 +153,12 @@ class Crew:
                 raise GradientError(unbounded)
         found.digest = (found.digest + sum(answer.digest for answer in answers)) % 2**64
         return found
+
+    @property
+    def _own_part(self) -> RankPart:
+        if self._part is None:
+            raise LocalProtocolError("expected ranks that hold a network, they hold none")
+        return self._part
 
     def moved(self) -> None:
         self._has_moved = True
@@ -175,16 +177,15 @@ class Crew:
             self._has_moved = False
         shares = dealt(len(samples), self.speeds.all, trainee.micro_batch_max)
         own, tokens = samples[: shares[0]], samples.to(torch.int32).numpy().tobytes()
+        part, recomputes = self._own_part, trainee.recomputes
 
         def compute() -> tuple[float, float]:
-            if anew:
-                trainee.zero_gradients()
             began_s = time.monotonic()
             with self._own_threads():
-                nats = computed(trainee, own)
+                nats = part.gradient(own, anew=anew, recomputes=recomputes)
             return nats, time.monotonic() - began_s
 
-        order = Work(shares, tokens, anew=anew, recomputes=trainee.recomputes)
+        order = Work(shares, tokens, anew=anew, recomputes=recomputes)
         (nats, seconds), answers = self._give(order, compute)
         for rank, took_s in enumerate([seconds, *(answer.seconds for answer in answers)]):
             self.speeds.note(rank, shares[rank], took_s)
@@ -236,17 +237,30 @@ class Crew:
             if self.fault or self._closing:
                 raise DeviceError(self.fault or "the ranks of this node are told to leave")
             try:
-                result, answers = self._obeyed(order, part)
+                return self._given(order, part)
             except UnavailableError as error:
                 self._fail(str(error))
+
+    def _given(
+        self, order: Order, part: Callable[[], _Result]
+    ) -> tuple[_Result, list[OrderAnswer]]:
+        """The same; where memory runs out on one rank, all are ready for another order."""
+        try:
+            result, answers = self._obeyed(order, part)
+            self._require_memory(enumerate(answers, 1))
+        except torch.OutOfMemoryError:
+            own = self._part
+            self._obeyed(Regroup(), own.regroup if own else lambda: None)
+            raise
         self._members[0].memory_bytes = held_bytes_max(self._device)
-        for rank, answer in enumerate(answers, 1):
-            self._members[rank].memory_bytes = (
-                answer.memory_bytes or self._members[rank].memory_bytes
-            )
+        for member, answer in zip(self._members[1:], answers, strict=True):
+            member.memory_bytes = answer.memory_bytes or member.memory_bytes
+        return result, answers
+
+    def _require_memory(self, answers: Iterable[tuple[int, OrderAnswer]]) -> None:
+        for rank, answer in answers:
             if answer.short:
                 raise torch.OutOfMemoryError(f"{self._name(rank)}: {answer.short}")
-        return result, answers
 
     def _obeyed(
         self, order: Order, part: Callable[[], _Result]
@@ -258,34 +272,40 @@ class Crew:
         try:
             result = part()
         except torch.OutOfMemoryError:
-            self._answers(order, until_s)
+            self._line.say(f"end/{self._number}", b"")  # the others may wait for this rank
+            self._answers(order, until_s, ended=True)
+            self._line.forget(f"end/{self._number}")
             raise
         return result, self._answers(order, until_s)
 
-    def _answers(self, order: Order, until_s: float) -> list[OrderAnswer]:
+    def _answers(self, order: Order, until_s: float, *, ended: bool = False) -> list[OrderAnswer]:
+        """The answers to the newest order, which rank 0 may have `ended` before its time."""
         keys = [f"answer/{self._number}/{rank}" for rank in range(1, self.count)]
         while (found := self._line.hear(*keys)) is None:
             self._look(order, until_s)
         answers = [decode_answer(words) for words in found]
-        if any(answer.error or answer.lost for answer in answers):
+        if any(answer.error or (answer.lost and not ended) for answer in answers):
             self._judge(order, until_s)
         self._line.forget(f"order/{self._number}", *keys)
         return answers
 
     def _wait(self, begun: Iterable[Any]) -> None:
-        """Wait until exchanges with all ranks have ended, as long as none is at fault."""
+        """Wait until exchanges with all ranks have ended, as long as none is at fault.
+
+        Raises `torch.OutOfMemoryError` where another rank has no memory to go on.
+        """
         until_s = time.monotonic() + self._patience.order_s
-        look_s = time.monotonic() + 1
-        for work in list(begun):
-            while not work.is_completed():
-                time.sleep(POLL_S)
-                if time.monotonic() > look_s:
-                    self._look(None, until_s)
-                    look_s = time.monotonic() + 1
-            try:
-                work.wait()
-            except RuntimeError as error:
-                self._judge(None, until_s, first_line(error)[:200])
+
+        def look() -> None:
+            self._look(None, until_s)
+            self._require_memory(self._partial())
+
+        try:
+            wait_for(begun, look)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            self._judge(None, until_s, first_line(error)[:200])
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 

@@ -1,4 +1,4 @@
-"""Exchanges of tensors between the ranks, in place, one after the other or all at once."""
+"""Exchanges of tensors between the ranks, one after the other or all at once."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -35,6 +35,58 @@ class TensorExchange:
         """Add everybody's tensors to those of a rank each; on the others they are spent."""
         self._wait(self._line.reduce(tensor, target) for tensor, target in tensors)
 
+    def deal(self, whole: Tensor | None, rows: Tensor, source: int) -> Tensor:
+        """The rows of this rank in a rank's tensor, which only that one has: an Nth, rounded up and
+        filled up. `rows` is room for them.
+        """
+        parts = (
+            None if whole is None else list(_filled_up(whole, rows, self.ranks).chunk(self.ranks))
+        )
+        self._wait([self._line.scatter(rows, parts, source)])
+        return rows
+
+    def collect(self, rows: Tensor, target: int) -> Tensor | None:
+        """On the target the rows of all ranks, one below the other."""
+        if self.rank != target:
+            self._wait([self._line.gather(rows, None, target)])
+            return None
+        whole = rows.new_empty((self.ranks * len(rows), *rows.shape[1:]))
+        self._wait([self._line.gather(rows, list(whole.chunk(self.ranks)), target)])
+        return whole
+
+    def gather(self, whole: Tensor, part: Tensor) -> None:
+        """Fill a tensor with the parts of all ranks, in a pass."""
+        self._in_pass(self._line.all_gather(whole, part))
+
+    def sum_parts(self, part: Tensor, whole: Tensor) -> None:
+        """Fill a part with the sum of what all ranks have in its place of a tensor, which is spent,
+        in a pass.
+        """
+        if self._device.type == "cuda":
+            self._in_pass(self._line.reduce_scatter(part, whole))
+            return
+        parts = whole.chunk(self.ranks)  # gloo itself would sum up all of them on all ranks
+        self.add_up((each, rank) for rank, each in enumerate(parts))
+        part.copy_(parts[self.rank])
+
+    def regroup(self) -> None:
+        """Leave behind exchanges that hang, on all ranks."""
+        self._line.regroup()
+
+    def settle(self) -> None:
+        """Wait until the device has ended a pass: all ranks wait for each other, and one that is
+        only queued would overrun the bell.
+        """
+        if self._device.type == "cuda":
+            self._wait([_Queued(self._device)])
+
+    def _in_pass(self, work: Any) -> None:
+        """A card is told to wait for it, and the host goes on."""
+        if self._device.type == "cuda":
+            work.wait()
+        else:
+            self._wait([work])
+
     def tell(self, tensor: Tensor, source: int) -> Tensor:
         """Send a rank's tensor, of any type and on any device, to all, which have one like it."""
         if tensor.numel():
@@ -45,3 +97,25 @@ class TensorExchange:
             if self.rank != source and there.data_ptr() != raw.data_ptr():
                 raw.copy_(there)
         return tensor
+
+
+class _Queued:
+    """What a card was given so far, as an exchange that may be waited for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event: Any = torch.Event(device)
+        self._event.record(torch.cuda.current_stream(device))
+
+    def is_completed(self) -> bool:
+        return bool(self._event.query())
+
+    def wait(self) -> None:
+        self._event.synchronize()
+
+
+def _filled_up(whole: Tensor, rows: Tensor, ranks: int) -> Tensor:
+    """A tensor with as many rows as all ranks have room for."""
+    missing = ranks * len(rows) - len(whole)
+    if not missing:
+        return whole.contiguous()
+    return torch.cat([whole, whole.new_zeros((missing, *whole.shape[1:]))])

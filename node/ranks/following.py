@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from node.ranks.exchange import TensorExchange
-from node.ranks.line import START_S, RankLine
+from node.ranks.line import START_S, RankLine, wait_for
 from node.ranks.orders import (
     Hello,
     Hold,
@@ -23,6 +23,7 @@ from node.ranks.orders import (
     Limit,
     Order,
     OrderAnswer,
+    Regroup,
     Rest,
     Welcome,
     Work,
@@ -31,7 +32,6 @@ from node.ranks.orders import (
     encode,
 )
 from node.ranks.part import RankPart
-from node.ranks.passes import computed
 from node.system.device import give_back_memory, held_bytes_max, limit_memory
 from protocol.errors import UnavailableError, first_line
 
@@ -50,7 +50,7 @@ class FollowingRank:
         self._line, self._device = line, device
         self._exchange = TensorExchange(line, device, self._wait)
         self._part = RankPart(self._exchange)
-        self._wait_s = START_S
+        self._wait_s, self._number = START_S, 0
         self._watchdog: IO[str] = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
 
     def follow(self, hello: Hello) -> None:
@@ -73,15 +73,14 @@ class FollowingRank:
                 raise error
 
     def _orders(self) -> Iterator[tuple[int, Order]]:
-        number = 0
         while True:
-            number += 1
-            order = decode_order(self._next(f"order/{number}"))
+            self._number += 1
+            order = decode_order(self._next(f"order/{self._number}"))
             if isinstance(order, Leave):
                 faulthandler.cancel_dump_traceback_later()
                 self._line.close()
                 return
-            yield number, order
+            yield self._number, order
 
     def _next(self, key: str) -> bytes:
         """Rank 0's words under a key, once they are there."""
@@ -117,7 +116,11 @@ class FollowingRank:
                 self._part = RankPart(self._exchange)
                 self._part.hold(order, self._device)
             case Work():
-                return OrderAnswer(nats=self._work(order))
+                own, alike = tokens_of(order)[self._line.place.rank], order.recomputes
+                nats = self._part.gradient(own, anew=order.anew, recomputes=alike)
+                return OrderAnswer(nats=nats)
+            case Regroup():
+                self._part.regroup()
             case Limit():
                 limit_memory(self._device, order.gpu_memory)
             case Rest():
@@ -130,23 +133,18 @@ class FollowingRank:
                 return OrderAnswer(digest=outcome.digest, unbounded=outcome.unbounded)
         return OrderAnswer()
 
-    def _work(self, order: Work) -> float:
-        """Cross-entropy of this rank's samples, summed over their targets."""
-        trainee, rank = self._part.trainee, self._line.place.rank
-        if order.recomputes != trainee.recomputes:
-            trainee.recompute(order.recomputes)
-        if order.anew:
-            trainee.zero_gradients()
-        return computed(trainee, tokens_of(order)[rank])
-
     def _wait(self, begun: Iterable[Any]) -> None:
         try:
-            for work in list(begun):
-                work.wait()
+            wait_for(begun, self._look)
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
         except RuntimeError as error:
             raise ExchangeError(first_line(error)) from error
+
+    def _look(self) -> None:
+        """Raises `ExchangeError` where rank 0 has broken off the order."""
+        if self._line.has(f"end/{self._number}"):
+            raise ExchangeError("rank 0 has broken it off")
 
 
 def tokens_of(order: Work) -> tuple[Tensor, ...]:

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,6 +37,9 @@ ORDER_S_MIN = 120.0
 
 SILENCE_S_MIN, SILENCE_S_MAX = 6.0, 30.0
 """Bounds of the time for which a rank may give no sign of life: some seconds of a busy machine."""
+
+POLL_S = 0.001
+"""Pause between two looks at an exchange of tensors."""
 
 NO_STORE = (RuntimeError,)
 """Kinds of torch's errors about its store, all below this one."""
@@ -67,6 +71,22 @@ def loopback_only() -> None:
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", name)
 
 
+def wait_for(begun: Iterable[Any], look: Callable[[], None]) -> None:
+    """Wait until exchanges of tensors have ended, which begin as they are drawn. Meanwhile `look`
+    is called each second: it raises where there is no reason to wait any more.
+
+    Raises `RuntimeError` for an exchange that has failed.
+    """
+    look_s = time.monotonic() + SLICE_S
+    for work in list(begun):
+        while not work.is_completed():
+            time.sleep(POLL_S)
+            if time.monotonic() > look_s:
+                look()
+                look_s = time.monotonic() + SLICE_S
+        work.wait()
+
+
 class RankLine:
     """One rank's end of the line."""
 
@@ -79,7 +99,8 @@ class RankLine:
         self._store = self._connect(listens=place.rank == 0, listener_fd=listener_fd)
         self._ended = threading.Event()
         self._counted = dict[int, tuple[bytes, float]]()
-        self._has_group = False
+        self._group: Any = None
+        self._timeout, self._hangs = timedelta(), False
         alive = self._connect(listens=False)  # a client serves one thread at a time
         threading.Thread(target=self._count, args=(alive,), name="alive", daemon=True).start()
 
@@ -171,26 +192,49 @@ class RankLine:
         """Join the process group of all ranks, whose exchanges last at most `order_s`."""
         # NCCL would end the process without a word when another rank is lost.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+        self._timeout = timedelta(seconds=order_s)
         dist.init_process_group(
             backend,
             store=distributed_c10d.PrefixStore("group", self._store),
             rank=self.place.rank,
             world_size=self.place.count,
-            timeout=timedelta(seconds=order_s),
+            timeout=self._timeout,
         )
-        self._has_group = True
+        self._group = dist.group.WORLD
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> Any:
         """Begin to send a rank's tensor to all, which receive it in place."""
-        return dist.broadcast(tensor, source, async_op=True)
+        return dist.broadcast(tensor, source, self._group, async_op=True)
 
     def reduce(self, tensor: torch.Tensor, target: int) -> Any:
         """Begin to add everybody's tensor to a rank's, in place; on the others it is spent."""
-        return dist.reduce(tensor, target, async_op=True)
+        return dist.reduce(tensor, target, group=self._group, async_op=True)
+
+    def scatter(self, tensor: torch.Tensor, parts: list[torch.Tensor] | None, source: int) -> Any:
+        """Begin to give each rank a part of what one has."""
+        return dist.scatter(tensor, parts, source, self._group, async_op=True)
+
+    def gather(self, tensor: torch.Tensor, parts: list[torch.Tensor] | None, target: int) -> Any:
+        """Begin to put everybody's tensor into the parts that a rank has."""
+        return dist.gather(tensor, parts, target, self._group, async_op=True)
+
+    def all_gather(self, whole: torch.Tensor, part: torch.Tensor) -> Any:
+        """Begin to put everybody's part together, on all ranks."""
+        return dist.all_gather_single(whole, part, self._group, async_op=True)
+
+    def reduce_scatter(self, part: torch.Tensor, whole: torch.Tensor) -> Any:
+        """Begin to add up everybody's tensors; each rank gets its part."""
+        return dist.reduce_scatter_single(part, whole, group=self._group, async_op=True)
+
+    def regroup(self) -> None:
+        """Go on in another group, as exchanges hang in this one which nobody will end."""
+        if self._group is not None:
+            self._group.abort()  # frees a card; gloo's end by themselves, at their time
+        self._group, self._hangs = dist.new_group(timeout=self._timeout), True
 
     def close(self, *, whole: bool = True) -> None:
         """End the signs of life; leave the group, unless an exchange may still hang in it."""
         self._ended.set()
-        if self._has_group and whole:
+        if self._group is not None and whole and not self._hangs:
             dist.destroy_process_group()
-        self._has_group = False
+        self._group = None

@@ -2,7 +2,7 @@
 
 follower    Hello ------------------------.
 rank 0      judges all -> Welcome         |  refused, or how long to wait and for what
-rank 0      Hold | Load | Work | Sum | Limit | Rest | Leave
+rank 0      Hold | Load | Work | Regroup | Sum | Limit | Rest | Leave
             Reset | Begin | MakeStep | StandAt | Accumulate | Extract | Apply | Digest | Fetch | Put
 follower    OrderAnswer to each but Leave
 
@@ -56,7 +56,7 @@ class Hold(msgspec.Struct, frozen=True, tag="hold"):
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
-    """Take over the working weights, which their owners broadcast one by one."""
+    """Take over your part of the working weights, which their owners send one by one."""
 
 
 class Work(msgspec.Struct, frozen=True, tag="work"):
@@ -72,8 +72,12 @@ class Work(msgspec.Struct, frozen=True, tag="work"):
     """Whether blocks are computed again on the way back."""
 
 
+class Regroup(msgspec.Struct, frozen=True, tag="regroup"):
+    """A pass was broken off: go on in a new process group, without what is left of it."""
+
+
 class Sum(msgspec.Struct, frozen=True, tag="sum"):
-    """Add your gradients to those of their owners, which take the mean, and give back the rest."""
+    """Leave the sum of all gradients with their owners, which take the mean; give back the rest."""
 
     samples: int
     """Samples of all ranks."""
@@ -153,7 +157,7 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
 PartOrder: TypeAlias = (
     Reset | Begin | MakeStep | StandAt | Accumulate | Extract | Apply | Digest | Fetch | Put
 )
-Order: TypeAlias = Hold | Load | Work | Sum | Limit | Rest | Leave | PartOrder
+Order: TypeAlias = Hold | Load | Work | Regroup | Sum | Limit | Rest | Leave | PartOrder
 
 
 class OrderAnswer(msgspec.Struct, frozen=True):

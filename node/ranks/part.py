@@ -1,9 +1,10 @@
 """A rank's part in the node, and in each order: the same on rank 0 as on a follower.
 
-    every run           the network; gradients of the samples that rank 0 deals to it
-    with local steps    a replica of the parameters that it owns (`node.replica.share`)
+    every run           gradients of the samples that rank 0 deals to it
+    with local steps    its part of the network (`node.ranks.sharded`), and a replica of the
+                        parameters that it owns (`node.replica.share`)
 
-In other runs rank 0 owns all parameters, and the others compute gradients.
+In other runs each rank has the whole network, and rank 0 owns all parameters.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from node.ranks.orders import (
     StandAt,
     Sum,
 )
-from node.replica.local_steps import LocalStepsReplica
+from node.ranks.sharded import RankReplica
 from protocol.codec.payload import Coefficients
 from protocol.errors import LocalProtocolError
 from protocol.ids import RunId
@@ -61,7 +62,7 @@ class RankPart:
 
     def __init__(self, exchange: TensorExchange, trainee: TrainingModel | None = None) -> None:
         self._exchange, self._trainee = exchange, trainee
-        self._replica: LocalStepsReplica | None = None
+        self._replica: RankReplica | None = None
 
     @property
     def trainee(self) -> TrainingModel:
@@ -70,7 +71,7 @@ class RankPart:
         return self._trainee
 
     @property
-    def replica(self) -> LocalStepsReplica:
+    def replica(self) -> RankReplica:
         """What it owns."""
         if self._replica is None:
             raise LocalProtocolError("expected an order to ranks that own nothing, got another")
@@ -79,14 +80,13 @@ class RankPart:
     def hold(self, order: Hold, device: torch.device, micro_batch_max: int = 1) -> None:
         spec, weights = parse_run_json(order.run, "rank 0"), getattr(torch, order.weights)
         if spec.algorithm.facts.steps_within_round:
-            self._replica = LocalStepsReplica(
+            self._replica = RankReplica(
+                self._exchange,
                 spec,
                 RunId(order.run_id),
                 device,
                 micro_batch_max,
                 seed=order.seed,
-                rank=self._exchange.rank,
-                ranks=self._exchange.ranks,
                 weights=weights,
             )
             self._trainee = self._replica.trainee
@@ -95,13 +95,34 @@ class RankPart:
             self._trainee = TrainingModel(model, device, 1, weights)
         self.trainee.model.train()
 
+    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> float:
+        """Add the gradients of this rank's samples, int64 [samples, length + 1], to those that it
+        has, or begin `anew`. Returns the cross-entropy summed over their targets, once the device
+        has ended the pass.
+        """
+        if self._replica:
+            return self._replica.network.gradient(samples, anew=anew, recomputes=recomputes)
+        trainee = self.trainee
+        if recomputes != trainee.recomputes:
+            trainee.recompute(recomputes)
+        if anew:
+            trainee.zero_gradients()
+        nats = float(trainee.gradient(samples)) if len(samples) else 0.0
+        self._exchange.settle()
+        return nats
+
+    def regroup(self) -> None:
+        """Go on after a pass that was broken off."""
+        self._exchange.regroup()
+        if self._replica:
+            self._replica.network.recover()
+
     def obey(self, order: Load | Sum | PartOrder, given: Any = None) -> PartOutcome:
         """`given`, on rank 0: the parameter to put, or the contributions to apply."""
         try:
             match order:
                 case Load():
-                    named = self.trainee.parameters.items()
-                    self._exchange.spread((each.data, self._owner(name)) for name, each in named)
+                    self._load()
                 case Sum():
                     self._sum(order.samples)
                 case Reset():
@@ -132,20 +153,26 @@ class RankPart:
 
     # ---- the network
 
-    def _owner(self, name: str) -> int:
-        return self._replica.share.owners[name] if self._replica else 0
+    def _load(self) -> None:
+        parameters = self.trainee.parameters
+        if self._replica:
+            self._replica.network.load(parameters, self._replica.share.owners)
+        else:
+            self._exchange.spread((each.data, 0) for each in parameters.values())
 
     def _sum(self, samples: int) -> None:
         """The mean gradient over the samples of all ranks, on the owner of each parameter."""
-        named = self.trainee.parameters.items()
-        self._exchange.add_up((gradient_of(each), self._owner(name)) for name, each in named)
-        for name, parameter in named:
-            if self._owner(name) == self._exchange.rank:
+        parameters = self.trainee.parameters
+        if self._replica:
+            self._replica.network.collect(parameters, self._replica.share.owners, samples)
+            require_finite({name: each.grad for name, each in parameters.items()}, GRADIENT_MAX)
+            return
+        self._exchange.add_up((gradient_of(each), 0) for each in parameters.values())
+        for parameter in parameters.values():
+            if self._exchange.rank == 0:
                 gradient_of(parameter).div_(samples)
             else:
                 parameter.grad = None
-        if self._replica:
-            require_finite({name: each.grad for name, each in named}, GRADIENT_MAX)
 
     # ---- the replica
 
@@ -174,7 +201,8 @@ class RankPart:
 
     def _fetch(self, name: str) -> Tensor:
         """A committed parameter, which is its owner's own there."""
-        owner, replica = self._owner(name), self.replica
+        replica = self.replica
+        owner = replica.share.owners[name]
         if owner == self._exchange.rank:
             tensor = replica.committed[name]
         else:
@@ -185,7 +213,7 @@ class RankPart:
         if given is None:
             given = torch.empty(self.replica.layout.shapes[name], device="cpu")
         self._exchange.tell(given, 0)
-        if self._owner(name) == self._exchange.rank:
+        if name in self.replica.committed:
             self.replica.committed[name].copy_(given)
 
     def _apply(self, order: Apply, given: Sequence[Contribution] | None) -> None:

@@ -74,16 +74,3 @@ class SharedPasses:
         self._anew = False
         self.samples += len(rows)
         return True
-
-
-def computed(trainee: TrainingModel, samples: Tensor) -> float:
-    """Add the gradients of one rank's samples, int64 [samples, length + 1], to its own. Returns the
-    cross-entropy summed over their targets once the device has ended the pass: all ranks wait for
-    each other, and a pass that is only queued would overrun the bell.
-    """
-    if not len(samples):
-        return 0.0
-    nats = float(trainee.gradient(samples.to(trainee.device)))
-    if trainee.device.type == "cuda":
-        torch.cuda.synchronize(trainee.device)
-    return nats

@@ -25,9 +25,9 @@ Residual and the optimizer's state are soft: a node that is started again begins
                            overlap a copy like the working weights, where the residual is
 
 Of a node of many ranks each rank has such a replica for the parameters that it owns
-(`node.replica.share`), with the working weights and gradients of all; rank 0 gives the orders
-(`node.ranks.replica`). What is random depends on a seed, a parameter and a place, so it is the same
-whatever the number of ranks.
+(`node.replica.share`); all share the network that makes passes (`node.ranks.sharded`), and rank 0
+gives the orders (`node.ranks.replica`). What is random depends on a seed, a parameter and a place,
+so it is the same whatever the number of ranks.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -94,6 +94,12 @@ def test_a_run_of_nodes_with_1_2_and_4_ranks_stays_equal_although_ranks_are_lost
         os.kill(ranks_of(two.pid)[1], signal.SIGSTOP)
         watch_until(cluster, lambda: "begins anew" in two.log.read_text(), "a fault", PATIENCE_S)
         goes_on("a round of each node after the faults")
+        four.ask_to_leave()
+        assert four.wait(time.monotonic() + PATIENCE_S) == 0, four.last_words()
+        four.arguments = (*four.arguments[:-1], "cpu,cpu")
+        four.start(*cluster._arguments(four))
+        goes_on("a round of each node, of which one goes on with half of its ranks")
+        assert [len(node.status["ranks"]) for node in cluster.nodes] == [0, 2, 2]
         cluster.coordinator.refresh()
         status = cluster.coordinator.status
         left = ranks_of(four.pid) | ranks_of(two.pid)
@@ -104,6 +110,7 @@ def test_a_run_of_nodes_with_1_2_and_4_ranks_stays_equal_although_ranks_are_lost
     assert "rank 3 (x86_64 CPU" in four.log.read_text() or sys.platform != "linux"
     assert "was killed by SIGKILL; what is saved stays" in four.log.read_text()
     assert "gave no sign of life for" in two.log.read_text()
+    assert "saved state cannot be used" not in four.log.read_text()
     assert not [pid for pid in left.values() if Path(f"/proc/{pid}").exists()]
     assert status["digests"]["agreed"]
     assert status["digests"]["rounds_checked"] > 3

@@ -179,7 +179,7 @@ class Evaluator:
         samples = begun.samples[measurement.done : measurement.done + count]
         try:
             nats = await asyncio.to_thread(self._with.nats, begun.parameters, samples)
-        except LockstepError as error:
+        except (LockstepError, torch.OutOfMemoryError) as error:
             self._drop(str(error))
             return
         measurement.add(len(samples), nats, self._with.clock_ms() - began_ms)

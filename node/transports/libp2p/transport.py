@@ -57,7 +57,7 @@ from protocol.limits import ADDRESSES_MAX
 ACCEPTED_MAX = 512
 """Pipes that peers hold open to this node."""
 
-WAITING_MAX = 32
+WAITING_MAX = 64
 """Pipes that wait to be taken; the daemon refuses more, which costs this process nothing."""
 
 ACCEPT_PAUSE_S = 0.5

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from node.ranks import crew as module
+from node.ranks import line as line_module
 from node.ranks.crew import Crew
 from node.ranks.line import RankLine, RankPatience
 from node.ranks.orders import (
@@ -16,6 +17,7 @@ from node.ranks.orders import (
     Load,
     Order,
     OrderAnswer,
+    Regroup,
     decode_order,
     encode,
 )
@@ -37,10 +39,11 @@ class ScriptedLine:
         self._script, self._words = script, dict[str, bytes]()
 
     def say(self, key: str, words: bytes) -> None:
-        number, order = key.removeprefix("order/"), decode_order(words)
-        self.orders.append(order)
+        kind, number = key.split("/")
+        if kind == "order":
+            self.orders.append(decode_order(words))
         for rank in (1, 2):
-            if answer := self._script(order, rank):
+            if answer := self._script(self.orders[-1], rank):
                 self._words[f"answer/{number}/{rank}"] = encode(answer)
 
     def hear(self, *keys: str) -> list[bytes] | None:
@@ -81,6 +84,7 @@ def crew_of(
             line.now_s += seconds
 
     monkeypatch.setattr(module, "time", Time)
+    monkeypatch.setattr(line_module, "time", Time)
     patience = RankPatience(silence_s=10.0, order_s=100.0)
     made = Crew(cast(RankLine, line), torch.device("cpu"), HELLOS, patience, ended)
     return made, line
@@ -208,6 +212,49 @@ def test_memory_that_another_rank_lacks_is_told_with_its_name(
     crew, _ = crew_of(monkeypatch, short)
     with pytest.raises(torch.OutOfMemoryError, match=r"^rank 2 .*: no room$"):
         crew.limit(50)
+
+
+class Hanging:
+    """An exchange for which another rank is waited for."""
+
+    def is_completed(self) -> bool:
+        return False
+
+
+def test_a_pass_ends_at_once_for_all_where_a_rank_has_no_memory_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 2 runs out of memory; rank 1 and rank 0 wait for it in an exchange."""
+    told = list[Order]()
+
+    def script(order: Order, rank: int) -> OrderAnswer | None:
+        if isinstance(order, Regroup):
+            return OrderAnswer()
+        told.append(order)
+        if rank == 2:
+            return OrderAnswer(short="no room")
+        is_broken_off = len(told) > 2  # rank 0 has said something else about the order
+        return OrderAnswer(lost="rank 0 has broken it off") if is_broken_off else None
+
+    crew, line = crew_of(monkeypatch, script)
+    with pytest.raises(torch.OutOfMemoryError, match=r"^rank 2 \(a CPU, on host-2\): no room$"):
+        crew._give(Load(), lambda: crew._wait([Hanging()]))
+    assert line.now_s < 5
+    assert line.orders == [Load(), Regroup()]
+    assert not crew.fault
+    assert line._words == {}, "no answer is left over"
+
+
+def test_a_rank_that_is_silent_in_the_middle_of_a_pass_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    crew, line = crew_of(monkeypatch, only_rank_1)
+    line.silent[2] = 1.0
+    with pytest.raises(
+        DeviceError, match=r"^rank 2 .* gave no sign of life for 1[01] s: its process"
+    ):
+        crew._give(Load(), lambda: crew._wait([Hanging()]))
+    assert line.now_s < 13
 
 
 def test_ranks_that_are_told_to_leave_take_no_more_orders(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,23 @@
 """Real ranks, each a process: their node computes what one rank computes."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from node.model.blocks import repeated
 from node.model.training import TrainingModel
 from node.ranks.crew import Crew
 from node.ranks.dealing import Speeds
-from node.ranks.replica import replica_of
+from node.ranks.replica import SharedReplica, replica_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from protocol.ids import PeerId, RunId
 from protocol.runfile import AlgorithmSpec, RunSpec
 from protocol.schedule import scalars
 from tests.support.crew import CPU
+from tests.support.payloads import signs_of
 from tests.support.tiny import DEMO, tiny_spec
 
 RUN, OWN = RunId("a" * 32), PeerId("b" * 32)
@@ -44,14 +48,6 @@ def train(replica: Replica, spec: RunSpec, round: int, counts: tuple[int, ...]) 
     return work.loss_nats_per_token
 
 
-def signs(replica: Replica, round: int) -> dict[int, bool]:
-    """The signs that a payload has, by their places."""
-    found = replica.extract(round).coefficients
-    chunks = np.repeat(np.arange(len(found.counts)), found.counts)
-    places = 4096 * chunks + found.indices
-    return dict(zip(places.tolist(), (found.values > 0).tolist(), strict=True))
-
-
 @pytest.mark.parametrize("counts", [(1,), (3,), (2, 2, 2, 2, 1)])
 def test_gradients_are_those_of_one_rank(crew: Crew, counts: tuple[int, ...]) -> None:
     alone, many = replicas(VOTES, crew)
@@ -62,15 +58,20 @@ def test_gradients_are_those_of_one_rank(crew: Crew, counts: tuple[int, ...]) ->
         torch.testing.assert_close(found, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
+def agreement(alone: Replica, many: Replica, round: int) -> float:
+    """Part of the signs in which the payloads of a round agree."""
+    one, other = (signs_of(each.extract(round).coefficients) for each in (alone, many))
+    both = one.keys() & other.keys()
+    assert len(both) >= 0.95 * len(one), "gradients in bfloat16 choose a few places otherwise"
+    return sum(one[place] == other[place] for place in both) / len(both)
+
+
 @pytest.mark.parametrize("spec", [VOTES, MOVES])
 def test_the_payload_of_many_ranks_is_that_of_one_up_to_rounding(crew: Crew, spec: RunSpec) -> None:
     alone, many = replicas(spec, crew)
     for replica in (alone, many):
         train(replica, spec, 4, (5, 5, 3))
-    one, other = (signs(replica, 4) for replica in (alone, many))
-    both = one.keys() & other.keys()
-    assert len(both) >= 0.95 * len(one), "gradients in bfloat16 choose a few places otherwise"
-    assert sum(one[place] == other[place] for place in both) >= 0.99 * len(both)
+    assert agreement(alone, many, 4) >= 0.99
 
 
 def test_parameters_that_move_between_two_passes_reach_every_rank(crew: Crew) -> None:
@@ -110,14 +111,45 @@ def test_a_rank_without_memory_has_all_make_smaller_passes(
         torch.testing.assert_close(found, parameter.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_blocks_are_computed_again_on_every_rank(crew: Crew) -> None:
-    alone, many = replicas(VOTES, crew)
+def test_a_rank_that_runs_out_of_memory_within_a_sharded_pass_keeps_nobody_waiting(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for it in the middle of the pass, and all make smaller ones."""
+    alone, many = replicas(MOVES, crew)
+    assert isinstance(many, SharedReplica)
+    (block, *_) = repeated(many._part.network.trainee.model)
+    enough = type(block).forward
+
+    def forward(self: torch.nn.Module, hidden: torch.Tensor, *rest: Any, **more: Any) -> Any:
+        if self is block and len(hidden) > 1:
+            raise torch.OutOfMemoryError("too much for this one")
+        return enough(self, hidden, *rest, **more)
+
+    monkeypatch.setattr(type(block), "forward", forward)
+    for replica in (alone, many):
+        train(replica, MOVES, 4, (5, 5, 3))
+    assert many.trainee.micro_batch_max == 1
+    assert agreement(alone, many, 4) >= 0.99
+
+
+@pytest.mark.parametrize("spec", [VOTES, MOVES])
+def test_blocks_are_computed_again_on_every_rank(crew: Crew, spec: RunSpec) -> None:
+    alone, many = replicas(spec, crew)
     many.trainee.recompute()
     for replica in (alone, many):
-        train(replica, VOTES, 0, (2, 2, 2, 2))
-    for name, parameter in alone.trainee.parameters.items():
-        found = many.trainee.parameters[name].grad
-        torch.testing.assert_close(found, parameter.grad, rtol=1e-4, atol=1e-6)
+        train(replica, spec, 4, (4, 4))
+    assert agreement(alone, many, 4) >= 0.99
+
+
+def test_a_rank_without_samples_takes_part_and_adds_nothing(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 has none: the gradients are those of a node whose other ranks have them all."""
+    alone, many = replicas(MOVES, crew)
+    monkeypatch.setattr("node.ranks.crew.dealt", lambda n, *_: (0, n, *[0] * (crew.count - 2)))
+    for replica in (alone, many):
+        train(replica, MOVES, 4, (2, 2))
+    assert agreement(alone, many, 4) >= 0.99
 
 
 def test_a_node_that_rests_and_goes_on_holds_its_network_anew(crew: Crew) -> None:

@@ -1,12 +1,16 @@
 """What ranks own together is, to the bit, what one rank owns alone."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from node.data.tokenizer import ByteTokenizer
 from node.exact.engine import GradientError
+from node.model.checkpoint import save_checkpoint
+from node.model.evaluate import nats_at
 from node.model.training import TrainingModel
 from node.ranks.crew import Crew
 from node.ranks.replica import SharedReplica, replica_of
@@ -22,6 +26,7 @@ from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import AlgorithmSpec, ModelSpec
 from protocol.schedule import float32_bits
 from tests.support.crew import CPU
+from tests.support.payloads import signs_of
 from tests.support.tiny import CONFIG, tiny_spec
 
 RUN, OWN, OTHER = RunId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
@@ -80,15 +85,27 @@ def theirs(payload: bytes, replica: Replica, round: int) -> bytes:
     return encode(Header(RUN, round, OTHER), coefficients, replica.shape)
 
 
+def alike(one: bytes, other: bytes, replica: Replica) -> float:
+    """Part of the signs in which two payloads agree, at the places that both have."""
+    signs, more = (signs_of(decode(payload, replica.shape)[1]) for payload in (one, other))
+    both = signs.keys() & more.keys()
+    assert len(both) >= 0.9 * len(signs)
+    return sum(signs[place] == more[place] for place in both) / len(both)
+
+
 def test_payloads_and_digests_do_not_know_the_ranks(
     replicas: tuple[Replica, SharedReplica],
 ) -> None:
-    """With overlap: rounds go on ahead of commits, which come between two of them."""
+    """With overlap: rounds go on ahead of commits, which come between two of them. Gradients are
+    of the type of the weights until their owner has them: those in float32 round otherwise.
+    """
     pending: wire.Announced | None = None
     digests = []
     for round in range(3):
         one, many = (work(each, round, pending) for each in replicas)
-        assert one == many
+        if replicas[0].trainee.dtype == torch.bfloat16:
+            assert one == many
+        assert alike(one, many, replicas[0]) >= 0.99
         pending = wire.Announced(round=round, digest=sha256(one), samples=3)
         for each in replicas:
             each.apply(*commit(round, one, theirs(one, each, round)))
@@ -101,7 +118,7 @@ def test_payloads_and_digests_do_not_know_the_ranks(
     assert replicas[0].digest == replicas[1].digest, "a commit that nobody contributed to"
     replicas[1].reset()
     replicas[0].reset()
-    assert work(replicas[1], 0) == work(replicas[0], 0)
+    assert alike(work(replicas[1], 0), work(replicas[0], 0), replicas[0]) >= 0.99
     assert replicas[0].digest == replicas[1].digest
 
 
@@ -119,6 +136,28 @@ def test_each_rank_owns_its_part_and_one_largest_parameter_at_most(
     assert min(owned) > 0
     assert sum(each.numel() for each in many._part.committed.values()) == owned[0]
     assert many._part.engine.entries.shape[0] == many._part.share.layout.chunks
+
+
+def test_each_rank_has_its_rows_of_the_network_between_two_passes(
+    crew: Crew, replicas: tuple[Replica, SharedReplica]
+) -> None:
+    """Beside them are the working weights that it owns, and gradients in its rows alone."""
+    alone, many = replicas
+    batch = np.zeros((crew.count + 1, 33), np.int64)  # a sample more than a pass has
+    passes = many.begin([batch], None, RATE_BITS)
+    assert passes.next()
+    held = dict[int, int]()
+    for name, whole in alone.trainee.parameters.items():
+        rows = many._part.network.trainee.parameters[name]
+        for tensor in (rows.data, rows.grad):
+            local: torch.Tensor = tensor.to_local()  # type: ignore[union-attr]
+            assert len(local) == min(len(whole), -(-len(whole) // crew.count))
+            storage = local.untyped_storage()
+            held[storage.data_ptr()] = storage.nbytes()
+        is_own = name in many._part.share.names
+        assert many.trainee.parameters[name].numel() == (whole.numel() if is_own else 0)
+    weights = sum(each.nbytes for each in alone.trainee.parameters.values())
+    assert sum(held.values()) <= 1.05 * 2 * weights / crew.count, "weights and gradients"
 
 
 def test_what_is_saved_and_published_does_not_know_the_ranks(
@@ -150,6 +189,29 @@ def test_what_is_saved_and_published_does_not_know_the_ranks(
         assert canonical_sha256(each.committed) in sha256_of_both
 
 
+def test_what_is_measured_and_written_is_that_of_one_rank(
+    replicas: tuple[Replica, SharedReplica], tmp_path: Path
+) -> None:
+    """Rank 0 alone does both, in the middle of a batch, with the parameters that all own."""
+    tokens, losses = np.random.default_rng(7).integers(0, 256, (5, 33)), []
+    payload = work(replicas[0], 0)
+    for number, each in enumerate(replicas):
+        each.apply(*commit(0, payload))
+        passes = each.begin([tokens], None, RATE_BITS)
+        assert passes.next()
+        copied = {name: tensor.clone() for name, tensor in each.committed.items()}
+        losses.append(nats_at(each.trainee, copied, tokens))
+        save_checkpoint(
+            tmp_path / str(number), each.trainee.model, each.committed, ByteTokenizer(), {}
+        )
+        while passes.next():
+            pass
+        passes.finish()
+    assert losses[0] == losses[1]
+    for path in (tmp_path / "0").iterdir():
+        assert path.read_bytes() == (tmp_path / "1" / path.name).read_bytes()
+
+
 @pytest.mark.parametrize("replicas", ["float32"], indirect=True)
 def test_a_run_that_begins_at_published_weights_begins_there_on_every_rank(
     replicas: tuple[Replica, SharedReplica], crew: Crew, tmp_path: Path
@@ -173,9 +235,8 @@ def test_gradients_without_bounds_are_found_by_their_owner(
 
     def gradient(self: TrainingModel, piece: torch.Tensor) -> torch.Tensor:
         nats = honest(self, piece)
-        found = self.parameters[foreign].grad
-        assert found is not None
-        found.view(-1)[0] = float("nan")
+        found: Any = self.parameters[foreign].grad
+        found.to_local()[:1] = float("nan")
         return nats
 
     with monkeypatch.context() as patch:

@@ -1,0 +1,214 @@
+"""The network of a run with local steps, of which each rank holds a part: torch's `fully_shard`.
+
+    between passes   a rank holds its rows of each parameter's weights and gradients, an Nth
+    forward          the weights of a block are gathered, used, and let go of
+    backward         gathered again; gradients are summed, and each rank keeps those of its rows
+    the root         what is in no block, such as the embedding, is whole as long as a pass lasts
+
+    a step           rows of gradients --one parameter at a time--> its owner, which moves the
+                     working weights that it has whole --one at a time--> rows of weights
+
+The optimizer of local steps takes whole matrices, so it works where a parameter is owned. The owner
+keeps them in a network of its own, hollow for the rest (`RankReplica`).
+
+torch waits for an exchange until it fails. Here all of them go through the rank's own exchange,
+which also looks at the other ranks: who is at fault is known in the middle of a pass.
+"""
+
+import copy
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from node.model.blocks import repeated
+from node.model.build import named_parameters_once
+from node.model.precision import gradient_of
+from node.model.training import TrainingModel
+from node.ranks.exchange import TensorExchange
+from node.replica.local_steps import LocalStepsReplica
+from node.replica.share import RankShare
+from protocol.errors import SettingsError
+
+
+class ShardedNetwork:
+    """One rank's part of the network. What exchanges is done by all ranks in the same order."""
+
+    def __init__(
+        self, model: nn.Module, device: torch.device, dtype: torch.dtype, exchange: TensorExchange
+    ) -> None:
+        """Takes a model in the host's memory to pieces. `dtype` is that of its weights.
+
+        Raises `SettingsError` where this torch, or the model, has none of it.
+        """
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(dtype)
+        self._device, self._exchange = device, exchange
+        self._shapes = {name: each.shape for name, each in named_parameters_once(model).items()}
+        with self._at_device():
+            self._root = _sharded(model, device, exchange)
+            self.trainee = TrainingModel(model, device, 1, dtype, dtype)
+        self.trainee.model.train()
+
+    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> float:
+        """Add the gradients of this rank's samples, int64 [samples, length + 1], and the others' to
+        those that each rank has, or begin `anew`. Returns the cross-entropy summed over all targets
+        of this rank. One without samples takes part all the same.
+        """
+        trainee = self.trainee
+        if recomputes != trainee.recomputes:
+            trainee.recompute(recomputes)
+        if anew:
+            trainee.give_back_gradients()
+        with self._at_device():
+            if len(samples):
+                nats = trainee.gradient(samples)
+            else:
+                nats = trainee.gradient(torch.zeros((1, 2), dtype=torch.int64), weight=0.0) * 0
+            self._exchange.settle()
+            return float(nats)
+
+    def load(self, owned: Mapping[str, nn.Parameter], owners: Mapping[str, int]) -> None:
+        """Take over the weights, each from its owner, which has it whole in `owned`."""
+        for name, shape in self._shapes.items():
+            whole = owned[name].data if owners[name] == self._exchange.rank else None
+            rows = self._exchange.deal(whole, self._rows(name, shape), owners[name])
+            held = _held(self.trainee.parameters[name].data)
+            held.copy_(rows[: len(held)])
+
+    def collect(
+        self, owned: Mapping[str, nn.Parameter], owners: Mapping[str, int], samples: int
+    ) -> None:
+        """Leave the mean gradient over the samples of all ranks in `.grad` of each owner's
+        parameter, and give back those held here.
+        """
+        for name, shape in self._shapes.items():
+            parameter, rows = self.trainee.parameters[name], self._rows(name, shape).zero_()
+            if parameter.grad is not None:
+                held = _held(parameter.grad)
+                rows[: len(held)] = held
+                parameter.grad = None
+            whole = self._exchange.collect(rows, owners[name])
+            if whole is not None:
+                gradient_of(owned[name]).copy_(whole[: shape[0]]).div_(samples)
+
+    def recover(self) -> None:
+        """After a pass that was broken off: what it had gathered is let go of, gradients too."""
+        with self._at_device():
+            self._root.reset_iter_state()
+        self.trainee.give_back_gradients()
+
+    def _rows(self, name: str, shape: torch.Size) -> Tensor:
+        """Room for the rows of a rank, of which the last ones may have fewer."""
+        held = self.trainee.parameters[name]
+        each = -(-shape[0] // self._exchange.ranks)
+        return torch.empty((each, *shape[1:]), dtype=held.dtype, device=self._device)
+
+    def _at_device(self) -> AbstractContextManager[Any]:
+        """Torch's sharding goes by the card that is current in a thread."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+
+
+class RankReplica(LocalStepsReplica):
+    """The replica of what one rank owns. Its network is hollow: it has the working weights that the
+    rank owns, and no values for the others.
+    """
+
+    network: ShardedNetwork
+    """The network that makes passes."""
+
+    def __init__(self, exchange: TensorExchange, *parts: Any, **options: Any) -> None:
+        """`parts` and `options` as those of `LocalStepsReplica`."""
+        self._exchange = exchange
+        super().__init__(*parts, rank=exchange.rank, ranks=exchange.ranks, **options)
+
+    def _trainee(self, model: nn.Module, device: torch.device, samples: int) -> TrainingModel:
+        own = _hollow(model)
+        parameters = named_parameters_once(own)
+        for name in RankShare(self.layout, *self._place).names:
+            parameters[name].data = torch.empty(self.layout.shapes[name], dtype=self._weights)
+        trainee = super()._trainee(own, device, samples)
+        self.network = ShardedNetwork(model, device, trainee.dtype, self._exchange)
+        return trainee
+
+
+def _hollow(model: nn.Module) -> nn.Module:
+    """The same model, whose trainable parameters take no memory."""
+    parameters = named_parameters_once(model).values()
+    values = [parameter.data for parameter in parameters]
+    for parameter in parameters:
+        parameter.data = parameter.data.new_empty(0)
+    made = copy.deepcopy(model)
+    for parameter, data in zip(parameters, values, strict=True):
+        parameter.data = data
+    return made
+
+
+def _sharded(model: nn.Module, device: torch.device, exchange: TensorExchange) -> Any:
+    """The model, sharded in place."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    if not hasattr(FSDPModule, "reset_iter_state"):
+        raise SettingsError(
+            "device: several ranks of a run with local steps need torch 2.13 or later, got "
+            f"{torch.__version__}; update it, or give the node one device"
+        )
+    # Of logits: where the head works by pieces, they are a view, which nobody changes.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
+    assert dist.group.WORLD is not None, "ranks have met"
+    mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
+    try:
+        parts: list[Any] = [fully_shard(each, mesh=mesh) for each in [*_apart(model), model]]
+    except ValueError as error:  # a parameter that has no rows
+        raise SettingsError(f"model: torch cannot shard it over ranks: {error}") from error
+    gathering, summing = _Gathering(exchange), _Summing(exchange)
+    for part in parts:
+        part.set_custom_all_gather(gathering)
+        part.set_custom_reduce_scatter(summing)
+    model.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
+    model.set_gradient_divide_factor(1.0)  # type: ignore[operator]
+    model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
+    return model
+
+
+def _apart(model: nn.Module) -> list[nn.Module]:
+    """The blocks of a model that share no parameter with the rest of it."""
+    uses = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
+    of_blocks = [(block, [id(each) for each in block.parameters()]) for block in repeated(model)]
+    return [block for block, own in of_blocks if own and all(uses[each] == 1 for each in own)]
+
+
+def _held(tensor: Any) -> Tensor:
+    """What this rank holds of a sharded tensor: its rows."""
+    rows: Tensor = tensor.to_local()
+    return rows
+
+
+class _Exchanges:
+    """An exchange of torch's sharding, by that of the rank; torch names the arguments."""
+
+    def __init__(self, exchange: TensorExchange) -> None:
+        self._exchange = exchange
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _Gathering(_Exchanges):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False
+    ) -> None:
+        self._exchange.gather(output_tensor, input_tensor)
+
+
+class _Summing(_Exchanges):
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, **_: Any
+    ) -> None:
+        self._exchange.sum_parts(output_tensor, input_tensor)
