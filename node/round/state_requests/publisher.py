@@ -42,8 +42,9 @@ log = logging.getLogger("lockstep.node")
 DIRECTORY_NAME = "published"
 """Folder of the files that go out, in a node's directory."""
 
-TRIES = 5
-"""Attempts to send one part, while the coordinator is away."""
+TRIES = 61
+"""Attempts to send one part: three minutes, as long as the coordinator waits for one. A disk that
+takes a model of gigabytes can stop it for half a minute."""
 
 RETRY_S = 3.0
 """Pause between two of them."""
