@@ -100,7 +100,7 @@ class RankLine:
         self._ended = threading.Event()
         self._counted = dict[int, tuple[bytes, float]]()
         self._group: Any = None
-        self._timeout, self._hangs = timedelta(), False
+        self._timeout = timedelta()
         alive = self._connect(listens=False)  # a client serves one thread at a time
         threading.Thread(target=self._count, args=(alive,), name="alive", daemon=True).start()
 
@@ -230,11 +230,11 @@ class RankLine:
         """Go on in another group, as exchanges hang in this one which nobody will end."""
         if self._group is not None:
             self._group.abort()  # frees a card; gloo's end by themselves, at their time
-        self._group, self._hangs = dist.new_group(timeout=self._timeout), True
+        self._group = dist.new_group(timeout=self._timeout)
 
     def close(self, *, whole: bool = True) -> None:
         """End the signs of life; leave the group, unless an exchange may still hang in it."""
         self._ended.set()
-        if self._group is not None and whole and not self._hangs:
+        if self._group is not None and whole:
             dist.destroy_process_group()
         self._group = None

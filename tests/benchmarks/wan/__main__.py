@@ -68,6 +68,7 @@ DEFAULT = (
     "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed4",
     "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed8",
     "cable-lockstep-0-grpc-orthogonal-k64-compute0.5-slowed16",
+    "cable-lockstep-0-grpc-local5-k192-compute0.5-slowed8",
     "cable-lockstep-1-grpc-orthogonal-k64-compute1.5-slowed8",
     "cable-lockstep-1-grpc-orthogonal-k64-compute1.5-slowed32",
     "dsl-poor-lockstep-1-grpc",

@@ -62,7 +62,7 @@ def agreement(alone: Replica, many: Replica, round: int) -> float:
     """Part of the signs in which the payloads of a round agree."""
     one, other = (signs_of(each.extract(round).coefficients) for each in (alone, many))
     both = one.keys() & other.keys()
-    assert len(both) >= 0.95 * len(one), "gradients in bfloat16 choose a few places otherwise"
+    assert len(both) >= 0.9 * len(one), "gradients in bfloat16 choose a few places otherwise"
     return sum(one[place] == other[place] for place in both) / len(both)
 
 
@@ -118,17 +118,20 @@ def test_a_rank_that_runs_out_of_memory_within_a_sharded_pass_keeps_nobody_waiti
     alone, many = replicas(MOVES, crew)
     assert isinstance(many, SharedReplica)
     (block, *_) = repeated(many._part.network.trainee.model)
-    enough = type(block).forward
+    enough, ran_out = type(block).forward, False
 
     def forward(self: torch.nn.Module, hidden: torch.Tensor, *rest: Any, **more: Any) -> Any:
-        if self is block and len(hidden) > 1:
+        nonlocal ran_out
+        if self is block and not ran_out:
+            ran_out = True
             raise torch.OutOfMemoryError("too much for this one")
         return enough(self, hidden, *rest, **more)
 
     monkeypatch.setattr(type(block), "forward", forward)
+    before = many.trainee.micro_batch_max
     for replica in (alone, many):
         train(replica, MOVES, 4, (5, 5, 3))
-    assert many.trainee.micro_batch_max == 1
+    assert many.trainee.micro_batch_max < before
     assert agreement(alone, many, 4) >= 0.99
 
 
