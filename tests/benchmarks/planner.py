@@ -125,7 +125,7 @@ def fit() -> Calibration:
 
     def beyond(number: str, calibration: Calibration) -> float:
         one = known[FITTED[number]]
-        return predicted(setting(one, calibration), _method(one)).seconds - one.seconds
+        return _step_s(one, calibration) - one.seconds
 
     share = _root(
         lambda value: beyond("line_share", replace(MEASURED, line_share=value)), (0.05, 1)
@@ -149,7 +149,7 @@ def cells(calibration: Calibration = MEASURED) -> list[Cell]:
             one.arithmetic_s,
             name in FITTED.values(),
             one.seconds,
-            predicted(setting(one, calibration), _method(one)).seconds,
+            _step_s(one, calibration),
         )
         for name, one in measurements().items()
     ]
@@ -182,18 +182,24 @@ def setting(one: Measurement, calibration: Calibration) -> Setting:
     """What the planner is told of a cell: its lines, its pass, and the measured arithmetic."""
     how = METHODS[one.method]
     size = size_of(ModelSpec(type="llama", config=CONFIGS["20m"]))
-    compute = pass_of(one.compute_s)
+    compute = pass_of(how.round_steps * one.compute_s)
     if how.kind == "lockstep":
-        compute = replace(compute, apply_s=one.arithmetic_s)
+        compute = replace(compute, apply_s=how.round_steps * one.arithmetic_s)
     else:
         compute = replace(compute, optimizer_s=one.arithmetic_s)
     traffic = MethodTraffic(
         size.parameters * GRADIENT_BITS / 8,
-        votes_bytes(PayloadShape(size.chunks, how.top_k, 1)),
+        votes_bytes(PayloadShape(size.chunks, how.top_k, 1, scaled=how.local_steps > 0)),
         0.0,
         LOCAL_STEPS,
     )
     return Setting(compute, Network([line(one.profile)] * one.nodes), traffic, calibration)
+
+
+def _step_s(one: Measurement, calibration: Calibration) -> float:
+    """Seconds of a step by the planner, which predicts rounds."""
+    round_s = predicted(setting(one, calibration), _method(one)).seconds
+    return round_s / METHODS[one.method].round_steps
 
 
 def _method(one: Measurement) -> MethodName:
