@@ -233,7 +233,9 @@ class RankLine:
         self._group = dist.new_group(timeout=self._timeout)
 
     def close(self, *, whole: bool = True) -> None:
-        """End the signs of life; leave the group, unless an exchange may still hang in it."""
+        """End the signs of life; leave the group, unless the node is not `whole`: an exchange may
+        hang in it.
+        """
         self._ended.set()
         if self._group is not None and whole:
             dist.destroy_process_group()

@@ -23,13 +23,15 @@ read.
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.limits import CHUNK_ENTRIES
+
+_Count = TypeVar("_Count", int, npt.NDArray[np.int64])
 
 Plane = npt.NDArray[np.uint8]
 """Bytes of one plane, one-dimensional."""
@@ -60,8 +62,21 @@ def rice_parameter(top_k: int) -> int:
     1/m). Here m is (4096 - k) / (k + 1), and ln(phi) is 31537 / 65536, so that every party gets the
     same b from integers.
     """
-    scaled_gap = (2 * CHUNK_ENTRIES + 1 - top_k) * 31537 // ((top_k + 1) * 65536)
-    return max(0, scaled_gap.bit_length() - 1)
+    return max(0, _scaled_gap(top_k, CHUNK_ENTRIES).bit_length() - 1)
+
+
+def rice_parameters(ones: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> Numbers:
+    """Widths of the remainders of `ones` `among` places, both by chunk: for each what
+    `rice_parameter` is for 4096.
+    """
+    scaled_gaps = _scaled_gap(ones, among).astype(np.float64)
+    lengths: Numbers = np.frexp(scaled_gaps)[1].astype(np.uint16)
+    return lengths - (lengths > 0)
+
+
+def _scaled_gap(ones: _Count, among: _Count) -> _Count:
+    """The floor of 2 * ln(phi) * (m + 1/2), m the mean gap of `ones` `among` places."""
+    return (2 * among + 1 - ones) * 31537 // ((ones + 1) * 65536)
 
 
 def row_bytes(bits: int) -> int:
@@ -193,7 +208,7 @@ def gaps_of(indices: Numbers, counts: Numbers) -> Numbers:
         raise LocalProtocolError(f"expected indices up to {INDEX_MAX}, got {largest}")
     gaps = indices.copy()
     gaps[1:] -= indices[:-1] + 1
-    firsts = _firsts(counts)[counts > 0]
+    firsts = starts_of(counts)[counts > 0]
     gaps[firsts] = indices[firsts]
     # An index that does not ascend leaves a negative gap, which modulo 2**16 is far above 4095.
     if int(gaps.max()) > INDEX_MAX:
@@ -213,7 +228,7 @@ def indices_of(gaps: Numbers, counts: Numbers) -> Numbers:
     if not gaps.size:
         return gaps
     ends = np.cumsum(gaps + 1, dtype=np.uint16)
-    firsts = _firsts(counts)
+    firsts = starts_of(counts)
     before = np.where(firsts > 0, ends[firsts - 1], np.uint16(0))
     indices: Numbers = ends - np.repeat(before, counts) - 1
     if (largest := int(indices.max())) > INDEX_MAX:
@@ -231,6 +246,6 @@ def _bit_after(plane: Plane, ones: npt.NDArray[np.int64], number: int) -> int:
     return 8 * byte + int(places[number - before - 1]) + 1
 
 
-def _firsts(counts: Numbers) -> npt.NDArray[np.int64]:
+def starts_of(counts: Numbers | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The place at which each chunk's coefficients start, int64[chunks]."""
     return np.cumsum(counts, dtype=np.int64) - counts

@@ -20,7 +20,7 @@ l * 2^t. Because t follows V, a level is at most 91, and those of a chunk are at
     signs                1 bit per place with |l| > 0
 
 In a chunk in which more than half of a layer are ones, the others are told. Rice's parameter
-follows from a chunk's counts (`rice_parameters`). The encoding is canonical: equal levels give
+follows from a chunk's counts (`bits.rice_parameters`). The encoding is canonical: equal levels give
 equal bytes, and `decode_sums` accepts exactly what `encode_sums` makes. Memory is bounded by the
 number of chunks that the reader expects.
 """
@@ -42,7 +42,9 @@ from protocol.codec.bits import (
     pack,
     pack_unary,
     plane_bytes,
+    rice_parameters,
     row_bytes,
+    starts_of,
     unpack,
     unpack_unary,
 )
@@ -138,15 +140,6 @@ def sums_of(levels: Levels) -> npt.NDArray[np.int32]:
     return sums
 
 
-def rice_parameters(ones: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> Numbers:
-    """Widths of the remainders of `ones` `among` places, both by chunk: for each what
-    `bits.rice_parameter` is for 4096.
-    """
-    scaled = (2 * among + 1 - ones) * 31537 // ((ones + 1) * 65536)
-    lengths: Numbers = np.frexp(scaled.astype(np.float64))[1].astype(np.uint16)
-    return lengths - (lengths > 0)
-
-
 def encode_sums(levels: Levels) -> bytes:
     """The container; `LocalProtocolError` for levels that no rounding makes."""
     _check(levels)
@@ -188,7 +181,7 @@ def decode_sums(container: bytes | bytearray | memoryview, chunks: int) -> Level
             counts, indices = ones, places
             sizes, alive = np.ones(total, np.int64), np.arange(total)
         else:
-            alive = alive[np.repeat(_firsts(among), ones) + places]
+            alive = alive[np.repeat(starts_of(among), ones) + places]
             sizes[alive] += 1
         among = ones.astype(np.int64)
     signs = unpack(reader.take(row_bytes(len(sizes))), len(sizes), 1)
@@ -276,7 +269,7 @@ def _flipped(
     flips = 2 * (counts if back is None else back).astype(np.int64) > among
     if not flips.any():
         return counts, places
-    firsts = _firsts(among)
+    firsts = starts_of(among)
     layer = np.repeat(flips, among)
     layer[np.repeat(firsts, counts) + places] ^= True
     rows = np.repeat(np.arange(len(among)), among)[layer]
@@ -287,12 +280,7 @@ def _flipped(
 def _ranks(counts: Numbers) -> Numbers:
     """Places of the ones of a layer among each other."""
     total = int(counts.sum(dtype=np.int64))
-    return (np.arange(total) - np.repeat(_firsts(counts), counts)).astype(np.uint16)
-
-
-def _firsts(counts: npt.NDArray[np.int64] | Numbers) -> npt.NDArray[np.int64]:
-    """Where each chunk's part begins."""
-    return np.cumsum(counts, dtype=np.int64) - counts
+    return (np.arange(total) - np.repeat(starts_of(counts), counts)).astype(np.uint16)
 
 
 def _widths(widths: Numbers) -> list[int]:

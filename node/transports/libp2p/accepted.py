@@ -2,10 +2,10 @@
 
 import contextlib
 import itertools
-import time
 from collections.abc import Iterator, Mapping
 
 from border.crowd import Crowd
+from node.system.clock import own_clock_ms
 from node.transports.libp2p.multiaddr import host_of
 from node.transports.libp2p.pipe import SocketPipe
 
@@ -37,21 +37,17 @@ class AcceptedPipes:
         try:
             for each, other in self._pipes.items():
                 if other.is_admitted:
-                    self._crowd.prove(each, _now_ms())
-            for cut in self._crowd.come(number, host_of(pipe.contact.address), _now_ms()):
+                    self._crowd.prove(each, own_clock_ms())
+            for cut in self._crowd.come(number, host_of(pipe.contact.address), own_clock_ms()):
                 self._pipes[cut].cut()
             self._bound(pipe.contact.peer)
             yield not pipe.is_cut
         finally:
             del self._pipes[number]
-            self._crowd.leave(number, _now_ms())
+            self._crowd.leave(number, own_clock_ms())
 
     def _bound(self, peer: str) -> None:
         pipes = [each for each in self._pipes.values() if each.contact.peer == peer]
         unproven = [each for each in pipes if not each.is_admitted]
         for each in unproven if len(unproven) > PEER_PIPES_MAX else ():
             each.cut()
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec.bits import rice_parameter
+from protocol.codec.bits import rice_parameter, rice_parameters
 from protocol.codec.sums import (
     LEVEL_MAX,
     LEVELS_MAX,
     Levels,
     decode_sums,
     encode_sums,
-    rice_parameters,
     rounded,
     sums_of,
 )
