@@ -23,8 +23,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from node.exact.backend import is_accelerator
 from node.model.precision import gradient_of
 from protocol.planner.activations import PIECE_ENTRIES
+
+_ALIGNED = 8
+"""A card multiplies matrices quickly whose rows are as many, or have as many entries."""
 
 _Piece = tuple[Tensor, Tensor, Tensor | None, Tensor]
 """Hidden states [tokens, width], the head's weight, its bias, targets int64 [tokens, 1]."""
@@ -83,7 +87,7 @@ def backward_by_pieces(
     `nats_by_pieces`.
     """
     change = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
-    places = torch.split(change.flatten(0, -2), _rows(head))
+    places = torch.split(change.flatten(0, -2), _rows(head, _product_dtype(head)))
     nats = []
     for place, each in zip(places, _pieces(hidden, head, targets), strict=True):
         odds, found = _likelihoods(*each)
@@ -98,15 +102,20 @@ def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: flo
     piece, weight, _, expected = each
     # The gradient of the logits: likelihoods, less one at what is expected.
     odds.exp_().scatter_add_(1, expected, torch.full_like(odds[:, :1], -1.0))
-    logits_change = odds.to(piece.dtype)
-    place.copy_((logits_change @ weight).mul_(scale))
+    logits_change = odds.to(piece.dtype)[:, : len(weight)]
+    slices = _slices(weight)
+    product = logits_change[:, slices[0]] @ weight[slices[0]]
+    for rest in slices[1:]:
+        product.addmm_(logits_change[:, rest], weight[rest])
+    place.copy_(product.mul_(scale))
     if head.weight.requires_grad:
         kept = gradient_of(head.weight)
         if kept.dtype == piece.dtype:
-            kept.addmm_(logits_change.t(), piece, alpha=scale)
+            for rows in slices:
+                kept[rows].addmm_(logits_change[:, rows].t(), piece, alpha=scale)
         else:  # in parts of the head, whose product in another type would stand beside it
-            rows = max(1, PIECE_ENTRIES // weight.shape[1])
-            parts = torch.split(kept, rows), torch.split(logits_change.t(), rows)
+            count = max(1, PIECE_ENTRIES // weight.shape[1])
+            parts = torch.split(kept, count), torch.split(logits_change.t(), count)
             for part, change in zip(*parts, strict=True):
                 part.add_(change @ piece, alpha=scale)
     if head.bias is not None and head.bias.requires_grad:
@@ -114,18 +123,24 @@ def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: flo
         gradient_of(head.bias).add_(total, alpha=scale)
 
 
-def _rows(head: nn.Linear) -> int:
-    """Tokens of a piece."""
-    return max(1, PIECE_ENTRIES // head.out_features)
+def _rows(head: nn.Linear, dtype: torch.dtype) -> int:
+    """Tokens of a piece: more where its logits take half of the memory."""
+    entries = PIECE_ENTRIES if dtype.itemsize > 2 else 3 * PIECE_ENTRIES // 2
+    return max(1, entries // head.out_features)
+
+
+def _product_dtype(head: nn.Linear) -> torch.dtype:
+    """The type in which this device multiplies."""
+    device = head.weight.device.type
+    autocast = torch.is_autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocast else head.weight.dtype
 
 
 def _pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Iterator[_Piece]:
     """In the type in which this device multiplies."""
-    device, dtype = hidden.device.type, head.weight.dtype
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
+    dtype = _product_dtype(head)
     weight, bias = (each if each is None else each.to(dtype) for each in (head.weight, head.bias))
-    rows = _rows(head)
+    rows = _rows(head, dtype)
     pieces = torch.split(hidden.flatten(0, -2), rows), torch.split(targets.flatten(), rows)
     for piece, expected in zip(*pieces, strict=True):
         yield piece.to(dtype), weight, bias, expected[:, None]
@@ -134,7 +149,36 @@ def _pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Iterator[_Piece
 def _likelihoods(
     piece: Tensor, weight: Tensor, bias: Tensor | None, expected: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(Logarithms of likelihoods [tokens, vocabulary], cross-entropy summed), at least float32."""
+    """(Logarithms of likelihoods [tokens, vocabulary or more], cross-entropy summed), at least
+    float32.
+    """
     exact = torch.promote_types(piece.dtype, torch.float32)
-    odds = linear(piece, weight, bias).log_softmax(-1, dtype=exact)
+    odds = _logits(piece, weight, bias).log_softmax(-1, dtype=exact)
     return odds, -odds.gather(1, expected).sum()
+
+
+def _logits(piece: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Logits, followed by some without likelihood where rows that begin at multiples of some bytes
+    are quicker.
+    """
+    slices = _slices(weight)
+    if len(slices) == 1:
+        return linear(piece, weight, bias)
+    vocabulary = len(weight)
+    logits = piece.new_empty(len(piece), -(-vocabulary // _ALIGNED) * _ALIGNED)
+    logits[:, vocabulary:] = -torch.inf
+    for rows in slices:
+        torch.mm(piece, weight[rows].t(), out=logits[:, rows])
+    if bias is not None:
+        logits[:, :vocabulary] += bias
+    return logits
+
+
+def _slices(weight: Tensor) -> list[slice]:
+    """The rows of a head that are multiplied at once: on a card those that it is quick with, and
+    the few that are left.
+    """
+    vocabulary, odd = len(weight), len(weight) % _ALIGNED
+    if not odd or odd == vocabulary or not is_accelerator(weight.device):
+        return [slice(0, vocabulary)]
+    return [slice(0, vocabulary - odd), slice(vocabulary - odd, vocabulary)]

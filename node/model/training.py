@@ -145,17 +145,18 @@ class TrainingModel:
         weigh by their samples. All of it counts with `weight`.
         """
         piece = piece.to(self.device)
-        output, head = self._output(piece)
         change, scale = None, weight / (piece.shape[1] - 1)
-        if head is None:
-            nats = self._nats(output.logits, piece)
-            root = nats * scale
-        else:
-            with self._autocast():
-                root = output.logits
-                nats, change = backward_by_pieces(root, head, piece[:, 1:], scale)
-        roots = [root, *self._imbalance(output, weight * len(piece))]
-        torch.autograd.backward(roots, [change, None][: len(roots)])
+        with self.blocks.at_work(len(piece)):  # those that are computed again are the same ones
+            output, head = self._output(piece)
+            if head is None:
+                nats = self._nats(output.logits, piece)
+                root = nats * scale
+            else:
+                with self._autocast():
+                    root = output.logits
+                    nats, change = backward_by_pieces(root, head, piece[:, 1:], scale)
+            roots = [root, *self._imbalance(output, weight * len(piece))]
+            torch.autograd.backward(roots, [change, None][: len(roots)])
         return nats.detach()
 
     def zero_gradients(self) -> None:
@@ -212,7 +213,7 @@ class TrainingModel:
         return output, None
 
     def _forward(self, piece: Tensor) -> Any:
-        with self._autocast(), self.blocks.at_work(len(piece)):
+        with self._autocast():
             return self.model(input_ids=piece[:, :-1], use_cache=False)
 
     def _nats(self, logits: Tensor, piece: Tensor) -> Tensor:

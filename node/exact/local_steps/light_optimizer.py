@@ -5,9 +5,10 @@
                                       -> weights and state rounded at random, gradient given back
 
 So there is no float32 copy of more than one matrix at a time. AdamW works entry by entry, and its
-parameters, of which an embedding may be a third of the model, are taken in strips. Of a table it
-keeps one second moment for each row, their mean after the step, from which every entry of the row
-begins at the next one:
+parameters, of which an embedding may be a third of the model, are taken in strips; gains and biases
+are one strip together, as each would cost a card as many kernels as a table. Of a table it keeps
+one second moment for each row, their mean after the step, from which every entry of the row begins
+at the next one:
 
     v_ij <- 0.99 * v_i + 0.01 * g_ij^2 | AdamW's step by v_ij | v_i <- mean_j v_ij
 
@@ -40,12 +41,15 @@ class LightOptimizer:
         self, model: nn.Module, parameters: Mapping[str, nn.Parameter], rounding: Rounding
     ) -> None:
         """Parameters and errors as those of `LocalOptimizer`."""
-        self._matrices, self._rest = sorted_out(model, parameters)
+        self._matrices, rest = sorted_out(model, parameters)
+        self._tables = [each for each in rest if each.ndim != 1]
+        self._vectors = [each for each in rest if each.ndim == 1]
         self._names = {id(parameter): name for name, parameter in parameters.items()}
         self._rounding = rounding
+        self._places: Tensor | None = None
         self._state: dict[int, dict[str, Tensor]] = {}
         """bfloat16 by the parameter's identity and torch's name, a row's second moment float32
-        [rows, 1]; none before the first step.
+        [rows, 1], that of all vectors by the first one's identity; none before the first step.
         """
         self._steps = 0
         # The optimizers move one parameter, which stands in for each of the model's in turn.
@@ -55,39 +59,65 @@ class LightOptimizer:
     def step(self, learning_rate: float, momentum: float = MUON_MOMENTUM) -> None:
         """One step of every parameter by its `.grad`, which is None afterwards."""
         set_rates((self._muon, self._adamw), learning_rate, momentum)
-        for parameter in self._rest:
-            name = self._names[id(parameter)]
-            for number, strip in enumerate(_strips(*self._tensors(parameter, _ADAMW_STATE))):
-                self._move(self._adamw, self._strip, strip, (name, number))
+        for parameter in self._tables:
+            name, tensors = self._names[id(parameter)], self._tensors(parameter, _ADAMW_STATE)
+            for number, strip in enumerate(_strips(*tensors)):
+                self._round(self._moved(self._adamw, self._strip, strip), name, number)
             parameter.grad = None
+        if self._vectors:
+            self._step_vectors()
         for parameter in self._matrices:
-            tensors, what = self._tensors(parameter, _MUON_STATE), (self._names[id(parameter)], 0)
-            self._move(self._muon, self._matrix, tensors, what)
+            tensors = self._tensors(parameter, _MUON_STATE)
+            self._round(
+                self._moved(self._muon, self._matrix, tensors), self._names[id(parameter)], 0
+            )
             parameter.grad = None
         self._steps += 1
 
+    def _step_vectors(self) -> None:
+        """A step of all vectors, one behind the other."""
+        first, sizes = self._vectors[0], [len(each) for each in self._vectors]
+        weights = torch.cat([each.data for each in self._vectors])
+        gradient = torch.cat([_gradient(each) for each in self._vectors])
+        held = self._held(first, weights, _ADAMW_STATE)
+        if self._places is None:
+            names = (self._names[id(each)] for each in self._vectors)
+            self._places = self._rounding.places(dict(zip(names, sizes, strict=True)))
+        pairs = self._moved(self._adamw, self._strip, [weights, gradient, *held])
+        self._rounding.into_at(pairs, self._places, "step", self._steps)
+        for each, part in zip(self._vectors, torch.split(weights, sizes), strict=True):
+            each.data.copy_(part)
+            each.grad = None
+
+    def _round(self, pairs: Sequence[tuple[Tensor, Tensor]], name: str, number: int) -> None:
+        """Round what a step made of a parameter's strip of this number."""
+        self._rounding.into_each(pairs, "step", self._steps, name, number)
+
     def _tensors(self, parameter: nn.Parameter, names: tuple[str, ...]) -> list[Tensor]:
         """Weights, gradient, and the state by these names."""
-        assert parameter.grad is not None, "every parameter has a gradient"
+        held = self._held(parameter, parameter.data, names)
+        return [parameter.data, _gradient(parameter), *held]
+
+    def _held(
+        self, parameter: nn.Parameter, like: Tensor, names: tuple[str, ...]
+    ) -> Iterator[Tensor]:
+        """The state that is kept by a parameter's identity, for weights such as these."""
         held = self._state.setdefault(id(parameter), {})
         for name in names:
-            if name in held:
-                continue
-            if name == _SECOND and parameter.ndim == 2:
-                held[name] = torch.zeros(len(parameter), 1, device=parameter.device)
-            else:
-                held[name] = torch.zeros_like(parameter.data, dtype=torch.bfloat16)
-        return [parameter.data, parameter.grad, *(held[name] for name in names)]
+            if name not in held:
+                by_row = name == _SECOND and like.ndim == 2
+                held[name] = (
+                    torch.zeros(len(like), 1, device=like.device)
+                    if by_row
+                    else torch.zeros_like(like, dtype=torch.bfloat16)
+                )
+            yield held[name]
 
-    def _move(
-        self,
-        optimizer: torch.optim.Optimizer,
-        stand_in: nn.Parameter,
-        tensors: Sequence[Tensor],
-        what: tuple[str, int],
-    ) -> None:
-        """A step of one optimizer, on weights, gradient and state in float32, of a parameter's
-        strip: its name and the strip's number.
+    def _moved(
+        self, optimizer: torch.optim.Optimizer, stand_in: nn.Parameter, tensors: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Make a step of one optimizer in float32, of weights by a gradient with the state. Pairs
+        of what is to be rounded, and what the step made of it.
         """
         names = _MUON_STATE if stand_in is self._matrix else _ADAMW_STATE
         weights, gradient = (tensor.float() for tensor in tensors[:2])
@@ -98,14 +128,18 @@ class LightOptimizer:
         state.update(zip(names, held, strict=True))
         state["step"] = torch.tensor(float(self._steps), device="cpu")
         optimizer.step()
-        pairs = zip((tensors[0], *tensors[2:]), (weights, *held), strict=True)
-        for kind, (target, exact) in enumerate(pairs):
-            if target.shape == exact.shape:
-                self._rounding.into(target, exact, "step", self._steps, *what, kind)
-            else:
-                target.copy_(exact.mean(1, keepdim=True))
         stand_in.grad, stand_in.data = None, stand_in.data.new_empty(0)
         state.clear()
+        pairs = list(zip((tensors[0], *tensors[2:]), (weights, *held), strict=True))
+        if pairs[-1][0].shape != weights.shape:
+            target, exact = pairs.pop()
+            target.copy_(exact.mean(1, keepdim=True))
+        return pairs
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None, "every parameter has a gradient"
+    return parameter.grad
 
 
 def _strips(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

@@ -8,7 +8,8 @@ r"""Everything that is to be measured where a graphics card is at hand.
 4. a pass with logits whole and by pieces, activations kept and computed again, blocks compiled or
    not, passes queued or waited for;
 5. the device's memory at its peak, beside what volunteers are told;
-6. two nodes on one card with one on the CPU, in one run.
+6. a thousand million parameters within the memory of a home card;
+7. two nodes on one card with one on the CPU, in one run.
 
 It asks nothing. FILE is written after each part and within it, so that a cut-off loses nothing; a
 part without time is recorded as "not reached", one that fails with its error, and the next begins.
@@ -42,7 +43,7 @@ from lockstep import __version__
 from node.system.device import choose_device, describe
 from node.system.files import replacing_file
 from protocol.errors import SettingsError
-from tests.benchmarks.accelerator import equal_bits, memory, passes, runs, times
+from tests.benchmarks.accelerator import equal_bits, large, memory, passes, runs, times
 from tests.benchmarks.accelerator.parts import Findings, Part, measured
 from tests.benchmarks.accelerator.sizes import sizes_for
 
@@ -50,8 +51,9 @@ PARTS = {
     "equal bits": Part(equal_bits.measure, 5),
     "times": Part(times.measure, 2),
     "one node": Part(runs.measure_one_node, 3),
-    "passes": Part(passes.measure, 2),
+    "passes": Part(passes.measure, 4),
     "memory": Part(memory.measure, 2),
+    "large": Part(large.measure, 3),
     "shared card": Part(runs.measure_shared_card, 2),
 }
 """In the order in which they are made."""

@@ -31,6 +31,9 @@ class Sizes:
     shared: ModelSpec
     """The network of the nodes that share a card; its vocabulary is that of bytes."""
 
+    large: ModelSpec
+    """The network that is held to the memory of a home card."""
+
     sequence_length: int
     """Tokens of a sample of the run of one node, and of the pass whose memory is measured."""
 
@@ -56,12 +59,26 @@ EQUAL_ROUNDS = 50
 _GPT2 = ModelSpec(type="gpt2", config={"vocab_size": 50257, "n_embd": 768, "n_layer": 12})
 """Of 124 million parameters."""
 
+_LARGE = ModelSpec(
+    config={
+        "vocab_size": 32000,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 20,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "tie_word_embeddings": True,
+    }
+)
+"""Of 1093 million parameters."""
+
 _BYTES = ModelSpec(config={**ModelSpec().config, **CONFIG})
 
 
 def sizes_for(device: str) -> Sizes:
     """Those of a device's kind."""
     if torch.device(device).type == "cpu":
-        return Sizes(device, *[_BYTES] * 4, 32, 2, 1500, threads=1, repeats=5, rounds=3)
-    models, threads = (MODELS["llama-20m"], _GPT2, _GPT2, TINY), max(1, (os.cpu_count() or 1) // 2)
+        return Sizes(device, *[_BYTES] * 5, 32, 2, 1500, threads=1, repeats=5, rounds=3)
+    models = (MODELS["llama-20m"], _GPT2, _GPT2, TINY, _LARGE)
+    threads = max(1, (os.cpu_count() or 1) // 2)
     return Sizes(device, *models, 1024, 64, 10_000, threads=threads, repeats=15, rounds=4)

@@ -95,6 +95,19 @@ def test_the_peak_of_memory_stands_beside_what_is_told(parts: Mapping[str, Any])
 
 
 @slow
+def test_a_large_network_makes_a_round_and_each_part_has_its_row(parts: Mapping[str, Any]) -> None:
+    found = parts["large"]
+    assert [row["part"] for row in found["rows"]] == [
+        "genesis",
+        "step 0, computed again",
+        "step 1, computed again",
+        "step 0, kept",
+        "step 1, kept",
+        "apply",
+    ]
+    assert 0 < found["told_on_the_card_bytes"] < 20 * found["parameters"]
+
+
 def test_three_nodes_of_one_run_agree_after_each_round(parts: Mapping[str, Any]) -> None:
     found = parts["shared card"]
     assert len(found["nodes"]) == 3

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from node.exact import rounding
 from node.exact.rounding import Rounding
 
 
@@ -60,3 +61,40 @@ def test_what_has_another_name_has_other_bits_that_are_unlike() -> None:
         ups.append((found > 1).double())
     both = torch.stack([*ups, ups[0].roll(1), ups[0].roll(4)])
     assert (torch.corrcoef(both) - torch.eye(4)).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("is_card", [False, True])
+def test_several_that_have_one_name_are_rounded_unlike_and_at_random(
+    monkeypatch: pytest.MonkeyPatch, is_card: bool
+) -> None:
+    monkeypatch.setattr(rounding, "is_accelerator", lambda _: is_card)
+    found = [torch.empty(50_000, dtype=torch.bfloat16) for _ in range(2)]
+    whole = torch.empty(3)
+    for seed in (3, 3):
+        exact = [torch.full((50_000,), 1 + 2**-9) for _ in found]
+        before = [each.clone() for each in found]
+        pairs = [(found[0], exact[0]), (whole, torch.arange(3.0)), (found[1], exact[1])]
+        Rounding("cpu", seed).into_each(pairs, "a", 1)
+    assert all(torch.equal(each, was) for each, was in zip(found, before, strict=True))
+    assert torch.equal(whole, torch.arange(3.0))
+    ups = torch.stack([(each > 1).double() for each in found])
+    assert ups.mean(1).tolist() == pytest.approx([0.25, 0.25], abs=0.01)
+    assert abs(torch.corrcoef(ups)[0, 1]) < 0.02
+
+
+def test_small_tensors_are_rounded_at_places_that_their_names_give() -> None:
+    source = Rounding("cpu", 3)
+
+    def rounded_at(names: list[str]) -> dict[str, torch.Tensor]:
+        places = source.places(dict.fromkeys(names, 500))
+        found = [torch.empty(len(places), dtype=torch.bfloat16) for _ in range(3)]
+        exact = [torch.full((len(places),), 1 + 2**-9) for _ in found]
+        source.into_at(list(zip(found, exact, strict=True)), places, "step", 1)
+        return dict(zip(names, torch.stack(found, 1).split(500), strict=True))
+
+    many, few = rounded_at(["a", "b", "c"]), rounded_at(["c", "a"])
+    assert torch.equal(many["a"], few["a"])
+    assert torch.equal(many["c"], few["c"])
+    ups = torch.cat([(many[name] > 1).double() for name in "abc"], 1).T
+    assert float(ups.mean()) == pytest.approx(0.25, abs=0.02)
+    assert (torch.corrcoef(ups) - torch.eye(9)).abs().max() < 0.25

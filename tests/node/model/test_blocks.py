@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from node.model.blocks import recompute_blocks
+from node.model.blocks import recompute_blocks, repeated
 from node.model.build import build_model
 from node.model.training import TrainingModel
 from node.own_replica import compile_on_card
@@ -172,6 +173,25 @@ def test_compiled_blocks_are_computed_again_too(backend: str) -> None:
     assert trainee.blocks.are_compiled
     for name, gradient in gradients(trainee).items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+@compiling
+def test_a_block_whose_call_is_computed_again_is_the_compiled_one_both_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Older releases of transformers go around a block's `__call__`, newer ones in its forward."""
+    trainee, compiler = TrainingModel(build_model("llama", DEEP), micro_batch_max=4), Compiler()
+    expected = gradients(trainee)
+    kind = type(repeated(trainee.model)[0])
+
+    def call(block: nn.Module, *args: Tensor, **options: Any) -> Any:
+        return checkpoint(nn.Module.__call__, block, *args, use_reentrant=False, **options)
+
+    monkeypatch.setattr(kind, "__call__", call)
+    trainee.compile(compiler, 4, 16)
+    for name, gradient in gradients(trainee).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7, msg=name)
+    assert (compiler.graphs, compiler.blocks) == (1, 4 * 8)
 
 
 class Undecided(nn.Module):

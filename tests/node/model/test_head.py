@@ -36,12 +36,14 @@ def set_entries(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
         monkeypatch.setattr(each, "PIECE_ENTRIES", entries)
 
 
-def parts(dtype: torch.dtype, *, bias: bool) -> tuple[Tensor, nn.Linear, Tensor]:
+def parts(
+    dtype: torch.dtype, *, bias: bool, vocabulary: int = VOCABULARY
+) -> tuple[Tensor, nn.Linear, Tensor]:
     """Hidden states of 3 samples with 7 tokens, a head, targets."""
     torch.manual_seed(0)
-    head = nn.Linear(16, VOCABULARY, bias=bias, dtype=dtype)
+    head = nn.Linear(16, vocabulary, bias=bias, dtype=dtype)
     hidden = torch.randn(3, 7, 16, dtype=dtype, requires_grad=True)
-    return hidden, head, torch.randint(0, VOCABULARY, (3, 7))
+    return hidden, head, torch.randint(0, vocabulary, (3, 7))
 
 
 def whole(hidden: Tensor, head: nn.Linear, targets: Tensor, scale: float) -> list[Tensor]:
@@ -94,9 +96,10 @@ def test_a_head_that_is_not_trained_gets_no_gradient() -> None:
     assert [each.grad for each in head.parameters()] == [None, None]
 
 
-def test_the_loss_of_a_large_vocabulary_takes_less_than_100_mb() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_loss_of_a_large_vocabulary_takes_less_than_100_mb(dtype: torch.dtype) -> None:
     """Of 512 tokens the logits would be 103 MB, and three times that with what is made of them."""
-    hidden, head = torch.randn(512, 8), nn.Linear(8, 50257)
+    hidden, head = torch.randn(512, 8, dtype=dtype), nn.Linear(8, 50257, dtype=dtype)
     targets = torch.randint(0, 50257, (512,))
     head(hidden).sum().backward()
     peak = peak_allocated_bytes(lambda: backward_by_pieces(hidden, head, targets, 1.0))
@@ -183,3 +186,23 @@ def test_logits_that_a_model_changes_where_they_lie_are_not_its_heads() -> None:
         assert not untouched(logits.mul_(2))
     assert head(hidden).shape == (1, 4)
     assert not torch.equal(head(hidden), hidden), "afterwards it is a head again"
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("vocabulary", [37, 8, 5])
+def test_a_vocabulary_that_a_card_multiplies_in_two_parts_has_the_same_loss(
+    monkeypatch: pytest.MonkeyPatch, vocabulary: int, bias: bool
+) -> None:
+    set_entries(monkeypatch, 5 * vocabulary)
+    hidden, head, targets = parts(torch.float64, bias=bias, vocabulary=vocabulary)
+    expected = whole(hidden, head, targets, 0.25)
+    monkeypatch.setattr(module, "is_accelerator", lambda _: True)
+    head.zero_grad()
+    nats, change = backward_by_pieces(hidden, head, targets, 0.25)
+    found = [nats, change, *(each.grad for each in head.parameters())]
+    for ours, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, right, rtol=1e-12, atol=1e-12)
+    with torch.no_grad():
+        rows = module._logits(hidden[0], head.weight, head.bias).shape[1]
+    assert rows == {37: 40, 8: 8, 5: 5}[vocabulary]
+    assert nats_by_pieces(hidden, head, targets) == nats

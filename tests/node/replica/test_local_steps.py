@@ -139,7 +139,7 @@ def test_between_rounds_a_replica_holds_no_gradient_and_six_bytes_for_its_own_wo
     on_device = [parameter.data for parameter in parameters.values()] + gradients + moments
     second_bytes = sum(
         4 * len(parameter) if parameter.ndim == 2 else 2 * parameter.numel()
-        for parameter in node._optimizer._rest
+        for parameter in (*node._optimizer._tables, *node._optimizer._vectors)
     )
     expected = (weights.itemsize + 2 + 2) * node.layout.parameters + second_bytes
     assert sum(tensor.nbytes for tensor in on_device if tensor is not None) == expected
