@@ -124,9 +124,11 @@ def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: flo
 
 
 def _rows(head: nn.Linear, dtype: torch.dtype) -> int:
-    """Tokens of a piece: more where its logits take half of the memory."""
-    entries = PIECE_ENTRIES if dtype.itemsize > 2 else 3 * PIECE_ENTRIES // 2
-    return max(1, entries // head.out_features)
+    """Tokens of a piece: more on a card in bfloat16, whose logits take half there and are never
+    converted as a whole.
+    """
+    few = dtype.itemsize > 2 or not is_accelerator(head.weight.device)
+    return max(1, (PIECE_ENTRIES if few else 3 * PIECE_ENTRIES // 2) // head.out_features)
 
 
 def _product_dtype(head: nn.Linear) -> torch.dtype:
