@@ -14,13 +14,12 @@ SEEDS = 200
 NAMED = {
     "withholds": "nobody could get",
     "late": "came long after",
+    "drops": "links to it break again and again",
     "greedy": "takes the same payloads again and again",
     "nibbles": "takes the same payloads again and again",
     "mute": "does not say which payloads it holds",
 }
-"""Conducts of which the status says something in rounds that end early: where the links that a
-member breaks cost the others too little to be seen, it says nothing of that one.
-"""
+"""What the status says of each conduct in rounds that end early."""
 
 
 def play(seed: int, conduct: str, *, full: bool) -> list[str]:
