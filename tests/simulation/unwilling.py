@@ -155,6 +155,8 @@ class Work:
     commits: int
     samples: int
     """Their samples in these commits."""
+    remarks: tuple[str, ...]
+    """What the status says of each of them at the end."""
 
 
 class Unwilling(Strangers):
@@ -195,7 +197,8 @@ class Unwilling(Strangers):
         """Play it."""
         commits, honest = self.run(), {node.peer for node in self.willing}
         entries = (entry for commit in self.measured for entry in commit.entries)
-        return Work(commits, sum(each.samples for each in entries if each.author in honest))
+        samples = sum(each.samples for each in entries if each.author in honest)
+        return Work(commits, samples, tuple(self.remarks(self.willing)))
 
     def remarks(self, nodes: Sequence[SimulatedNode]) -> list[str]:
         """What the coordinator's status says of each of these."""
@@ -205,6 +208,6 @@ class Unwilling(Strangers):
 
 
 @functools.cache
-def quiet(seed: int, *, full: bool, members: int) -> Work:
+def quiet(seed: int, full: bool, members: int) -> Work:
     """The work of the run in which all are willing."""
     return Unwilling(seed, "", full=full, members=members).work()
