@@ -359,8 +359,8 @@ class NodeProcess:
         while traffic := self._traffic():
             mesh.uplink.carried(traffic.up_bytes)
             self._status.carried(traffic.document())  # for metrics
-            greedy = self._swarm.greedy if self._swarm else ()
-            told = mesh.links, self._client.sessions_lost, own_clock_ms(), greedy
+            faults = (self._swarm.greedy, self._swarm.breaking) if self._swarm else ()
+            told = mesh.links, self._client.sessions_lost, own_clock_ms(), *faults
             if self._client.connected and (report := reports.due(*told)):
                 self._client.send(report)
             await asyncio.sleep(TRAFFIC_S)

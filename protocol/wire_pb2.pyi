@@ -310,16 +310,18 @@ class LinksMeasured(_message.Message):
     def __init__(self, links: _Optional[_Iterable[_Union[MeasuredLink, _Mapping]]] = ...) -> None: ...
 
 class MeasuredLink(_message.Message):
-    __slots__ = ("peer_id", "round_trip_ms", "bit_per_second", "greedy")
+    __slots__ = ("peer_id", "round_trip_ms", "bit_per_second", "greedy", "breaks")
     PEER_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIP_MS_FIELD_NUMBER: _ClassVar[int]
     BIT_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     GREEDY_FIELD_NUMBER: _ClassVar[int]
+    BREAKS_FIELD_NUMBER: _ClassVar[int]
     peer_id: str
     round_trip_ms: int
     bit_per_second: int
     greedy: bool
-    def __init__(self, peer_id: _Optional[str] = ..., round_trip_ms: _Optional[int] = ..., bit_per_second: _Optional[int] = ..., greedy: _Optional[bool] = ...) -> None: ...
+    breaks: bool
+    def __init__(self, peer_id: _Optional[str] = ..., round_trip_ms: _Optional[int] = ..., bit_per_second: _Optional[int] = ..., greedy: _Optional[bool] = ..., breaks: _Optional[bool] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("reason",)

@@ -225,7 +225,7 @@ def _links_measured(peer: PeerId, said: wire.LinksMeasured) -> LinksMeasured:
     return LinksMeasured(
         peer,
         tuple(
-            MeasuredLink(other, link.round_trip_ms, link.bit_per_second, link.greedy)
+            MeasuredLink(other, link.round_trip_ms, link.bit_per_second, link.greedy, link.breaks)
             for other, link in links
         ),
     )

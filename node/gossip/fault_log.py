@@ -1,6 +1,7 @@
 """Faults of peers, each logged once until the peer commits another one."""
 
 import logging
+from collections import deque
 
 from cachetools import LRUCache
 
@@ -19,22 +20,36 @@ SERVED_MAX = 16_384
 """Payloads, by the peer that took them, whose bytes are remembered: those of some rounds, for as
 many peers as a node has links to."""
 
+PULLS_KEPT, BREAKS_MAX = 32, 7
+"""Newest pulls from a peer that are remembered, and those among them of an honest one with which
+the link broke although the peer was heard: with a restart, or as another link took its place."""
+
 log = logging.getLogger(__name__)
 
 
 class FaultLog:
-    """The last fault of each peer, and the peers that are greedy."""
+    """The last fault of each peer, the peers that are greedy, and those that break links."""
 
     def __init__(self, run_id: RunId) -> None:
         self._run_id = run_id
         self._last: LRUCache[PeerId, str] = LRUCache(PEERS_MAX)
         self._sent: LRUCache[tuple[PeerId, Digest], int] = LRUCache(SERVED_MAX)
         self._greedy: LRUCache[PeerId, None] = LRUCache(PEERS_MAX)
+        self._broke: LRUCache[PeerId, deque[bool]] = LRUCache(PEERS_MAX)
 
     @property
     def greedy(self) -> frozenset[PeerId]:
         """Peers that took more of a payload than `AGAIN_MAX` times its size."""
         return frozenset(self._greedy)
+
+    @property
+    def breaking(self) -> frozenset[PeerId]:
+        """Peers to which the link broke in more than `BREAKS_MAX` of the newest pulls."""
+        return frozenset(peer for peer, broke in self._broke.items() if sum(broke) > BREAKS_MAX)
+
+    def note_pull(self, peer: PeerId, *, broke: bool) -> None:
+        """A pull from a peer ended, perhaps as the link to it broke."""
+        self._broke.setdefault(peer, deque(maxlen=PULLS_KEPT)).append(broke)
 
     def note_sent(self, peer: PeerId, digest: Digest, count: int, size: int) -> None:
         """`count` bytes of a payload of `size` left for a peer."""

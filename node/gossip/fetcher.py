@@ -18,6 +18,7 @@ from node.gossip.payload_log import PayloadLog
 from node.gossip.transfer import Transfer
 from node.links.network import (
     BlobRange,
+    LinkBrokenError,
     NotHeldError,
     PeerAddress,
     PeerNetwork,
@@ -169,6 +170,8 @@ def _failed(pull: events.Pull, transfer: Transfer, error: Exception) -> events.P
     failure = events.Failure.UNAVAILABLE
     if isinstance(error, NotHeldError):
         failure = events.Failure.ABSENT
+    elif isinstance(error, LinkBrokenError):
+        failure = events.Failure.BROKEN
     elif isinstance(error, WithdrawnError):
         failure = events.Failure.WITHDRAWN
     elif isinstance(error, WorthlessError):

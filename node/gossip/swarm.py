@@ -223,6 +223,11 @@ class Swarm:
         return self._faults.greedy
 
     @property
+    def breaking(self) -> frozenset[PeerId]:
+        """Peers to which links break again and again while payloads come to this node."""
+        return self._faults.breaking
+
+    @property
     def statistics(self) -> Statistics:
         """Bytes up and down so far."""
         return Statistics.of(self._network.traffic, self._fetcher.duplicate_bytes)
@@ -318,6 +323,8 @@ class Swarm:
     def _pull_moved(self, event: events.Progressed | events.Pulled | events.PullFailed) -> None:
         self._feed(event)
         if not isinstance(event, events.Progressed):
+            broke = isinstance(event, events.PullFailed) and event.failure is events.Failure.BROKEN
+            self._faults.note_pull(event.source, broke=broke)
             self._wake()
 
     def _offer_failed(self, peer: PeerId, round: int) -> None:

@@ -116,10 +116,10 @@ class Fetching:
             fetch.arrived.put_nowait(error)
         return fetch is not None
 
-    def end(self, reason: str) -> None:
+    def end(self, error: UnavailableError) -> None:
         """End every fetch: the link has ended."""
         for fetch in self._fetches.values():
-            fetch.arrived.put_nowait(UnavailableError(reason))
+            fetch.arrived.put_nowait(error)
 
     @property
     def _peer(self) -> PeerId:

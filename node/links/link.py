@@ -20,7 +20,7 @@ from typing import Protocol, assert_never
 from node.links.fetching import Fetching
 from node.links.frames import Part, grouped, part_data
 from node.links.link_table import Candidate
-from node.links.network import BlobRange, Purpose
+from node.links.network import BlobRange, LinkBrokenError, Purpose
 from node.links.owner import LinkOwner
 from node.links.protocol import LinkProtocol
 from node.links.protocol_events import (
@@ -322,7 +322,9 @@ class Link:
         self.protocol.end(str(error))
         name = short(self.protocol.peer) if self.protocol.peer else self.pipe.remote
         reason = f"the link to {name} ended: {error}"
-        self._fetching.end(reason)
+        broke = isinstance(error, UnavailableError) and not self._leaving
+        was_heard = self.protocol.hears(self._owner.clock_ms())
+        self._fetching.end((LinkBrokenError if broke and was_heard else UnavailableError)(reason))
         for answer in self._answers.values():
             if not answer.done():
                 answer.set_exception(UnavailableError(reason))

@@ -4,7 +4,7 @@ A link moves offers and the parts of blobs between this node and a peer; it deci
 rounds. Nodes use `node.links.mesh`; tests have other implementations.
 
 Foreign exceptions are translated below: a link raises only `UnavailableError`, its kinds
-`NotHeldError` and `WithdrawnError`, `RemoteProtocolError`, and from `start` also
+`NotHeldError`, `WithdrawnError` and `LinkBrokenError`, `RemoteProtocolError`, and from `start` also
 `AddressInUseError` and `SettingsError`.
 """
 
@@ -36,6 +36,12 @@ class NotHeldError(UnavailableError):
 
 class WithdrawnError(UnavailableError):
     """The rest of a fetch was withdrawn before the peer had begun to send it."""
+
+
+class LinkBrokenError(UnavailableError):
+    """The link to a peer that was heard until then broke during a fetch, not by this end's wish. A
+    line that fails is silent first.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +150,9 @@ class PeerNetwork(Protocol):
     ) -> AsyncGenerator[Part, None]:
         """The parts of a blob as the peer sends them, unchecked.
 
-        Raises `NotHeldError`, `WithdrawnError`, `UnavailableError` (unreachable, busy or silent for
-        too long) or `RemoteProtocolError`. Closing the generator ends the transfer.
+        Raises `NotHeldError`, `WithdrawnError`, `LinkBrokenError`, `UnavailableError` (unreachable,
+        busy or silent for too long) or `RemoteProtocolError`. Closing the generator ends the
+        transfer.
         """
 
     def withdraw(self, source: PeerId, digest: Digest, unless_soon: bool = False) -> None:

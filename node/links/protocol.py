@@ -181,6 +181,10 @@ class LinkProtocol:
             self.end(str(error))
             raise
 
+    def hears(self, now_ms: int) -> bool:
+        """Whether the peer was heard just now: at most one of its beats is missing."""
+        return now_ms - self._heartbeat.heard_ms < 2 * BEAT_MS
+
     def tick(self, now_ms: int) -> None:
         """Send a heartbeat when it is time. `UnavailableError`: the link has ended, because the
         peer fell silent, or never proved its key.

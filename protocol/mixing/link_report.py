@@ -30,3 +30,6 @@ class MeasuredLink:
 
     greedy: bool = False
     """Whether the other end took the same payloads from this one again and again."""
+
+    breaks: bool = False
+    """Whether links to the other end broke again and again while payloads came from it."""

@@ -18,7 +18,7 @@ KEPT = 0.85
 PHASE_S, TURNS = 20.0, 3
 
 
-CONDUCTS = {"withholds": "nobody could get", "drops": "no round waits for"}
+CONDUCTS = {"withholds": "nobody could get", "drops": "links to it break"}
 """Conducts, and what the status says of a node that has one."""
 
 

@@ -14,24 +14,26 @@ SEEDS = 200
 NAMED = {
     "withholds": "nobody could get",
     "late": "came long after",
+    "drops": "links to it break again and again",
     "greedy": "takes the same payloads again and again",
     "nibbles": "takes the same payloads again and again",
     "mute": "does not say which payloads it holds",
 }
-"""Conducts of which the status says something in rounds that end early: where the links that a
-member breaks cost the others too little to be seen, it says nothing of that one.
-"""
+"""What the status says of each conduct in rounds that end early."""
 
 
 def play(seed: int, conduct: str, *, full: bool) -> list[str]:
-    """One run of three or six, in which the others lose little and nothing is said of them; what is
-    said of the unwilling.
+    """One run of three or six, in which the others lose little, and nothing is said of one of whom
+    the quiet run says nothing; what is said of the unwilling. A machine four times slower than both
+    others comes long after them in the quiet run too.
     """
     members = 3 if seed % 2 else 6
-    run = Unwilling(seed, conduct, full=full, members=members)
-    part = run.work().samples / quiet(seed, full=full, members=members).samples
+    run, usual = Unwilling(seed, conduct, full=full, members=members), quiet(seed, full, members)
+    work = run.work()
+    part = work.samples / usual.samples
     assert part >= KEPT, (seed, part)
-    assert not any(run.remarks(run.willing)), seed
+    both = zip(work.remarks, usual.remarks, strict=True)
+    assert not [said for said, before in both if said and not before], (seed, work.remarks)
     return run.remarks(run.unwilling)
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.gossip.swarm import Swarm
-from node.links.network import BlobRange, PeerAddress
+from node.links.network import BlobRange, LinkBrokenError, PeerAddress
 from node.links.quality.reports import LinkReports
 from protocol import wire_pb2 as wire
-from protocol.errors import LockstepError, UnavailableError
+from protocol.errors import LockstepError
 from protocol.ids import Digest, PeerId
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
@@ -92,7 +92,8 @@ class UnwillingNode(SimulatedNode):
         while True:
             await asyncio.sleep(TELL_S)
             links = [Measured(peer) for peer in swarm.peers]
-            report = reports.due(links, client.sessions_lost, client.now_ms(), swarm.greedy)
+            told = client.sessions_lost, client.now_ms(), swarm.greedy, swarm.breaking
+            report = reports.due(links, *told)
             if client.connected and report:
                 client.send(report)
 
@@ -143,7 +144,7 @@ class Unhelpful:
             await asyncio.sleep(FOR_EVER_S)
         self._asked += 1
         if self._asked % 2:
-            raise UnavailableError("the link broke")
+            raise LinkBrokenError("the link broke")
         return await self._server.read(digest, offset, count)
 
 
@@ -154,6 +155,8 @@ class Work:
     commits: int
     samples: int
     """Their samples in these commits."""
+    remarks: tuple[str, ...]
+    """What the status says of each of them at the end."""
 
 
 class Unwilling(Strangers):
@@ -194,7 +197,8 @@ class Unwilling(Strangers):
         """Play it."""
         commits, honest = self.run(), {node.peer for node in self.willing}
         entries = (entry for commit in self.measured for entry in commit.entries)
-        return Work(commits, sum(each.samples for each in entries if each.author in honest))
+        samples = sum(each.samples for each in entries if each.author in honest)
+        return Work(commits, samples, tuple(self.remarks(self.willing)))
 
     def remarks(self, nodes: Sequence[SimulatedNode]) -> list[str]:
         """What the coordinator's status says of each of these."""
@@ -204,6 +208,6 @@ class Unwilling(Strangers):
 
 
 @functools.cache
-def quiet(seed: int, *, full: bool, members: int) -> Work:
+def quiet(seed: int, full: bool, members: int) -> Work:
     """The work of the run in which all are willing."""
     return Unwilling(seed, "", full=full, members=members).work()

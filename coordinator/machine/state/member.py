@@ -97,6 +97,8 @@ class MembershipState:
     greedy: dict[PeerId, set[PeerId]] = field(default_factory=dict)
     """Keys of which members say that they take the same payloads again and again, with these
     members."""
+    breaking: dict[PeerId, set[PeerId]] = field(default_factory=dict)
+    """Keys of which members say that links to them break again and again, with these members."""
 
     def named(self, peer: PeerId) -> str:
         """A node as people know it: its name, or the first characters of its id."""

@@ -132,26 +132,30 @@ class Membership:
         """Whether the member may be drawn as a witness: it is on time, and gives receipts."""
         return self.keeps_time(peer) and self.roster[peer].work.unconfirmed < UNCONFIRMED_MAX
 
-    def is_greedy(self, peer: PeerId) -> bool:
-        """Whether most of the other members that decide say that the key takes the same payloads
-        again and again.
-        """
-        said = sum(map(self.decides, self._state.greedy.get(peer, set()) & self.roster.keys()))
-        return bool(said) and 2 * said > sum(map(self.decides, self.roster.keys() - {peer}))
-
     def remark(self, member: Member) -> str:
         """What this member costs the others although it is never late; empty for most."""
-        if self.is_greedy(member.peer):
-            return "it takes the same payloads again and again"
+        return "; ".join(self._remarks(member))
+
+    def _remarks(self, member: Member) -> Iterator[str]:
+        if self._sayers(self._state.greedy, member.peer):
+            yield "it takes the same payloads again and again"
         if member.work.uncopied >= UNCOPIED_MAX:
-            return "nobody could get its last payloads: no round waits for them"
-        if self.standing.is_tardy(member.peer) and member.work.copies_tardy:
-            return "others got its payloads late, as over broken links: no round waits for it"
-        if self.standing.is_tardy(member.peer):
-            return "it came long after the others: no round waits for it"
+            yield "nobody could get its last payloads: no round waits for them"
+        elif self.standing.is_tardy(member.peer) and member.work.copies_tardy:
+            yield "others got its payloads late, as over broken links: no round waits for it"
+        elif self.standing.is_tardy(member.peer):
+            yield "it came long after the others: no round waits for it"
+        if self._sayers(self._state.breaking, member.peer) > 1:
+            yield "links to it break again and again as it sends payloads"
         if member.work.unconfirmed >= UNCONFIRMED_MAX:
-            return "it does not say which payloads it holds: none waits for its word"
-        return ""
+            yield "it does not say which payloads it holds: none waits for its word"
+
+    def _sayers(self, said_by: dict[PeerId, set[PeerId]], peer: PeerId) -> int:
+        """The number of members that decide and say it of the key; 0 unless they are most of the
+        others.
+        """
+        said = sum(map(self.decides, said_by.get(peer, set()) & self.roster.keys()))
+        return said if 2 * said > sum(map(self.decides, self.roster.keys() - {peer})) else 0
 
     def muted_reason(self, member: Member) -> str:
         """The reason why the member's payloads do not count at present; empty when they do."""
@@ -205,12 +209,22 @@ class Membership:
 
     def take_links(self, member: Member, links: tuple[MeasuredLink, ...]) -> None:
         """A member has measured its links anew."""
-        member.work.links, greedy = links, self._state.greedy
-        for said in greedy.values():
-            said.discard(member.peer)
-        for other in sorted({link.peer for link in links if link.greedy} & self.roster.keys()):
-            greedy.setdefault(other, set()).add(member.peer)
-        self._state.greedy = {other: said for other, said in greedy.items() if said}
+        member.work.links = links
+        greedy, breaking = (
+            {link.peer for link in links if link.greedy},
+            {link.peer for link in links if link.breaks},
+        )
+        self._state.greedy = self._said(member.peer, greedy, self._state.greedy)
+        self._state.breaking = self._said(member.peer, breaking, self._state.breaking)
+
+    def _said(
+        self, peer: PeerId, of: set[PeerId], before: dict[PeerId, set[PeerId]]
+    ) -> dict[PeerId, set[PeerId]]:
+        """What is said of keys, and by whom, once `peer` says it of these members alone."""
+        said_by = {other: said - {peer} for other, said in before.items()}
+        for other in sorted(of & self.roster.keys()):
+            said_by[other] = said_by.get(other, set()) | {peer}
+        return {other: said for other, said in said_by.items() if said}
 
     def note_ready(self, member: Member, round: int, now_ms: int) -> None:
         """The member has caught up to this round."""

@@ -150,6 +150,9 @@ class Failure(Enum):
     UNAVAILABLE = "unavailable"
     """The source cannot be reached, is busy or went silent."""
 
+    BROKEN = "broken"
+    """The link to the source broke, although it was not silent."""
+
     ABSENT = "absent"
     """The source answers that it does not hold the payload."""
 

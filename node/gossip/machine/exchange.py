@@ -285,8 +285,9 @@ class Exchange:
         if not self._pulls.ended(event.digest, event.source):
             return []  # late: dropped before the news of its end came
         failure, effects = event.failure, list[events.Effect]()
-        if failure in (events.Failure.UNAVAILABLE, events.Failure.FAULTY):
-            self._sources.failed(event.source, now_ms, silent=silent)
+        broke = failure is events.Failure.BROKEN
+        if broke or failure in (events.Failure.UNAVAILABLE, events.Failure.FAULTY):
+            self._sources.failed(event.source, now_ms, silent=silent, broke=broke)
         if failure in (events.Failure.ABSENT, events.Failure.FAULTY):
             self._rounds.remove_holder(event.digest, event.source, now_ms)
         if failure is events.Failure.WORTHLESS:

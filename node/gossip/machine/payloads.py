@@ -34,9 +34,13 @@ class Failures:
     def __post_init__(self, first_ms: int) -> None:
         self._backoff = Backoff(first_ms, BACKOFF_MAX_MS)
 
-    def add(self, now_ms: int) -> None:
-        """Count one more failure and begin its pause."""
+    def add(self, now_ms: int, *, broke: bool = False) -> None:
+        """Count one more failure and begin its pause: the first one again where a link `broke`,
+        however often, for the next link is open soon or the next question fails otherwise.
+        """
         self.count += 1
+        if broke:
+            self._backoff.reset()
         self.retry_ms = now_ms + self._backoff.next()
 
     def reset(self) -> None:

@@ -21,7 +21,8 @@ OFFER_RETRY_MS = 1_000
 
 BROKEN_FIRST_MS = 50
 """Pause after a source's first failure: a link that broke is open again soon, and the source may be
-the only one that holds a payload. It doubles too, so a peer that is gone is not asked often."""
+the only one that holds a payload. It doubles unless links broke, so a peer that is gone is not
+asked often."""
 
 RATE_ASSUMED = 64 * 1024
 """Bytes per second expected while no peer's rate is known: a bit more than a poor DSL uplink
@@ -81,10 +82,12 @@ class Sources:
                 source.rate = max(1, (3 * source.rate + rate) // 4) if source.rate else rate
                 self._find_fastest()
 
-    def failed(self, peer: PeerId, now_ms: int, *, silent: bool) -> None:
-        """A pull from `peer` ended badly; `silent`: before a byte of it came."""
+    def failed(self, peer: PeerId, now_ms: int, *, silent: bool, broke: bool = False) -> None:
+        """A pull from `peer` ended badly; `silent`: before a byte of it came; `broke`: with its
+        link.
+        """
         if source := self._sources.get(peer):
-            source.failures.add(now_ms)
+            source.failures.add(now_ms, broke=broke)
             source.is_silent = source.is_silent or silent
 
     def cap_rate(self, peer: PeerId, ceiling: int) -> None:

@@ -5,7 +5,7 @@ or a value has changed much, at most every `PAUSE_MS`; and the same words are sa
 `REPEAT_MS`, for a coordinator that has not heard them: repeated ones cost it nothing.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Set
 from typing import Final, Protocol
 
 from protocol import wire_pb2 as wire
@@ -23,6 +23,10 @@ CHANGE: Final = 1.5
 
 ROUND_TRIP_STEP_MS: Final = 5
 """Difference of round trips that is none: clocks have steps, and processes wait their turn."""
+
+
+_Words = tuple[int, int, bool, bool]
+"""Round trip and rate of a link, whether its peer is greedy, and whether it breaks."""
 
 
 class Measurement(Protocol):
@@ -45,7 +49,7 @@ class LinkReports:
     """The reports of one node."""
 
     def __init__(self) -> None:
-        self._told: dict[PeerId, tuple[int, int, bool]] = {}
+        self._told: dict[PeerId, _Words] = {}
         self._told_ms: int | None = None
         self._session = -1
 
@@ -54,19 +58,22 @@ class LinkReports:
         links: Iterable[Measurement],
         session: int,
         now_ms: int,
-        greedy: Collection[PeerId] = (),
+        greedy: Set[PeerId] = frozenset(),
+        breaking: Set[PeerId] = frozenset(),
     ) -> wire.NodeMessage | None:
         """The report that should go out now, in the session with this number; None for none.
-        `greedy` are peers that take the same payloads again and again.
+        `greedy` are peers that take the same payloads again and again, `breaking` those to which
+        links break again and again while payloads come.
         """
-        found = {
-            link.peer: (
-                min(link.round_trip_ms, ROUND_TRIP_MS_MAX),
-                min(link.bit_s, BIT_S_MAX),
-                link.peer in greedy,
-            )
+        measured = {
+            link.peer: (min(link.round_trip_ms, ROUND_TRIP_MS_MAX), min(link.bit_s, BIT_S_MAX))
             for link in links
             if link.round_trip_ms is not None
+        }
+        for peer in breaking & self._told.keys() - measured.keys():  # its link is new, or away
+            measured[peer] = self._told[peer][:2]
+        found = {
+            peer: (*values, peer in greedy, peer in breaking) for peer, values in measured.items()
         }
         if not found:
             return None
@@ -80,7 +87,7 @@ class LinkReports:
         self._told_ms, self._session = now_ms, session
         return self._message()
 
-    def _differs(self, found: dict[PeerId, tuple[int, int, bool]]) -> bool:
+    def _differs(self, found: dict[PeerId, _Words]) -> bool:
         """Whether a link was not told of, or has changed much since."""
         if len(self._told) < min(len(found), LINKS_MAX):
             return True
@@ -88,16 +95,20 @@ class LinkReports:
         return any(
             _changed(old[0], new[0], ROUND_TRIP_STEP_MS)
             or _changed(old[1], new[1], 0)
-            or old[2] != new[2]
+            or old[2:] != new[2:]
             for old, new in both
         )
 
     def _message(self) -> wire.NodeMessage:
         links = [
             wire.MeasuredLink(
-                peer_id=peer, round_trip_ms=round_trip_ms, bit_per_second=bit_s, greedy=greedy
+                peer_id=peer,
+                round_trip_ms=round_trip_ms,
+                bit_per_second=bit_s,
+                greedy=greedy,
+                breaks=breaks,
             )
-            for peer, (round_trip_ms, bit_s, greedy) in self._told.items()
+            for peer, (round_trip_ms, bit_s, greedy, breaks) in self._told.items()
         ]
         return wire.NodeMessage(links=wire.LinksMeasured(links=links))
 

@@ -63,9 +63,13 @@ HIVEMIND = "1.1.12"
 P2PD_SHA256 = frozenset(["42f8f48e62583b97cdba3c31439c08029fb2b9fc506b5bdd82c46b7cc1d279d8"])
 """Digests of that daemon: Linux on x86-64."""
 
-MEMORY = "96MiB"
-"""Memory at which Go collects early and gives back what it has freed, which it keeps for minutes
-otherwise."""
+MEMORY_BYTES, RELAY_MEMORY_BYTES = 56 << 20, 128 << 20
+"""Memory beside its program at which Go collects early and gives back what it has freed, which it
+keeps for minutes otherwise. It has 25 MB at the start, and 30 MB as payloads come; a connection
+takes 80 kB, a circuit `CIRCUIT_BUFFER_BYTES` twice."""
+
+PROGRAM_BYTES = 40_000_000
+"""Memory of the program, which unpacks itself."""
 
 _UNLIMITED_BYTES = 1 << 62
 _UNLIMITED_TIME = "87600h"  # ten years
@@ -98,6 +102,11 @@ class DaemonSettings:
 
     sha256: str = ""
     """SHA-256 of its program, in hexadecimal; empty: one of `P2PD_SHA256`."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that it should not exceed beside its program."""
+        return RELAY_MEMORY_BYTES if self.relays_for_others else MEMORY_BYTES
 
 
 def find_p2pd() -> Path:
@@ -270,7 +279,7 @@ async def _launch(
             f"-listen=/unix{control}",
             *_flags(settings),
             pass_fds=(reading,),
-            env={**os.environ, "GOMEMLIMIT": MEMORY},
+            env={**os.environ, "GOMEMLIMIT": str(settings.memory_bytes)},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,

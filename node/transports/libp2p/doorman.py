@@ -6,14 +6,15 @@ open as many connections, and streams in one, as descriptors and memory last.
     few descriptors, little memory    nobody is looked at
     more than `CROWDED` descriptors   connections are weighed by network, as at a gate
                                       (`border.crowd`): the most crowded network's oldest ones go
-    more than `LARGE_BYTES`           of the strangers that have sent more than a newcomer does, the
+    more memory than it should have   of the strangers that have sent more than a newcomer does, the
                                       half that has sent most goes, at every look
     more than `REPLACED_BYTES`        the daemon is replaced
 
 A stranger is an address over which no peer has proven a key of the run. No gate stands in front:
 all connections would seem to come from this machine, and no node behind a router would hear from
 outside which address it has, which punches its holes. So the daemon's sockets are shut down through
-copies of its descriptors (pidfd_getfd: Linux 5.6, a parent may unless a sandbox forbids it).
+copies of its descriptors (pidfd_getfd: Linux 5.6). A parent may, without any capability, unless a
+sandbox forbids it: Docker's filter of system calls does where the container has no SYS_PTRACE.
 """
 
 import asyncio
@@ -43,15 +44,14 @@ CROWDED = 512
 PLACES = 1024
 """Connections of a crowded daemon; half of them for strangers."""
 
-LARGE_BYTES = 160_000_000
-"""Memory of a daemon that strangers may have filled: without connections it has 65 MB, each takes
-some 80 kB."""
-
 NEWCOMER_BYTES = 8 * 1024
 """Bytes that come over a connection before a key is proven: handshakes, names and a hello."""
 
 REPLACED_BYTES = 1_000_000_000
 """Memory of a daemon that is beyond help."""
+
+REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS)
+"""Codes with which a system or a sandbox refuses a copy of a descriptor."""
 
 Endpoint = tuple[str, int]
 """An IP address and a port."""
@@ -71,11 +71,18 @@ class _Connection:
 
 class Doorman:
     """Guards the daemon with a process id, which listens at a port. `known()` are the remote ends
-    of connections over which a key was proven.
+    of connections over which a key was proven; strangers may have filled the memory of a daemon
+    that has more than `large_bytes`.
     """
 
-    def __init__(self, pid: int, port: int, known: Callable[[], Collection[Endpoint]]) -> None:
-        self._pid, self._port, self._known = pid, port, known
+    def __init__(
+        self,
+        pid: int,
+        port: int,
+        known: Callable[[], Collection[Endpoint]],
+        large_bytes: int,
+    ) -> None:
+        self._pid, self._port, self._known, self._large_bytes = pid, port, known, large_bytes
         self._crowd = Crowd(PLACES)
         self._seen: dict[int, _Connection | None] = {}
         """The daemon's sockets by inode; None: no connection of its port, or an ended
@@ -100,7 +107,7 @@ class Doorman:
         descriptors = os.listdir(f"/proc/{self._pid}/fd")
         if held_bytes > REPLACED_BYTES:
             return f"expected at most {REPLACED_BYTES} bytes of memory, got {held_bytes}"
-        is_large = held_bytes > LARGE_BYTES
+        is_large = held_bytes > self._large_bytes
         if len(descriptors) <= CROWDED and not is_large:
             self._crowd, self._seen = Crowd(PLACES), {}
             return ""
@@ -109,11 +116,13 @@ class Doorman:
                 self._weigh(handle, self._inodes(descriptors), known, now_ms)
                 if is_large:
                     self._lighten(handle, known)
-        except PermissionError as error:
+        except OSError as error:
+            if error.errno not in REFUSALS:
+                raise
             if not self._is_refused:
                 _log.warning(
                     "strangers crowd the libp2p daemon, and this system lets nobody end their "
-                    "connections",
+                    "connections; a container may with --cap-add SYS_PTRACE",
                     extra={"reason": str(error)},
                 )
             self._is_refused = True
@@ -193,11 +202,13 @@ def _handle(pid: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _copy(handle: int, descriptor: int, inode: int) -> Iterator[socket.socket | None]:
-    """A socket of another process for the block; None where it is gone. `PermissionError`."""
+    """A socket of another process for the block; None where it is gone. `OSError`, one of
+    `REFUSALS`.
+    """
     number = _libc.syscall(_GET_DESCRIPTOR, handle, descriptor, 0)
     if number < 0:
-        if (code := ctypes.get_errno()) == errno.EPERM:
-            raise PermissionError(code, os.strerror(code))
+        if (code := ctypes.get_errno()) in REFUSALS:
+            raise OSError(code, os.strerror(code))
         yield None
     elif os.fstat(number).st_ino != inode:  # another one has its number now
         os.close(number)

@@ -18,7 +18,12 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.system.backoff import Backoff
-from node.transports.libp2p.daemon import Daemon, DaemonSettings, SocketDirectory
+from node.transports.libp2p.daemon import (
+    PROGRAM_BYTES,
+    Daemon,
+    DaemonSettings,
+    SocketDirectory,
+)
 from node.transports.libp2p.daemon_control import DaemonClient
 from node.transports.libp2p.doorman import Doorman, Endpoint
 from node.transports.libp2p.multiaddr import from_host_port, libp2p_id, with_port
@@ -174,7 +179,8 @@ class DaemonSupervisor:
 
     async def _until_broken(self, daemon: Daemon) -> str:
         """Wait until a daemon has to be replaced; returns why."""
-        doorman = Doorman(daemon.pid, self.port, self._known)
+        large_bytes = PROGRAM_BYTES + self._settings.memory_bytes
+        doorman = Doorman(daemon.pid, self.port, self._known, large_bytes)
         signs = (daemon.ended(), _until_silent(daemon), doorman.watch())
         tasks = [asyncio.ensure_future(sign) for sign in signs]
         try:

@@ -220,9 +220,10 @@ def test_measured_links_are_taken_as_they_are_said() -> None:
     links = MeasuredLink(B, 0, 0), MeasuredLink(C, ROUND_TRIP_MS_MAX, BIT_S_MAX)
     assert event == LinksMeasured(A, links)
     assert node_messages.event_of(A, measured()) == LinksMeasured(A, ())
-    greedy = wire.LinksMeasured(links=[wire.MeasuredLink(peer_id=B, greedy=True)])
-    event = node_messages.event_of(A, wire.NodeMessage(links=greedy))
-    assert event == LinksMeasured(A, (MeasuredLink(B, 0, greedy=True),))
+    for fault in ({"greedy": True}, {"breaks": True}):
+        said = wire.LinksMeasured(links=[wire.MeasuredLink(peer_id=B, **fault)])
+        event = node_messages.event_of(A, wire.NodeMessage(links=said))
+        assert event == LinksMeasured(A, (MeasuredLink(B, 0, **fault),))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from node.gossip import fault_log
-from node.gossip.fault_log import AGAIN_MAX, FaultLog
+from node.gossip.fault_log import AGAIN_MAX, BREAKS_MAX, PULLS_KEPT, FaultLog
 from node.gossip.machine import events
 from protocol.ids import PeerId, RunId, sha256
 
@@ -54,6 +54,19 @@ def test_who_always_stops_before_the_last_byte_is_greedy_too() -> None:
         assert faults.greedy == frozenset()
         faults.note_sent(A, payload, 999, 1000)
     assert faults.greedy == {A}
+
+
+def test_links_to_a_peer_break_when_they_do_in_more_than_a_few_of_the_newest_pulls() -> None:
+    faults = FaultLog(RUN)
+    for _ in range(BREAKS_MAX):
+        faults.note_pull(A, broke=True)
+        faults.note_pull(B, broke=True)
+    assert faults.breaking == frozenset()
+    faults.note_pull(A, broke=True)
+    assert faults.breaking == {A}
+    for _ in range(PULLS_KEPT - BREAKS_MAX):
+        faults.note_pull(A, broke=False)
+    assert faults.breaking == frozenset(), "it is no fault any more"
 
 
 def test_only_the_peers_with_the_newest_faults_are_remembered(

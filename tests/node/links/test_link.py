@@ -10,7 +10,7 @@ import pytest
 from node.links.fetching import PROGRESS_S
 from node.links.frames import Part
 from node.links.link import ANSWER_S, WRITE_S
-from node.links.network import BlobRange, NotHeldError, Purpose
+from node.links.network import BlobRange, LinkBrokenError, NotHeldError, Purpose
 from node.links.serving import ACKNOWLEDGE_S
 from protocol.errors import RemoteProtocolError, StorageError, UnavailableError
 from protocol.ids import Digest
@@ -275,6 +275,28 @@ def test_every_fetch_and_offer_on_a_link_ends_with_it() -> None:
             assert loop_ms() - began_ms <= 5_000
             pair.network.resume("one", "two")
             assert await pair.two.fetched(pair.one.remote, digest) == BLOB
+
+    virtually(main())
+
+
+@pytest.mark.parametrize("who", ["one", "two", "line", "both lines"])
+def test_a_fetch_breaks_with_a_link_that_the_other_end_ends_and_no_silent_line_does(
+    who: str,
+) -> None:
+    async def main() -> None:
+        async with linked(peer_limit=100_000) as pair:
+            digest = pair.one.hold(BLOB)
+            fetch = asyncio.create_task(pair.two.fetched(pair.one.remote, digest))
+            await happens(lambda: pair.links[0].serving)
+            if "line" in who:
+                pair.network.stall("one", "two")
+            if who == "both lines":
+                pair.network.stall("two", "one")
+            if "line" not in who:
+                pair.links[who == "two"].leave("it wishes so")
+            await asyncio.wait({fetch})
+            assert isinstance(fetch.exception(), UnavailableError)
+            assert isinstance(fetch.exception(), LinkBrokenError) == (who == "one")
 
     virtually(main())
 

@@ -18,14 +18,14 @@ from protocol.errors import UnavailableError
 from tests.node.transports.libp2p.p2pd import daemon_pid, needs_p2pd
 from tests.processes.siege.catalogue import AT_THE_DAEMON
 from tests.processes.siege.run import Daemon, LinkedRun, Newcomers, Sizes
-from tests.processes.siege.trial import NEWCOMER_S, PACE_KEPT, Lengths, Siege, attackers
+from tests.processes.siege.trial import BACK_S, NEWCOMER_S, PACE_KEPT, Lengths, Siege, attackers
 from tests.processes.strangers.run import USUAL_DESCRIPTORS, Watch
 from tests.support.waiting import until
 
 pytestmark = needs_p2pd
 
-MEMORY_BYTES = 96_000_000
-"""Growth of a daemon under one attack, at most; it keeps a part of it."""
+MEMORY_BYTES = 64_000_000
+"""Growth of a daemon under one attack, at most."""
 
 MOMENT_S = 6.0
 CROWD = 150
@@ -121,6 +121,7 @@ def test_strangers_at_the_daemons_of_a_run_cost_it_next_to_nothing(
     assert outcome.sessions_lost == 0
     assert outcome.kept >= PACE_KEPT, outcome
     assert max(outcome.memory.values()) <= MEMORY_BYTES, outcome
+    assert outcome.back_s < BACK_S, outcome
     assert outcome.newcomer_s <= NEWCOMER_S, outcome
     assert run.daemons() == daemons
     assert run.carriers() == {"libp2p"}

@@ -314,3 +314,21 @@ def test_a_member_is_greedy_when_most_others_with_standing_say_so() -> None:
     assert say(C, greedy)
     tell(run, Left(C, ""), 0)
     assert say(D, modest) == "", "the word of one that went"
+
+
+def test_links_to_a_member_break_when_most_others_and_no_single_one_say_so() -> None:
+    run = run_of(A, B, C, spec=SPEC.model_copy(update={"members_max": 4}))
+    members, said = run.members, "links to it break again and again as it sends payloads"
+
+    def say(peer: PeerId, *breaking: PeerId) -> list[str]:
+        links = tuple(MeasuredLink(other, 2, breaks=True) for other in breaking)
+        tell(run, LinksMeasured(peer, links), 0)
+        return [members.remark(member) for member in members]
+
+    assert say(C, A, B) == ["", "", ""], "those that one says it of"
+    assert say(A, C) == ["", "", ""]
+    assert say(B, C) == ["", "", said]
+    assert say(B) == ["", "", ""]
+    say(B, C)
+    tell(run, Left(B, ""), 0)
+    assert say(A, C) == ["", ""], "a link of two has two ends"

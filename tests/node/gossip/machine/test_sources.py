@@ -95,6 +95,18 @@ def test_a_failed_source_is_reachable_again_after_its_pause_and_at_once_after_a_
     assert A in sources.reachable(0)
 
 
+def test_only_a_source_whose_link_breaks_is_reachable_as_soon_after_each_failure() -> None:
+    sources = known()
+    for _ in range(8):
+        sources.failed(A, 0, silent=False, broke=True)
+        sources.failed(B, 0, silent=False)
+    assert A in sources.reachable(BROKEN_FIRST_MS)
+    assert B not in sources.reachable(4 * BROKEN_FIRST_MS)
+    sources.failed(A, 0, silent=False)
+    sources.failed(A, 0, silent=False)
+    assert A not in sources.reachable(BROKEN_FIRST_MS), "it is gone"
+
+
 def test_a_peer_that_refused_an_offer_takes_none_for_a_while_and_without_a_link_none() -> None:
     sources = known()
     sources.offer_failed(A, 0)

@@ -58,6 +58,15 @@ def test_a_peer_that_is_greedy_is_told_with_its_link_as_soon_as_a_report_may_be(
     assert [link.greedy for link in message.links.links] == [False, True]
 
 
+def test_a_peer_to_which_links_break_is_told_also_where_the_newest_one_is_away() -> None:
+    reports, links = LinkReports(), [Link(peer(1), 3), Link(peer(2), 30)]
+    assert reports.due(links, 0, NOW_MS)
+    message = reports.due(links[:1], 0, NOW_MS + PAUSE_MS, breaking={peer(2), peer(3)})
+    assert message is not None
+    found = [(link.round_trip_ms, link.breaks) for link in message.links.links]
+    assert found == [(3, False), (30, True)]
+
+
 def test_a_new_link_or_a_changed_value_is_told_after_a_pause() -> None:
     reports = LinkReports()
     assert reports.due([Link(peer(1), 10)], 0, NOW_MS)
