@@ -51,6 +51,7 @@ from protocol.errors import DataError, RemoteProtocolError, SettingsError, Versi
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import RunSpec, parse_run_json, run_json
+from tests.support.votes import two_scales
 
 EXPECTED = (DataError, RemoteProtocolError, SettingsError, VersionError)
 
@@ -81,6 +82,8 @@ class Target:
 
 
 def _coefficients(shape: PayloadShape, number: int) -> Coefficients:
+    if shape.scale_count > 1:
+        return two_scales(shape.chunks, shape.top_k, number)
     random = np.random.default_rng(number)
     counts = random.integers(0, min(shape.top_k, 20) + 1, shape.chunks).astype(np.uint16)
     places = [np.sort(random.choice(4096, count, replace=False)) for count in counts]
