@@ -8,14 +8,14 @@ import pytest
 
 from node.exact.local_steps import aggregate
 from protocol.errors import RemoteProtocolError
-from tests.fuzz import applying, histories, ports, runner
+from tests.fuzz import applying, histories, ports, runner, summing
 from tests.fuzz.mutation import BYTES_MAX, mutant
 from tests.fuzz.runner import Fuzzer, read_corpus, write_corpus
 from tests.fuzz.targets import Target, targets
 
 EXECUTIONS = 20_000
 
-READERS = targets() | histories.targets() | ports.targets()
+READERS = targets() | histories.targets() | ports.targets() | summing.targets()
 
 
 @pytest.mark.parametrize("name", sorted(READERS))

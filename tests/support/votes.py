@@ -41,3 +41,11 @@ def two_scales(chunks: int, top_k: int, seed: int = 0) -> Coefficients:
     sent = Coefficients(counts.astype(np.uint16), indices, said)
     there = np.stack([sent.counts, larger_counts(sent.counts, said)], axis=1) > 0
     return replace(sent, scales=(scales * there).astype(np.uint8))
+
+
+def signs(chunks: int, top_k: int, seed: int = 0) -> Coefficients:
+    """A payload of signs with scales, the same places and counts as in `two_scales`."""
+    found = two_scales(chunks, top_k, seed)
+    assert found.scales is not None
+    lower = found.scales[:, 0].copy()
+    return replace(found, values=np.sign(found.values), scales=lower)
