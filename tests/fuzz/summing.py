@@ -52,12 +52,13 @@ def judge_added(blob: bytes) -> None:
         raise RemoteProtocolError(one.refused[PEER])
 
 
-def _sums() -> tuple[bytes, ...]:
-    units = np.full(CHUNKS, 40, np.uint8)
+def sums_for(chunks: int) -> tuple[bytes, ...]:
+    """Results of a range of chunks."""
+    units = np.full(chunks, 40, np.uint8)
     found = []
     for seed, density in enumerate((0.0, 0.002, 0.01, 0.9)):
         random = np.random.default_rng(seed)
-        sums = random.integers(-9, 10, (CHUNKS, 4096)).astype(np.int32) ** 3
+        sums = random.integers(-9, 10, (chunks, 4096)).astype(np.int32) ** 3
         sums *= random.random(sums.shape) < density
         found.append(encode_sums(rounded(sums, units, 4)))
     return tuple(found)
@@ -68,7 +69,7 @@ def targets() -> dict[str, Target]:
     whole = payloads(SHAPE)
     lists = tuple(list_of(cut(each, SHAPE, PARTS)).blob for each in whole)
     return {
-        "sums": Target(judge_sums, _sums()),
+        "sums": Target(judge_sums, sums_for(CHUNKS)),
         "part list": Target(judge_part_list, lists, 50),
         "parts": Target(judge_parts, whole, 50),
         "added part": Target(judge_added, whole, 20),

@@ -23,6 +23,7 @@ that. An author alone has no mean, and its movement counts as it is.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +63,31 @@ def apply(
     `LocalProtocolError`, before anything changed, for anything that could make bits differ between
     nodes.
     """
+    total = MovementSum(layout, movements, gain)
+    step(layout, parameters, total, decay, strip_chunks=strip_chunks, flat=flat)
+
+
+class Total(Protocol):
+    """What all authors moved together, strip by strip."""
+
+    def sum_strip(self, first: int, strip: Tensor) -> Tensor:
+        """Fill float32 [n, 64, 64], contiguous, with whole numbers, below 2^24 and transposed, of
+        the chunks from `first` on, and return the unit of each chunk, float32 [n, 1, 1].
+        """
+
+
+def step(
+    layout: ChunkLayout,
+    parameters: Mapping[str, Tensor | None],
+    total: Total,
+    decay: float,
+    *,
+    strip_chunks: int | None = None,
+    flat: bool | None = None,
+) -> None:
+    """Make one step by a total; the rest as with `apply`."""
     require_exact(parameters, {"decay": decay})
     views = layout.views(parameters)
-    total = MovementSum(layout, movements, gain)
     device = next(iter(views.values())).device
     flat = is_accelerator(device) if flat is None else flat
     size = strip_chunks or (
@@ -109,13 +132,8 @@ class MovementSum:
         self, layout: ChunkLayout, movements: Sequence[Movement], gain: float = 1.0
     ) -> None:
         """`LocalProtocolError` if they do not fit the layout, or the gain is not exact."""
-        if not 1 <= gain <= GAIN_MAX or gain * GAIN_PARTS % 1:
-            raise LocalProtocolError(
-                f"expected a gain of 1 to {GAIN_MAX} in parts of 1/{GAIN_PARTS}, got {gain}"
-            )
         self._counted = Counted(movements, layout.chunks)
-        several = len(self._counted.authors) > 1
-        self._share = np.float32((gain if several else 1.0) / self._counted.weight_sum)
+        self._share = share_of(len(self._counted.authors), self._counted.weight_sum, gain)
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
         """Fill float32 [n, 64, 64] with S^T of the chunks from `first` on.
@@ -146,3 +164,12 @@ class MovementSum:
         values = np.concatenate([part.values for part in parts])
         changes = changes_of(values, counts, sizes.reshape(len(counts), -1)).astype(np.float32)
         return torch.from_numpy(places), torch.from_numpy(changes)
+
+
+def share_of(authors: int, weight_sum: int, gain: float) -> np.float32:
+    """f32(x / W); `LocalProtocolError` for a gain that is not exact."""
+    if not 1 <= gain <= GAIN_MAX or gain * GAIN_PARTS % 1:
+        raise LocalProtocolError(
+            f"expected a gain of 1 to {GAIN_MAX} in parts of 1/{GAIN_PARTS}, got {gain}"
+        )
+    return np.float32((gain if authors > 1 else 1.0) / weight_sum)
