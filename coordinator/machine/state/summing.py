@@ -119,7 +119,7 @@ class _Range:
 
     def agreed(self) -> Digest | None:
         """The digest that two nodes have signed."""
-        counts = Counter(digest for _, digest in set(self.signed))
+        counts = Counter(digest for _, digest in self.signed)
         return next((digest for _, digest in self.signed if counts[digest] > 1), None)
 
     def awaited(self) -> set[PeerId]:
@@ -192,7 +192,7 @@ class Summing:
 
     def _may_settle(self, found: _Range) -> bool:
         """Whether two digests may still be alike when all that are awaited have spoken."""
-        most = max(Counter(digest for _, digest in set(found.signed)).values(), default=0)
+        most = max(Counter(digest for _, digest in found.signed).values(), default=0)
         return most + len(found.awaited()) >= 2
 
     def _ask(self, number: int, peer: PeerId, now_ms: int) -> Ask:

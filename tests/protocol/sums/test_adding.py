@@ -217,7 +217,7 @@ def test_of_two_scales_each_is_beside_its_own_median() -> None:
 
 def test_a_part_that_says_nothing_weighs_all_the_same() -> None:
     shape = shape_for(4)
-    authors, parts = crowd(shape, [8, 8, 8])
+    authors, parts = crowd(shape, [600, 700, 800])
     silent = signs(4, 60)
     silent = replace(
         silent,
