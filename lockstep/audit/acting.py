@@ -12,13 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from lockstep.audit.copies.payloads import Payloads
-from node.exact.local_steps.aggregate import Movement, code_max_of
 from node.exact.sign_audit import Weights, acting_weights
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Coefficients
 from protocol.ids import Digest, PeerId
 from protocol.runfile import AlgorithmSpec
 from protocol.schedule import float32_value
+from protocol.sums.movements import Movement, code_max_of
 
 
 async def movements_of(

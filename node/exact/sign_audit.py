@@ -31,10 +31,10 @@ from torch import Tensor
 from node.exact.chunks import ChunkLayout
 from node.exact.dct import transposed
 from node.exact.demo.momentum import DemoSettings, Momentum
-from node.exact.local_steps.aggregate import Movement, counted_codes
 from protocol.codec.payload import Coefficients
 from protocol.codec.scales import scales_of
 from protocol.limits import CHUNK_ENTRIES
+from protocol.sums.movements import Movement, counted_codes
 
 Signs = npt.NDArray[np.int8]
 Weights = npt.NDArray[np.float64]

@@ -41,7 +41,7 @@ from border.memory import give_back_freed_memory
 from node.exact.backend import is_accelerator
 from node.exact.contributions import Contribution
 from node.exact.engine import Extraction
-from node.exact.local_steps.aggregate import Movement, apply, code_max_of
+from node.exact.local_steps.aggregate import apply
 from node.exact.local_steps.light_optimizer import LightOptimizer
 from node.exact.local_steps.residual import Residual
 from node.exact.rounding import Rounding, strips_of
@@ -58,6 +58,7 @@ from protocol.planner.needs import has_room, needs_of
 from protocol.planner.parameters import Size
 from protocol.runfile import RunSpec
 from protocol.schedule import float32_value
+from protocol.sums.movements import Movement, code_max_of
 
 
 class LocalStepsReplica(Replica):

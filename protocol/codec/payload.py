@@ -5,6 +5,7 @@
       short bitmap     1 bit per chunk: it has fewer than top_k coefficients   | only if there are
       short counts     (top_k - 1).bit_length() bits per such chunk            | such chunks
       scales           1 byte per chunk that has coefficients (scales.py)      | only with scales
+      larger scales    1 byte per chunk that has coefficients                  | with two scales
       remainders       rice_parameter(top_k) bits per coefficient
       quotients        unary, as long as what is left of the container
       values           value_bits bits per coefficient
@@ -14,6 +15,11 @@ so that disorder and duplicates cannot be written down; a chunk's last index mus
 value is a sign bit above the magnitude minus one: zero cannot be written down either. A chunk
 without coefficients has no scale, and every byte is a scale.
 
+With scales a value of one bit is a sign, and its size is its chunk's scale. One of two bits has one
+of two scales: magnitude 1 the scale, magnitude 2 the larger one. At most half of the values of a
+chunk have the larger scale, so that nobody says more by it than others; it is above the scale, or
+0 in a chunk in which no value has it.
+
 The encoding is canonical: equal coefficients give equal bytes, and `decode` accepts exactly the
 bytes that `encode` makes, so one set of coefficients has one digest. The container is
 length-checked against the run's `PayloadShape` and against its own header before memory is taken;
@@ -22,7 +28,6 @@ bytes claim.
 """
 
 from dataclasses import dataclass
-from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +43,7 @@ from protocol.codec.bits import (
     plane_bytes,
     rice_parameter,
     row_bytes,
+    starts_of,
     unary_parts,
     unpack,
     unpack_unary,
@@ -48,14 +54,11 @@ from protocol.codec.payload_header import (
     ROUND_MAX,
     Blob,
     Header,
-    Sizes,
     head_bytes,
     read_head,
 )
-from protocol.errors import LocalProtocolError, RemoteProtocolError, SettingsError
-from protocol.ids import PeerId, RunId
-from protocol.limits import CHUNK_ENTRIES, CHUNKS_MAX, PAYLOAD_BYTES_LIMIT
-from protocol.sections.algorithm import AlgorithmSpec
+from protocol.codec.payload_shape import VALUE_BITS, PayloadShape
+from protocol.errors import LocalProtocolError, RemoteProtocolError
 
 __all__ = [
     "MAGIC",
@@ -75,85 +78,8 @@ __all__ = [
     "sealed",
 ]
 
-VALUE_BITS: Final = (1, 2, 4, 8)
-"""Bits that a value may have."""
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadShape:
-    """The size of every payload of a run, as the run file fixes it; `SettingsError` out of
-    bounds.
-    """
-
-    chunks: int
-    """Chunks of the model, 1 to CHUNKS_MAX."""
-
-    top_k: int
-    """Coefficients kept per chunk at most, 1 to 4096."""
-
-    value_bits: int
-    """Bits per value: 1, 2, 4 or 8."""
-
-    scaled: bool = False
-    """Whether each chunk states the size of its values; without it only their proportions count."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.chunks <= CHUNKS_MAX:
-            raise SettingsError(f"expected 1 to {CHUNKS_MAX} chunks, got {self.chunks}")
-        if not 1 <= self.top_k <= CHUNK_ENTRIES:
-            raise SettingsError(f"expected a top_k of 1 to {CHUNK_ENTRIES}, got {self.top_k}")
-        if self.value_bits not in VALUE_BITS:
-            raise SettingsError(f"expected value_bits of {VALUE_BITS}, got {self.value_bits}")
-        if self.bytes_max > PAYLOAD_BYTES_LIMIT:
-            raise SettingsError(
-                f"expected payloads of at most {PAYLOAD_BYTES_LIMIT} bytes, got up to "
-                f"{self.bytes_max} "
-                f"from {self}: lower top_k or value_bits"
-            )
-
-    @classmethod
-    def of(cls, algorithm: AlgorithmSpec, chunks: int) -> Self:
-        """That of a run whose model has this many chunks."""
-        scaled = algorithm.facts.scaled
-        return cls(chunks, algorithm.top_k, algorithm.value_bits, scaled)
-
-    @property
-    def sizes(self) -> Sizes:
-        """The sizes in the header of a payload of this shape."""
-        magic = MAGIC_SCALED if self.scaled else MAGIC
-        return Sizes(magic, self.chunks, self.top_k, self.value_bits)
-
-    @property
-    def value_max(self) -> int:
-        """Largest magnitude of a value."""
-        return 1 << (self.value_bits - 1)
-
-    @property
-    def count_bits(self) -> int:
-        """Bits of the count of a short chunk, which is 0 to top_k - 1."""
-        return (self.top_k - 1).bit_length()
-
-    @property
-    def bytes_max(self) -> int:
-        """Bytes that no payload of this shape exceeds; some payload comes within 64 bytes of it.
-
-        A chunk of c coefficients costs c * (b + 1 + value_bits) bits and its quotients' zeros,
-        which are at most (4096 - c) >> b, the gaps of a chunk summing to 4096 - c. That grows with
-        c, so the worst chunk is a full one or, for its count, one that lacks one coefficient; the
-        bits that rows lose to padding are added on top.
-        """
-        rice_bits = rice_parameter(self.top_k)
-
-        def chunk_bits(count: int) -> int:
-            return count * (rice_bits + 1 + self.value_bits) + (
-                (CHUNK_ENTRIES - count) >> rice_bits
-            )
-
-        worst_bits = max(chunk_bits(self.top_k), self.count_bits + chunk_bits(self.top_k - 1))
-        rows = self.count_bits + rice_bits + 1 + self.value_bits
-        widest = Header(RunId("0" * 32), ROUND_MAX, PeerId("0" * 32))
-        head = len(head_bytes(widest, self.sizes, self.chunks)) + self.chunks * self.scaled
-        return head + row_bytes(self.chunks) + row_bytes(self.chunks * worst_bits) + rows
+TWO_SCALES = 2
+"""Scales of a chunk whose values have two bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,8 +96,8 @@ class Coefficients:
     """[n]: signed values without zero, of magnitude at most value_max."""
 
     scales: npt.NDArray[np.uint8] | None = None
-    """[chunks]: the code of each chunk's scale, 0 for a chunk without coefficients; None without
-    scales."""
+    """[chunks], or [chunks, 2] with a larger scale beside each: the codes of the chunks' scales, 0
+    where there are no coefficients of that scale; None without scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +135,7 @@ def body_of(coefficients: Coefficients, shape: PayloadShape) -> Body:
         pack(_codes(coefficients.values, shape), shape.value_bits),
     ]
     if coefficients.scales is not None:
-        planes.insert(0, coefficients.scales[counts > 0])
+        planes.insert(0, coefficients.scales[counts > 0].T.reshape(-1))
     short = counts < shape.top_k
     short_chunks = int(np.count_nonzero(short))
     if short_chunks:
@@ -275,6 +201,11 @@ class PayloadReader:
         found.indices[first:stop] = indices_of(gaps, counts)
         codes = unpack(self._values, total, shape.value_bits, first, stop)
         found.values[first:stop] = _values(codes, shape)
+        if shape.scale_count == TWO_SCALES:
+            assert found.scales is not None, "the shape has scales"
+            scales = found.scales[slice(*self._chunks[part : part + 2])]
+            if flaw := _flaw_of_larger(counts, found.values[first:stop], scales):
+                raise RemoteProtocolError(flaw)
 
 
 def bits_per_value(container_bytes: int, values: int) -> float:
@@ -308,16 +239,16 @@ def _read_counts(body: Plane, short_chunks: int, shape: PayloadShape) -> tuple[N
 def _read_scales(
     body: Plane, counts: Numbers, shape: PayloadShape
 ) -> tuple[npt.NDArray[np.uint8] | None, Plane]:
-    """Scales of all chunks, uint8[chunks], None without; and the bytes after their plane."""
+    """Scales of all chunks, None without; and the bytes after their planes."""
     if not shape.scaled:
         return None, body
-    filled = counts > 0
-    end = int(np.count_nonzero(filled))
+    filled, columns = counts > 0, shape.scale_count
+    end = int(np.count_nonzero(filled)) * columns
     if body.size < end:
         raise RemoteProtocolError(f"expected {end} bytes of scales, got {body.size}")
-    scales = np.zeros(shape.chunks, np.uint8)
-    scales[filled] = body[:end]
-    return scales, body[end:]
+    scales = np.zeros((shape.chunks, columns), np.uint8)
+    scales[filled] = body[:end].reshape(columns, -1).T
+    return scales[:, 0] if columns == 1 else scales, body[end:]
 
 
 def _check(coefficients: Coefficients, shape: PayloadShape) -> None:
@@ -345,23 +276,53 @@ def _check(coefficients: Coefficients, shape: PayloadShape) -> None:
         raise LocalProtocolError(
             f"expected values of magnitude 1 to {shape.value_max}, got {least} to {most}, or a zero"
         )
-    _check_scales(coefficients.scales, counts, shape)
+    _check_scales(coefficients, shape)
 
 
-def _check_scales(
-    scales: npt.NDArray[np.uint8] | None, counts: Numbers, shape: PayloadShape
-) -> None:
-    """`LocalProtocolError` for scales that are not those of chunks with these counts."""
+def _check_scales(coefficients: Coefficients, shape: PayloadShape) -> None:
+    """`LocalProtocolError` for scales that are not those of chunks with these coefficients."""
+    scales, counts = coefficients.scales, coefficients.counts
     if scales is None:
         if shape.scaled:
             raise LocalProtocolError("expected a scale for each chunk, got none")
         return
+    two = shape.scale_count == TWO_SCALES
+    expected = (shape.chunks, TWO_SCALES) if two else (shape.chunks,)
     found = (scales.dtype.name, scales.shape)
-    if not shape.scaled or found != ("uint8", (shape.chunks,)) or scales[counts == 0].any():
-        expected = f"uint8 scales of {shape.chunks} chunks, 0 for empty ones"
+    if not shape.scaled or found != ("uint8", expected) or scales[counts == 0].any():
+        said = f"uint8 scales of {shape.chunks} chunks, 0 for empty ones"
+        if two:
+            said = f"two {said}"
         raise LocalProtocolError(
-            f"expected {expected if shape.scaled else 'no scales'}, got {found[0]} of {found[1]}"
+            f"expected {said if shape.scaled else 'no scales'}, got {found[0]} of {found[1]}"
         )
+    if two and (flaw := _flaw_of_larger(counts, coefficients.values, scales)):
+        raise LocalProtocolError(flaw)
+
+
+def _flaw_of_larger(
+    counts: Numbers, values: npt.NDArray[np.int16], scales: npt.NDArray[np.uint8]
+) -> str:
+    """The reason why `scales`, [chunks, 2], are not those of chunks with these values; empty:
+    none.
+    """
+    larger = larger_counts(counts, values)
+    if (2 * larger > counts).any():
+        return "expected the larger scale for at most half of the values of a chunk, got more"
+    lower, upper = scales.T
+    if ((upper > lower) != (larger > 0)).any() or upper[larger == 0].any():
+        return "expected a larger scale above the other, or 0 where no value has it, got another"
+    return ""
+
+
+def larger_counts(counts: Numbers, values: npt.NDArray[np.int16]) -> Numbers:
+    """Values of magnitude 2, uint16[chunks], of chunks that have `counts` values."""
+    found: Numbers = np.zeros(len(counts), np.uint16)
+    filled = counts > 0
+    if filled.any():
+        marked = (values & 1) == 0
+        found[filled] = np.add.reduceat(marked, starts_of(counts)[filled], dtype=np.uint16)
+    return found
 
 
 def _codes(values: npt.NDArray[np.int16], shape: PayloadShape) -> Numbers:

@@ -1,6 +1,6 @@
 """A round's sums in whole steps, as bytes: what one who adds for all says of a range of chunks.
 
-The exact sums S of a chunk (`node.exact.local_steps.aggregate`) are rounded to a coarse step of
+The exact sums S of a chunk (`protocol.sums.movements`) are rounded to a coarse step of
 their own, a power of two that follows their root mean square:
 
     n, V   count of the S that are not zero; sum of S^2
@@ -11,7 +11,7 @@ d is 1 for a step of about the root mean square, 4 for twice that. What takes th
 l * 2^t. Because t follows V, a level is at most 91, and those of a chunk are at most 11,585 in sum.
 
     magic, length        b"LSQ1", uint16, and a msgpack array: see `_Head`
-    exponents            1 byte per chunk: the unit in which it counts; 0 where nothing is left
+    exponents            1 byte per chunk: its unit, E + 56; 0 where nothing is left
     steps                1 byte per chunk: t; 0 where nothing is left
     layers, the first: places with |l| > 0 among all; the next: those with |l| > 1 among these; ...
       ones               counts of such places, of chunks that have any to choose from
@@ -26,8 +26,8 @@ number of chunks that the reader expects.
 """
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Annotated, Final
 
 import msgspec
@@ -49,6 +49,7 @@ from protocol.codec.bits import (
     unpack_unary,
 )
 from protocol.codec.messagepack import converted, packed, unpacked
+from protocol.codec.scales import EXPONENT_MAX, EXPONENT_MIN
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.limits import CHUNK_ENTRIES, VOTE_SUM_MAX
 
@@ -64,6 +65,9 @@ LEVELS_MAX: Final = 11_585
 """Largest sum of |l| in a chunk: that of |S| is below 2^t * n * sqrt(2), by Cauchy and Schwarz, and
 rounding at most doubles a size that is not lost."""
 
+UNIT_MAX: Final = EXPONENT_MAX - EXPONENT_MIN
+"""Largest unit of a chunk: that of the largest scale."""
+
 STEP_MAX: Final = 24
 """Largest t: sums are below 2^24."""
 
@@ -77,7 +81,7 @@ class Levels:
     """Rounded sums of chunks; m is the sum of `counts`."""
 
     exponents: npt.NDArray[np.uint8]
-    """[chunks]: the unit of each chunk, 0 where nothing is left."""
+    """[chunks]: the unit of each chunk, at most UNIT_MAX, 0 where nothing is left."""
 
     steps: npt.NDArray[np.uint8]
     """[chunks]: t, 0 where nothing is left."""
@@ -140,6 +144,12 @@ def sums_of(levels: Levels) -> npt.NDArray[np.int32]:
     return sums
 
 
+def concatenated(parts: Sequence[Levels]) -> Levels:
+    """The levels of chunks that follow each other, of at least one part."""
+    names = (field.name for field in fields(Levels))
+    return Levels(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
 def encode_sums(levels: Levels) -> bytes:
     """The container; `LocalProtocolError` for levels that no rounding makes."""
     _check(levels)
@@ -159,8 +169,8 @@ def encode_sums(levels: Levels) -> bytes:
         heads.append((int(counts.sum(dtype=np.int64)), quotients.size))
         planes += [*coded, quotients]
     planes.append(pack((levels.values < 0).astype(np.uint16), 1))
-    fields = packed(_Head(len(levels.counts), tuple(heads)))
-    return b"".join([_OPENING.pack(MAGIC, len(fields)), fields, *(each.data for each in planes)])
+    head = packed(_Head(len(levels.counts), tuple(heads)))
+    return b"".join([_OPENING.pack(MAGIC, len(head)), head, *(each.data for each in planes)])
 
 
 def decode_sums(container: bytes | bytearray | memoryview, chunks: int) -> Levels:
@@ -206,6 +216,8 @@ def _check(levels: Levels) -> None:
     empty = levels.counts == 0
     if levels.exponents[empty].any() or levels.steps[empty].any():
         raise LocalProtocolError("expected no exponent and no step of a chunk without levels")
+    if (most := int(levels.exponents.max(initial=0))) > UNIT_MAX:
+        raise LocalProtocolError(f"expected units of at most {UNIT_MAX}, got {most}")
     if (most := int(levels.steps.max(initial=0))) > STEP_MAX:
         raise LocalProtocolError(f"expected steps of at most 2^{STEP_MAX}, got 2^{most}")
     sizes = np.abs(levels.values.astype(np.int64))
@@ -295,9 +307,9 @@ def _read_head(view: memoryview, chunks: int) -> tuple[_Head, memoryview]:
     end = _OPENING.size + length
     if magic != MAGIC or length > _HEAD_BYTES_MAX or view.nbytes < end:
         raise RemoteProtocolError(f"expected the head of sums, got {bytes(view[:8]).hex()}")
-    fields = view[_OPENING.size : end]
-    head = converted(unpacked(fields, text_bytes_max=0, items_max=LEVEL_MAX), _Head)
-    if head.chunks != chunks or packed(head) != fields:
+    said = view[_OPENING.size : end]
+    head = converted(unpacked(said, text_bytes_max=0, items_max=LEVEL_MAX), _Head)
+    if head.chunks != chunks or packed(head) != said:
         raise RemoteProtocolError(f"expected a head of {chunks} chunks, got {head.chunks}")
     return head, view[end:]
 

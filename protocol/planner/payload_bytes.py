@@ -63,7 +63,7 @@ def index_bits(top_k: int) -> float:
 def votes_bytes(shape: PayloadShape) -> float:
     """Expected bytes of a payload of votes whose chunks are full."""
     coefficients = shape.chunks * shape.top_k
-    scales = shape.chunks * shape.scaled
+    scales = shape.chunks * shape.scale_count
     bits = coefficients * (index_bits(shape.top_k) + shape.value_bits)
     return HEADER_BYTES + scales + bits / 8
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from tests.fuzz import applying, histories, ports
+from tests.fuzz import applying, histories, ports, summing
 from tests.fuzz.runner import CORPUS, Fuzzer, read_corpus, write_corpus
 from tests.fuzz.targets import targets
 
@@ -29,9 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = parser.parse_args(arguments)
     torch.set_num_threads(1)  # small steps are 20 times as fast where nobody waits for threads
     logging.disable(logging.WARNING)  # a replica says of each payload why it does not count
-    fuzzer = Fuzzer(
-        targets() | histories.targets() | ports.targets() | applying.targets(), wanted.seed
-    )
+    readers = targets() | histories.targets() | ports.targets() | summing.targets()
+    fuzzer = Fuzzer(readers | applying.targets(), wanted.seed)
     fuzzer.replay(read_corpus(wanted.corpus))
     began_s = time.monotonic()
     fuzzer.run(wanted.executions)

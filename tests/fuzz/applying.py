@@ -4,6 +4,7 @@ apply demo           any bytes, as the payload of one of two authors
 apply local steps    the same with local steps
 apply movements      bytes that say counts, scales, places, signs and samples of two authors,
                      beside a third that is honest: whatever can be sent in the right form
+apply results        any bytes, as the result of one of two ranges
 """
 
 from collections.abc import Sequence
@@ -14,16 +15,21 @@ import torch
 
 from node.exact.contributions import Contribution
 from node.exact.local_steps.aggregate import apply
+from node.exact.local_steps.results import apply_results
 from node.exact.plain import Plain
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
 from protocol.codec.commits import Commit, Entry, genesis_digest
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
+from protocol.codec.scales import CODE_MAX
 from protocol.ids import PeerId, sha256
 from protocol.limits import CHUNK_ENTRIES
 from protocol.runfile import AlgorithmSpec, ScheduleSpec
 from protocol.schedule import scalars
+from protocol.sums.ranges import ranges_of
+from protocol.sums.results import AuthorSet, read_results
+from tests.fuzz.summing import sums_for
 from tests.fuzz.targets import PEER, RUN, Target, payload_for
 from tests.support.tiny import tiny_spec
 
@@ -89,6 +95,21 @@ def judge_step(sent: Sequence[bytes], samples: Sequence[int], algorithm: Algorit
     assert all(tensor.isfinite().all() for tensor in ours.committed.values()), "no numbers"
 
 
+def judge_results(blob: bytes) -> None:
+    """Two ways to step by a result that says anything, and by another, end at the same numbers."""
+    layout, authors = replicas(LOCAL_STEPS)[0].layout, AuthorSet(3, 40, CODE_MAX)
+    ranges = ranges_of(layout.chunks, 2)
+    levels, refused = read_results([blob, sums_for(ranges[1].chunks)[2]], ranges)
+    both = [{name: torch.ones(shape) for name, shape in layout.shapes.items()} for _ in range(2)]
+    for found, flat in zip(both, (False, True), strict=True):
+        apply_results(layout, found, levels, authors, 1.0, top_k=4, gain=64.0, flat=flat)
+    for name, tensor in both[0].items():
+        assert torch.equal(tensor, both[1][name]), "two states"
+        assert tensor.isfinite().all(), "no numbers"
+    if refused:
+        raise refused[0]
+
+
 def _said_bytes(shape: PayloadShape) -> int:
     """Bytes that say the payload of one author: samples, and of each chunk a count, a scale, a
     distance between places, and the signs.
@@ -118,4 +139,8 @@ def targets() -> dict[str, Target]:
     said = 2 * _said_bytes(replicas(LOCAL_STEPS)[0].shape)
     chance = np.random.default_rng(0)
     movements = (bytes(said), b"\xff" * said, chance.bytes(said))
-    return found | {"apply movements": Target(judge_movements, movements, share=1)}
+    chunks = ranges_of(replicas(LOCAL_STEPS)[0].layout.chunks, 2)[0].chunks
+    return found | {
+        "apply movements": Target(judge_movements, movements, share=1),
+        "apply results": Target(judge_results, sums_for(chunks), share=1),
+    }

@@ -46,11 +46,11 @@ from protocol.codec.decoding import UNREADABLE
 from protocol.codec.messagepack import packed
 from protocol.codec.parameters import decode_parameters, encode_parameters
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
-from protocol.codec.sums import decode_sums, encode_sums, rounded
 from protocol.errors import DataError, RemoteProtocolError, SettingsError, VersionError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import RunSpec, parse_run_json, run_json
+from tests.support.votes import two_scales
 
 EXPECTED = (DataError, RemoteProtocolError, SettingsError, VersionError)
 
@@ -81,6 +81,8 @@ class Target:
 
 
 def _coefficients(shape: PayloadShape, number: int) -> Coefficients:
+    if shape.scale_count > 1:
+        return two_scales(shape.chunks, shape.top_k, number)
     random = np.random.default_rng(number)
     counts = random.integers(0, min(shape.top_k, 20) + 1, shape.chunks).astype(np.uint16)
     places = [np.sort(random.choice(4096, count, replace=False)) for count in counts]
@@ -118,25 +120,6 @@ def _parameters() -> tuple[bytes, ...]:
     numbers = np.linspace(-2, 2, PARAMETERS)
     header = Header(RUN, 3, PEER)
     return tuple(encode_parameters(header, numbers.astype(form)) for form in ("<f2", "<f4"))
-
-
-SUMMED_CHUNKS = 3
-"""Chunks of the sums that are tried."""
-
-
-def judge_sums(blob: bytes) -> None:
-    assert encode_sums(decode_sums(blob, SUMMED_CHUNKS)) == blob, "a second encoding"
-
-
-def _sums() -> tuple[bytes, ...]:
-    units = np.full(SUMMED_CHUNKS, 77, np.uint8)
-    found = []
-    for seed, density in enumerate((0.0, 0.002, 0.01, 0.9)):
-        random = np.random.default_rng(seed)
-        sums = random.integers(-9, 10, (SUMMED_CHUNKS, 4096)).astype(np.int32) ** 3
-        sums *= random.random(sums.shape) < density
-        found.append(encode_sums(rounded(sums, units, 4)))
-    return tuple(found)
 
 
 # ---- the chain
@@ -388,7 +371,6 @@ def targets() -> dict[str, Target]:
     spec = run_json(RunSpec())
     return found | {
         "parameters": Target(judge_parameters, _parameters()),
-        "sums": Target(judge_sums, _sums()),
         "commit": Target(judge_commit, _commits(), 50),
         "chain entry": Target(judge_entry, _entries(), 50),
         "stream": Target(judge_stream, _streams()),

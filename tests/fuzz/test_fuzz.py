@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.exact.local_steps import aggregate
 from protocol.errors import RemoteProtocolError
-from tests.fuzz import applying, histories, ports, runner
+from protocol.sums import movements as counting
+from tests.fuzz import applying, histories, ports, runner, summing
 from tests.fuzz.mutation import BYTES_MAX, mutant
 from tests.fuzz.runner import Fuzzer, read_corpus, write_corpus
 from tests.fuzz.targets import Target, targets
 
 EXECUTIONS = 20_000
 
-READERS = targets() | histories.targets() | ports.targets()
+READERS = targets() | histories.targets() | ports.targets() | summing.targets()
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
@@ -36,7 +36,7 @@ def test_the_kept_corpus_and_new_mutants_break_no_promise() -> None:
 def test_a_step_that_depends_on_the_order_of_authors_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(aggregate, "beside_median", lambda codes, _: np.minimum(codes, codes[:1]))
+    monkeypatch.setattr(counting, "beside_median", lambda codes, _: np.minimum(codes, codes[:1]))
     fuzzer = Fuzzer({"apply movements": applying.targets()["apply movements"]}, seed=0)
     fuzzer.run(3)
     applying.replicas.cache_clear()  # their states differ for good

@@ -30,7 +30,6 @@ from lockstep.audit.copies.likeness import (
 )
 from lockstep.audit.copies.payloads import Payloads
 from lockstep.audit.copies.twins import Twins
-from node.exact.local_steps.aggregate import Movement, counted_codes
 from node.system.run_notes import RunNote, read_note, write_note
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.evidence import Evidence, words
@@ -40,6 +39,7 @@ from protocol.errors import StorageError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
+from protocol.sums.movements import Movement, counted_codes
 
 log = logging.getLogger("lockstep.auditor")
 

@@ -18,7 +18,6 @@ import torch
 
 from lockstep.presets import run_of
 from node.exact.engine import GradientError
-from node.exact.local_steps import aggregate
 from node.exact.local_steps.aggregate import Movement, apply, code_max
 from node.exact.sign_audit import (
     Agreement,
@@ -31,6 +30,7 @@ from node.exact.sign_audit import (
 from protocol.codec.payload import Coefficients, PayloadShape
 from protocol.codec.scales import CODE_MAX
 from protocol.runfile import RunSpec
+from protocol.sums import movements as counting
 from tests.benchmarks.attack.auditor import Auditor
 from tests.benchmarks.attack.cases import (
     AUDIT_EVERY,
@@ -162,8 +162,8 @@ class Trial:
     def _apply(self, counted: Sent, rate: float, decay: float) -> None:
         movements = self._movements(counted, rate)
         believed = self.case.defence in ("unbounded", "reach")
-        bound = (lambda codes, *_: codes) if believed else aggregate.beside_median
-        with torch.no_grad(), mock.patch.object(aggregate, "beside_median", bound):
+        bound = (lambda codes, *_: codes) if believed else counting.beside_median
+        with torch.no_grad(), mock.patch.object(counting, "beside_median", bound):
             apply(self.fixture.layout, self.committed, movements, decay)
 
     def _movements(self, counted: Sent, rate: float) -> list[Movement]:

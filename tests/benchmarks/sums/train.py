@@ -1,8 +1,7 @@
 """Trains one cell of the study: payloads to everybody, or rounded sums of them.
 
 Authors are those of the study of local steps. With two bits a value says its sign and which of its
-chunk's two scales it has, the mean of the larger half of what is sent or that of the smaller one;
-the product's sum takes these as two movements of one author.
+chunk's two scales it has, the mean of the larger half of what is sent or that of the smaller one.
 """
 
 import time
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from node.data.corpus import Corpus
 from node.exact.dct import transposed
-from node.exact.local_steps import aggregate
 from node.exact.local_steps.aggregate import Movement, MovementSum, apply, code_max
 from node.exact.local_steps.residual import Residual
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
@@ -25,6 +23,7 @@ from protocol.codec.scales import codes_of, scales_of
 from protocol.codec.sums import Levels, encode_sums, rounded, sums_of
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES
+from protocol.sums import movements as counting
 from tests.benchmarks.headline.study import FULL_STEPS, Job, cell
 from tests.benchmarks.headline.texts import TextName
 from tests.benchmarks.headline.train import TextFixture
@@ -32,8 +31,7 @@ from tests.benchmarks.parity.local_steps import LocalStepsAuthors, author_batche
 
 RATE = 0.024
 
-SCALE_BYTES = 1
-"""Of the second scale of a chunk."""
+HEADER = Header(RunId("0" * 32), 0, PeerId("0" * 32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +84,10 @@ class SummedAuthors(LocalStepsAuthors):
         self.rounds = self.payload_bytes = self.result_bytes = 0
         self.entropy_bits = 0.0
 
+    @property
+    def _shape(self) -> PayloadShape:
+        return replace(super()._shape, value_bits=self._asked.bits)
+
     def round(self) -> None:
         """One round of all authors."""
         fixture, steps = self._fixture, range(self._at, self._at + self._fixture.cell.local_steps)
@@ -96,18 +98,18 @@ class SummedAuthors(LocalStepsAuthors):
         for author, share in enumerate(author_batches(fixture, steps)):
             moved = movement(fixture, self.committed, share, self._optimizers[author], rate)
             self._residuals[author].accumulate(moved)
-            parts = _parts(self._residuals[author], self._asked, cap)
-            self.payload_bytes += _container_bytes(parts, self._asked.top_k)
-            movements += [Movement(1, cap, part) for part in parts]
+            sent = _extracted(self._residuals[author], self._asked, cap)
+            self.payload_bytes += len(encode(HEADER, sent, self._shape))
+            movements.append(Movement(1, cap, sent))
         self.rounds += 1
         summed = self._rounding() if self._asked.coarse else nullcontext()
-        with torch.no_grad(), summed, mock.patch.object(aggregate, "beside_median", _all_count):
+        with torch.no_grad(), summed, mock.patch.object(counting, "beside_median", _all_count):
             apply(
                 fixture.layout,
                 self.committed,
                 movements,
                 decay,
-                gain=self._asked.gain * self._asked.bits,
+                gain=self._asked.gain,
             )
 
     def _rounding(self) -> Any:
@@ -131,36 +133,36 @@ class SummedAuthors(LocalStepsAuthors):
 
 
 def _all_count(codes: Any, *_: Any) -> Any:
-    """No bound beside the median: all are honest here, and halves of a payload are no authors."""
+    """No bound beside the median: all are honest here."""
     return codes
 
 
-def _parts(residual: Residual, asked: SumsCell, cap: int) -> list[Coefficients]:
-    """A payload as movements of one scale a chunk, taken out of the residual."""
+def _extracted(residual: Residual, asked: SumsCell, cap: int) -> Coefficients:
+    """A payload, taken out of the residual."""
     if asked.bits == 1:
-        return [residual.extract(code_max=cap).coefficients]
+        return residual.extract(code_max=cap).coefficients
     indices, previous = residual.backend.extract(residual.entries, asked.top_k, 0.0)
     sizes = previous.abs()
-    larger = sizes >= sizes.median(dim=1, keepdim=True).values
-    parts = []
-    said = torch.zeros_like(previous)
-    for half in (larger & (previous != 0), ~larger & (previous != 0)):
-        codes = np.minimum(codes_of((sizes * half).sum(1).div(half.sum(1)).numpy()), cap)
-        counted = half & torch.from_numpy(codes >= 0)[:, None]
-        counts = counted.sum(1).numpy().astype(np.uint16)
-        scales = np.where(counts > 0, codes, 0).astype(np.uint8)
-        values = previous.sign() * counted
-        said += values * torch.from_numpy(scales_of(scales))[:, None]
-        parts.append(
-            Coefficients(
-                counts=counts,
-                indices=indices.long()[counted].numpy().astype(np.uint16),
-                values=values[counted].to(torch.int16).numpy(),
-                scales=scales,
-            )
-        )
+    is_sent = previous != 0
+    is_larger = is_sent & (sizes > sizes.median(dim=1, keepdim=True).values)  # at most half
+    halves = torch.stack([is_sent & ~is_larger, is_larger])
+    means = (sizes * halves).sum(2) / halves.sum(2)
+    codes = np.minimum(codes_of(means.numpy()), cap)  # [2, chunks]
+    is_larger &= torch.from_numpy(codes[1] > codes[0])[:, None]
+    is_sent &= torch.from_numpy(codes[0] >= 0)[:, None]
+    is_larger &= is_sent
+    scales = np.maximum(codes, 0) * torch.stack([is_sent, is_larger]).any(2).numpy()
+    coded = scales_of(scales.astype(np.uint8))
+    lower, larger = (torch.from_numpy(row)[:, None] for row in coded)
+    said = previous.sign() * torch.where(is_larger, larger, lower) * is_sent
     residual.entries.view(-1, CHUNK_ENTRIES).scatter_add_(1, transposed(indices.long()), -said)
-    return parts
+    values = previous.sign() * (1 + is_larger.int())
+    return Coefficients(
+        counts=is_sent.sum(1).numpy().astype(np.uint16),
+        indices=indices.long()[is_sent].numpy().astype(np.uint16),
+        values=values[is_sent].to(torch.int16).numpy(),
+        scales=np.ascontiguousarray(scales.T).astype(np.uint8),
+    )
 
 
 def entropy_bits(found: Levels) -> float:
@@ -172,25 +174,6 @@ def entropy_bits(found: Levels) -> float:
         counts = counts[counts > 0]
         bits += float((counts * np.log2(CHUNK_ENTRIES / counts)).sum())
     return bits
-
-
-def _container_bytes(parts: list[Coefficients], top_k: int) -> int:
-    """Bytes of a payload: its container, and of two scales the second one."""
-    header = Header(RunId("0" * 32), 0, PeerId("0" * 32))
-    chunks = len(parts[0].counts)
-    if len(parts) == 1:
-        return len(encode(header, parts[0], PayloadShape(chunks, top_k, 1, scaled=True)))
-    rows = np.concatenate([np.repeat(np.arange(chunks), part.counts) for part in parts])
-    indices = np.concatenate([part.indices for part in parts])
-    sizes = np.concatenate([part.values * scale for part, scale in zip(parts, (2, 1), strict=True)])
-    order = np.lexsort((indices, rows))
-    counts = np.bincount(rows, minlength=chunks).astype(np.uint16)
-    scales = np.maximum(*(part.scales for part in parts if part.scales is not None))
-    both = Coefficients(
-        counts=counts, indices=indices[order], values=sizes[order].astype(np.int16), scales=scales
-    )
-    shape = PayloadShape(chunks, top_k, 2, scaled=True)
-    return len(encode(header, both, shape)) + SCALE_BYTES * int((counts > 0).sum())
 
 
 def train(asked: SumsCell, corpus: Corpus) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from node.exact.chunks import ChunkLayout
 from node.exact.demo.momentum import DemoSettings, Momentum
-from node.exact.local_steps.aggregate import ABOVE_MEDIAN, Movement
 from node.exact.sign_audit import (
     NOTHING,
     acting_weights,
@@ -20,6 +19,7 @@ from node.exact.sign_audit import (
 )
 from protocol.codec.payload import Coefficients
 from protocol.codec.scales import scales_of
+from protocol.sums.movements import ABOVE_MEDIAN, Movement
 
 SHAPES = {"matrix": (256, 128), "small": (9,)}
 LAYOUT = ChunkLayout.from_shapes(SHAPES)

@@ -137,6 +137,7 @@ def test_levels_that_no_rounding_makes_are_not_written() -> None:
             units(1), found.steps, found.counts * 0, found.indices[:0], found.values[:0]
         ),
         "levels of 1 to": replace(found, values=found.values * 0),
+        "units of at most 63": replace(found, exponents=found.exponents * 0 + 64),
         "steps of at most": replace(found, steps=found.steps * 0 + 30),
         "sums below 2": replace(found, steps=found.steps * 0 + 24, values=found.values * 3),
         "2 indices and values": replace(found, values=found.values[:1]),

@@ -73,7 +73,7 @@ def test_bits_of_an_index_are_those_of_the_design(top_k: int, bits: float) -> No
 
 
 @pytest.mark.parametrize("top_k", [1, 6, 32, 500, 4096])
-@pytest.mark.parametrize(("value_bits", "scaled"), [(1, False), (4, False), (1, True)])
+@pytest.mark.parametrize(("value_bits", "scaled"), [(1, False), (4, False), (1, True), (2, True)])
 def test_expected_bytes_are_those_of_encoded_payloads(
     top_k: int, value_bits: int, scaled: bool
 ) -> None:
@@ -81,11 +81,12 @@ def test_expected_bytes_are_those_of_encoded_payloads(
     shape = PayloadShape(200, top_k, value_bits, scaled)
     rows = [np.sort(random.permutation(4096)[:top_k]) for _ in range(shape.chunks)]
     indices = np.concatenate(rows).astype(np.uint16)
+    scales = np.tile(np.array([200, 0], np.uint8), (shape.chunks, 1))
     coefficients = Coefficients(
         np.full(shape.chunks, top_k, np.uint16),
         indices,
         np.ones(len(indices), np.int16),
-        np.full(shape.chunks, 200, np.uint8) if scaled else None,
+        (scales if value_bits == 2 else scales[:, 0]) if scaled else None,
     )
     blob = encode(Header(RunId("0" * 32), 300, PeerId("1" * 32)), coefficients, shape)
     assert votes_bytes(shape) == pytest.approx(len(blob), rel=0.01, abs=20)

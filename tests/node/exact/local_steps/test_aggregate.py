@@ -1,8 +1,6 @@
 """A step of movements: the bits written down here on any device, and near what was moved."""
 
-import itertools
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -13,22 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.exact.local_steps.aggregate import (
-    MANTISSA_MAX,
-    Movement,
-    MovementSum,
-    apply,
-    beside_median,
-    code_max,
-    range_bits,
-    scaled_weights,
-)
+from node.exact.local_steps.aggregate import MovementSum, apply
 from protocol.codec.payload import Coefficients
 from protocol.codec.scales import scales_of
 from protocol.errors import LocalProtocolError
 from protocol.limits import GAIN_MAX, GAIN_PARTS, VOTE_SUM_MAX
+from protocol.sums.adding import exact_sums
+from protocol.sums.movements import Counted, Movement, range_bits, scaled_weights
+from protocol.sums.parts import within
+from protocol.sums.ranges import ranges_of
 from tests.node.exact import reference
 from tests.node.exact.test_equal_bits import LAYOUT, contribution, digest_of, parameters, scrambled
+from tests.protocol.sums.test_movements import bounds_of
+from tests.support.votes import two_scales
 
 DECAY = float(np.float32(0.9996))
 GOLDEN = {
@@ -97,26 +92,6 @@ def by_hand(steps: Sequence[Sequence[Movement]], gain: float) -> dict[str, refer
     for movements in steps:
         found = step_by_hand(found, movements, gain)
     return found
-
-
-def bounds_of(said: Sequence[tuple[int, int]]) -> list[int]:
-    """The codes of authors as they count beside the median, from (weight, code) of each, in whole
-    numbers.
-    """
-    if not said:
-        return []
-    ranked = sorted(said, key=lambda each: (each[1], each[0]))
-    sums = list(itertools.accumulate(weight for weight, _ in ranked))
-    weight, code = ranked[next(n for n, below in enumerate(sums) if 2 * below > sums[-1])]
-    found = []
-    for other, own in said:
-        most = Fraction(3, 2) * scale(code) * max(Fraction(1), Fraction(other, weight))
-        found.append(max(c for c in range(own + 1) if c == 0 or scale(c) <= most))
-    return found
-
-
-def scale(code: int) -> Fraction:
-    return Fraction(4 + code % 4, 4) * Fraction(2) ** (code // 4 - 56)
 
 
 def part_of(movement: Movement, chunk: int) -> tuple[int, np.ndarray, np.ndarray]:
@@ -281,23 +256,6 @@ def test_authors_with_nothing_in_a_chunk_are_not_its_median() -> None:
     assert moved_by(alone(one), *others) == pytest.approx(1 / 4 / 64, rel=0.02)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 255), st.integers(0, 9)), min_size=1, max_size=9),
-    st.randoms(use_true_random=False),
-)
-def test_the_bound_beside_the_median_is_that_of_whole_numbers_in_any_order(
-    said: list[tuple[int, int]], chance: random.Random
-) -> None:
-    codes = np.array([[code] for code, _ in said], np.uint8)
-    weights = np.array([[weight] for _, weight in said])
-    found = beside_median(codes, weights)[:, 0]
-    there = [(weight, code) for code, weight in said if weight]
-    assert found[weights[:, 0] > 0].tolist() == bounds_of(there)
-    order = list(range(len(said)))
-    chance.shuffle(order)
-    assert (beside_median(codes[order], weights[order])[:, 0] == found[order]).all()
-
-
 def test_authors_weigh_by_their_samples_and_those_without_a_cap_do_not_count() -> None:
     one = 56 * 4
     three_to_one = moved_by(alone(one, samples=300), alone(one, samples=100, sign=-1))
@@ -324,37 +282,6 @@ def test_a_commit_without_movements_only_decays() -> None:
         assert torch.equal((before[name] * DECAY).view(torch.int32), tensor.view(torch.int32))
 
 
-@given(st.lists(st.integers(1, VOTE_SUM_MAX), min_size=1, max_size=4096))
-def test_no_sum_reaches_what_float32_cannot_count(samples: list[int]) -> None:
-    weights = scaled_weights(samples)
-    assert min(weights) >= 1
-    bits = range_bits(sum(weights))
-    assert 9 <= bits <= 12
-    assert sum(weights) * MANTISSA_MAX << bits <= VOTE_SUM_MAX
-    assert (np.diff(np.array(weights)[np.argsort(samples, kind="stable")]) >= 0).all()
-
-
-def test_4096_authors_with_any_samples_are_counted_exactly() -> None:
-    assert range_bits(sum(scaled_weights([1] * 4096))) == 9
-    assert range_bits(sum(scaled_weights([8] * 73))) == 12
-
-
-@given(st.floats(2.0**-30, 10, width=32), st.integers(1, 10_000), st.integers(1, 4096))
-def test_the_cap_is_the_largest_scale_that_the_steps_could_have_made(
-    rate: float, steps: int, top_k: int
-) -> None:
-    scales = scales_of(np.arange(256, dtype=np.uint8)).astype(np.float64)
-    reach = 64 * rate * steps / np.sqrt(top_k)
-    found = code_max(rate, steps, top_k)
-    assert found == 255 or scales[found + 1] > reach * (1 - 1e-12)
-    assert found == -1 or scales[found] <= reach * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("rate", [0.0, -0.0, -1.0])
-def test_without_a_rate_nothing_could_have_moved(rate: float) -> None:
-    assert code_max(rate, 5, 192) == -1
-
-
 def test_movements_that_do_not_fit_are_our_own_fault() -> None:
     good = alone(200)
     sent = good.coefficients
@@ -370,3 +297,28 @@ def test_movements_that_do_not_fit_are_our_own_fault() -> None:
         apply(LAYOUT, parameters(), [replace(good, samples=0)], 1.0)
     with pytest.raises(LocalProtocolError, match="float32"):
         apply(LAYOUT, parameters(), [good], 0.1)
+
+
+def of_two_scales(seed: int, samples: int, cap: int = 255) -> Movement:
+    return Movement(samples, cap, two_scales(LAYOUT.chunks, 96, seed))
+
+
+@pytest.mark.parametrize(
+    "movements",
+    [*STEPS, [], [of_two_scales(1, 8), of_two_scales(2, 600, cap=170), of_two_scales(3, 1)]],
+)
+def test_a_range_is_added_without_torch_to_what_a_replica_sums(
+    movements: Sequence[Movement],
+) -> None:
+    strip = torch.empty(LAYOUT.chunks, 64, 64)
+    units = MovementSum(LAYOUT, movements).sum_strip(0, strip)
+    counted = Counted(movements, LAYOUT.chunks)
+    for among in ranges_of(LAYOUT.chunks, 5):
+        parts = [replace(each, coefficients=within(each.coefficients, among)) for each in movements]
+        alone = Counted(parts, among.chunks)
+        sums, exponents = exact_sums(alone, range(len(alone.authors)), 0, among.chunks)
+        expected = strip[among.slice].transpose(1, 2).reshape(-1, 4096).numpy()
+        assert (sums == expected).all()
+        share = np.float32(1 / counted.weight_sum)
+        powers = exponents.astype(int) - 56 - counted.range_bits - 21
+        assert (np.ldexp(share, powers) == units[among.slice].reshape(-1).numpy()).all()

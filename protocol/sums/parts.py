@@ -1,0 +1,70 @@
+"""A payload cut by ranges of chunks, so that whoever adds a range needs no more than its part.
+
+    part    a payload container of its own (`protocol.codec.payload`), with the payload's header
+            and the range's chunks: it decodes alone, and its digest names it in `part_list`
+
+Cutting is canonical both ways: a payload has one set of parts, and these are of one payload. What
+decodes as a whole decodes in parts, and parts of one header are a payload.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from protocol.codec.payload import Blob, Coefficients, PayloadShape, decode, encode
+from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.sums.ranges import Range, ranges_of
+
+
+def shape_of(shape: PayloadShape, among: Range) -> PayloadShape:
+    """The shape of a payload's part."""
+    return replace(shape, chunks=among.chunks)
+
+
+def cut(payload: Blob, shape: PayloadShape, count: int) -> list[bytes]:
+    """The parts of a payload for `count` ranges; `RemoteProtocolError` if it does not decode."""
+    header, coefficients = decode(payload, shape)
+    return [
+        encode(header, within(coefficients, among), shape_of(shape, among))
+        for among in ranges_of(shape.chunks, count)
+    ]
+
+
+def joined(parts: Sequence[Blob], shape: PayloadShape) -> bytes:
+    """The payload that has these parts, one for each range; `RemoteProtocolError` if one does not
+    decode, or if they are of several payloads.
+    """
+    ranges = ranges_of(shape.chunks, len(parts))
+    found = [
+        decode(part, shape_of(shape, among)) for part, among in zip(parts, ranges, strict=True)
+    ]
+    headers = {header for header, _ in found}
+    if len(headers) > 1:
+        raise RemoteProtocolError(f"expected parts of one payload, got {len(headers)} headers")
+    sent = [coefficients for _, coefficients in found]
+    scales = [each.scales for each in sent if each.scales is not None]
+    whole = Coefficients(
+        np.concatenate([each.counts for each in sent]),
+        np.concatenate([each.indices for each in sent]),
+        np.concatenate([each.values for each in sent]),
+        np.concatenate(scales) if scales else None,
+    )
+    return encode(headers.pop(), whole, shape)
+
+
+def within(coefficients: Coefficients, among: Range) -> Coefficients:
+    """What coefficients say of a range, as views; `LocalProtocolError` beyond their chunks."""
+    if among.stop > len(coefficients.counts):
+        raise LocalProtocolError(
+            f"expected a range of {len(coefficients.counts)} chunks, got {among}"
+        )
+    counts, scales = coefficients.counts[among.slice], coefficients.scales
+    first = int(coefficients.counts[: among.first].sum(dtype=np.int64))
+    here = slice(first, first + int(counts.sum(dtype=np.int64)))
+    return Coefficients(
+        counts,
+        coefficients.indices[here],
+        coefficients.values[here],
+        None if scales is None else scales[among.slice],
+    )

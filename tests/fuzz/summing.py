@@ -1,0 +1,76 @@
+"""What those who add for all are sent, and what they say.
+
+sums           the rounded sums of a range
+part list      the names of a payload's parts, whatever root they have
+parts          a payload, cut and joined
+added part     any bytes, as the part of one of two authors
+"""
+
+import numpy as np
+
+from protocol.codec.payload import PayloadShape
+from protocol.codec.sums import decode_sums, encode_sums, rounded
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, sha256
+from protocol.sums.adding import Author, result_of
+from protocol.sums.part_list import list_of, open_list
+from protocol.sums.parts import cut, joined
+from tests.fuzz.targets import PEER, RUN, Target, payload_for, payloads
+
+CHUNKS = 3
+"""Chunks of the sums that are tried."""
+
+SHAPE = PayloadShape(5, 3, 2, scaled=True)
+PARTS = 3
+
+OTHER = PeerId("ef" * 16)
+AUTHORS = [Author(PEER, 8, 190), Author(OTHER, 24, 190)]
+
+
+def judge_sums(blob: bytes) -> None:
+    assert encode_sums(decode_sums(blob, CHUNKS)) == blob, "a second encoding"
+
+
+def judge_part_list(blob: bytes) -> None:
+    """Even an author that signs it can name parts in one way only."""
+    assert open_list(blob, PARTS, sha256(blob)).blob == blob, "a second encoding"
+
+
+def judge_parts(blob: bytes) -> None:
+    """What decodes is what its parts are joined to."""
+    assert joined(cut(blob, SHAPE, PARTS), SHAPE) == blob, "another payload"
+
+
+def judge_added(blob: bytes) -> None:
+    """Whatever an author sends, there is one result, and what is refused says why."""
+    parts = {PEER: blob, OTHER: payload_for(SHAPE, 3, OTHER, 1)}
+    one, other = (result_of(RUN, 3, order, parts, SHAPE, 4) for order in (AUTHORS, AUTHORS[::-1]))
+    assert one.blob == other.blob, "two results"
+    assert encode_sums(decode_sums(one.blob, SHAPE.chunks)) == one.blob, "a second encoding"
+    if one.refused:
+        assert set(one.refused) == {PEER}, "an honest author is refused"
+        raise RemoteProtocolError(one.refused[PEER])
+
+
+def sums_for(chunks: int) -> tuple[bytes, ...]:
+    """Results of a range of chunks."""
+    units = np.full(chunks, 40, np.uint8)
+    found = []
+    for seed, density in enumerate((0.0, 0.002, 0.01, 0.9)):
+        random = np.random.default_rng(seed)
+        sums = random.integers(-9, 10, (chunks, 4096)).astype(np.int32) ** 3
+        sums *= random.random(sums.shape) < density
+        found.append(encode_sums(rounded(sums, units, 4)))
+    return tuple(found)
+
+
+def targets() -> dict[str, Target]:
+    """The readers by name."""
+    whole = payloads(SHAPE)
+    lists = tuple(list_of(cut(each, SHAPE, PARTS)).blob for each in whole)
+    return {
+        "sums": Target(judge_sums, sums_for(CHUNKS)),
+        "part list": Target(judge_part_list, lists, 50),
+        "parts": Target(judge_parts, whole, 50),
+        "added part": Target(judge_added, whole, 20),
+    }

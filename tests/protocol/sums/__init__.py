@@ -1,0 +1,1 @@
+"""Tests of sums that somebody makes for all."""
