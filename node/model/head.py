@@ -71,7 +71,7 @@ def left_out(head: nn.Linear) -> Iterator[Untouched]:
 @torch.no_grad()
 def nats_by_pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
     """Cross-entropy summed over all targets, scalar. hidden: [..., width], targets: int64 [...]."""
-    return torch.stack([_likelihoods(*each)[1] for each in _pieces(hidden, head, targets)]).sum()
+    return torch.stack([_likelihoods(*each)[1] for each in pieces(hidden, head, targets)]).sum()
 
 
 @torch.no_grad()
@@ -85,20 +85,20 @@ def backward_by_pieces(
     change = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
     places = torch.split(change.flatten(0, -2), _rows(head))
     nats = []
-    for place, each in zip(places, _pieces(hidden, head, targets), strict=True):
+    for place, each in zip(places, pieces(hidden, head, targets), strict=True):
         odds, found = _likelihoods(*each)
         nats.append(found)
-        _back(odds, each, head, place, scale)
+        # The gradient of the logits: likelihoods, less one at what is expected.
+        odds.exp_().scatter_add_(1, each[3], torch.full_like(odds[:, :1], -1.0))
+        add_back(odds, each, head, place, scale)
         del odds  # before the next piece's are made
     return torch.stack(nats).sum(), change
 
 
-def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: float) -> None:
-    """Write a piece's gradient to its `place`, and add the head's. Takes `odds` to pieces."""
-    piece, weight, _, expected = each
-    # The gradient of the logits: likelihoods, less one at what is expected.
-    odds.exp_().scatter_add_(1, expected, torch.full_like(odds[:, :1], -1.0))
-    logits_change = odds.to(piece.dtype)
+def add_back(change: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: float) -> None:
+    """Write a piece's gradient to its `place`, and add the head's. change: that of the logits."""
+    piece, weight, *_ = each
+    logits_change = change.to(piece.dtype)
     place.copy_((logits_change @ weight).mul_(scale))
     if head.weight.requires_grad:
         kept = gradient_of(head.weight)
@@ -107,8 +107,8 @@ def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: flo
         else:  # in parts of the head, whose product in another type would stand beside it
             rows = max(1, PIECE_ENTRIES // weight.shape[1])
             parts = torch.split(kept, rows), torch.split(logits_change.t(), rows)
-            for part, change in zip(*parts, strict=True):
-                part.add_(change @ piece, alpha=scale)
+            for part, rows_change in zip(*parts, strict=True):
+                part.add_(rows_change @ piece, alpha=scale)
     if head.bias is not None and head.bias.requires_grad:
         total = logits_change.sum(0, dtype=head.bias.dtype)
         gradient_of(head.bias).add_(total, alpha=scale)
@@ -119,8 +119,8 @@ def _rows(head: nn.Linear) -> int:
     return max(1, PIECE_ENTRIES // head.out_features)
 
 
-def _pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Iterator[_Piece]:
-    """In the type in which this device multiplies."""
+def pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Iterator[_Piece]:
+    """Some tokens at a time, in the type in which this device multiplies."""
     device, dtype = hidden.device.type, head.weight.dtype
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)

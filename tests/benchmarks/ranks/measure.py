@@ -13,6 +13,7 @@ from node.ranks.replica import replica_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.system.device import held_bytes_max
+from node.system.malloc import keep_freed_memory
 from protocol.ids import PeerId, RunId
 from protocol.runfile import AlgorithmSpec, DataSpec, ModelSpec, RunSpec
 from protocol.schedule import scalars
@@ -41,6 +42,7 @@ def measured(ranks: int, rounds: int, *, large: bool) -> dict[str, Any]:
         data=DataSpec(corpus="none", sequence_length=LENGTH),
         algorithm=AlgorithmSpec(local_samples=SAMPLES),
     )
+    keep_freed_memory()
     threads = max(1, (os.cpu_count() or 1) // ranks)
     loopback_only()
     torch.set_num_threads(threads * ranks)
