@@ -44,12 +44,14 @@ class ShardedNetwork:
     def __init__(
         self, model: nn.Module, device: torch.device, dtype: torch.dtype, exchange: TensorExchange
     ) -> None:
-        """Takes a model in the host's memory to pieces. `dtype` is that of its weights.
+        """Takes a model in the host's memory to pieces. `dtype` is that of its weights, of which
+        none has a value before they are loaded.
 
         Raises `SettingsError` where this torch, or the model, has none of it.
         """
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(dtype)
+        for each in model.parameters():
+            is_loaded = each.requires_grad  # what nobody touches takes no memory
+            each.data = torch.empty(each.shape, dtype=dtype) if is_loaded else each.data.to(dtype)
         self._device, self._exchange = device, exchange
         self._shapes = {name: each.shape for name, each in named_parameters_once(model).items()}
         with self._at_device():
