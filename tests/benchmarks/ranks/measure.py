@@ -29,16 +29,21 @@ SMALL = {
     "num_key_value_heads": 4,
 }
 
+NETWORKS = {
+    "1M": ModelSpec(config=SMALL),
+    "51M": MODELS["llama of 51 M"][0],
+    "355M": MODELS["GPT-2 of 355 M"][0],
+}
+
 SAMPLES, STEPS, LENGTH, MICRO_BATCH = 16, 2, 128, 4
 """Samples of a local step, local steps of a round, tokens of a sample, samples of a rank's pass."""
 
 
-def measured(ranks: int, rounds: int, *, large: bool) -> dict[str, Any]:
+def measured(ranks: int, rounds: int, model: str) -> dict[str, Any]:
     """Memory of each rank at its peak, in bytes, and the median time of a round, in seconds."""
-    model = MODELS["llama of 51 M"][0] if large else ModelSpec(config=SMALL)
     spec = RunSpec(
         name="ranks",
-        model=model,
+        model=NETWORKS[model],
         data=DataSpec(corpus="none", sequence_length=LENGTH),
         algorithm=AlgorithmSpec(local_samples=SAMPLES),
     )
