@@ -20,6 +20,7 @@ from node.model.configuration import (
     quiet_transformers,
 )
 from node.model.shapes_only import ShapesOnly
+from node.model.undrawn import Undrawn
 from protocol.errors import SettingsError
 
 
@@ -42,6 +43,16 @@ def build_model(
             return _made(full)
         with configuration_errors(model_type), torch.device("meta"):
             return _made(full)
+
+
+def build_undrawn(model_type: str, config: Mapping[str, Any]) -> tuple[nn.Module, frozenset[str]]:
+    """The same model in the host's memory, and the names of its trainable parameters that are
+    noise, have no values, and take no memory before they are written.
+    """
+    with Undrawn() as undrawn:
+        model = build_model(model_type, config)
+    parameters = named_parameters_once(model)
+    return model, frozenset(name for name in parameters if undrawn.has_left(parameters[name]))
 
 
 def _made(full: Any) -> nn.Module:

@@ -48,21 +48,32 @@ class _Rows(torch.autograd.Function):
         rows, change = tokens.flatten(), changes[0].reshape(-1, weight.shape[1])
         if ctx.module.padding_idx is not None:  # its row is not trained as an embedding
             change = change * (rows != ctx.module.padding_idx)[:, None]
-        gradient = gradient_of(weight)
-        if gradient.dtype == torch.bfloat16:  # changes of one row are summed before they round
-            rows, places = rows.unique(return_inverse=True)
-            sums = torch.zeros(len(rows), weight.shape[1], device=weight.device)
-            change = sums.index_add_(0, places, change.float())
-        gradient.index_add_(0, rows, change.to(gradient.dtype))
+        add_rows(weight, rows, change)
         return None, None, None
 
 
-def add_rows_in_place(model: nn.Module) -> None:
-    """Make plain embeddings of a model such ones. Those of a class of their own, and those that
-    scale their rows or gradients, stay as they are.
+def add_rows(weight: Tensor, rows: Tensor, change: Tensor) -> None:
+    """Add to the gradient of a matrix that of some of its rows, int64 [rows]; one may come often.
+    change: [rows, width].
     """
-    for module in model.modules():
-        if type(module) is nn.Embedding and not (
-            module.sparse or module.scale_grad_by_freq or module.max_norm
-        ):
-            module.__class__ = InPlaceEmbedding
+    gradient = gradient_of(weight)
+    if gradient.dtype == torch.bfloat16:  # changes of one row are summed before they round
+        rows, places = torch.unique(rows, return_inverse=True)
+        sums = torch.zeros(len(rows), weight.shape[1], device=weight.device)
+        change = sums.index_add_(0, places, change.float())
+    gradient.index_add_(0, rows, change.to(gradient.dtype))
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module is an embedding, and none of a class of its own or that scales its rows or
+    gradients.
+    """
+    return type(module) is nn.Embedding and not (
+        module.sparse or module.scale_grad_by_freq or module.max_norm
+    )
+
+
+def add_rows_in_place(model: nn.Module) -> None:
+    """Make plain embeddings of a model such ones; others stay as they are."""
+    for module in filter(is_plain, model.modules()):
+        module.__class__ = InPlaceEmbedding

@@ -75,7 +75,7 @@ def left_out(head: nn.Linear) -> Iterator[Untouched]:
 @torch.no_grad()
 def nats_by_pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
     """Cross-entropy summed over all targets, scalar. hidden: [..., width], targets: int64 [...]."""
-    return torch.stack([_likelihoods(*each)[1] for each in _pieces(hidden, head, targets)]).sum()
+    return torch.stack([_likelihoods(*each)[1] for each in pieces(hidden, head, targets)]).sum()
 
 
 @torch.no_grad()
@@ -89,20 +89,22 @@ def backward_by_pieces(
     change = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
     places = torch.split(change.flatten(0, -2), _rows(head, _product_dtype(head)))
     nats = []
-    for place, each in zip(places, _pieces(hidden, head, targets), strict=True):
+    for place, each in zip(places, pieces(hidden, head, targets), strict=True):
         odds, found = _likelihoods(*each)
         nats.append(found)
-        _back(odds, each, head, place, scale)
+        # The gradient of the logits: likelihoods, less one at what is expected.
+        odds.exp_().scatter_add_(1, each[3], torch.full_like(odds[:, :1], -1.0))
+        add_back(odds, each, head, place, scale)
         del odds  # before the next piece's are made
     return torch.stack(nats).sum(), change
 
 
-def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: float) -> None:
-    """Write a piece's gradient to its `place`, and add the head's. Takes `odds` to pieces."""
-    piece, weight, _, expected = each
-    # The gradient of the logits: likelihoods, less one at what is expected.
-    odds.exp_().scatter_add_(1, expected, torch.full_like(odds[:, :1], -1.0))
-    logits_change = odds.to(piece.dtype)[:, : len(weight)]
+def add_back(change: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: float) -> None:
+    """Write a piece's gradient to its `place`, and add the head's. change: that of the logits, and
+    perhaps of some behind them.
+    """
+    piece, weight, *_ = each
+    logits_change = change.to(piece.dtype)[:, : len(weight)]
     slices = _slices(weight)
     product = logits_change[:, slices[0]] @ weight[slices[0]]
     for rest in slices[1:]:
@@ -116,8 +118,8 @@ def _back(odds: Tensor, each: _Piece, head: nn.Linear, place: Tensor, scale: flo
         else:  # in parts of the head, whose product in another type would stand beside it
             count = max(1, PIECE_ENTRIES // weight.shape[1])
             parts = torch.split(kept, count), torch.split(logits_change.t(), count)
-            for part, change in zip(*parts, strict=True):
-                part.add_(change @ piece, alpha=scale)
+            for part, rows_change in zip(*parts, strict=True):
+                part.add_(rows_change @ piece, alpha=scale)
     if head.bias is not None and head.bias.requires_grad:
         total = logits_change.sum(0, dtype=head.bias.dtype)
         gradient_of(head.bias).add_(total, alpha=scale)
@@ -138,13 +140,13 @@ def _product_dtype(head: nn.Linear) -> torch.dtype:
     return torch.get_autocast_dtype(device) if autocast else head.weight.dtype
 
 
-def _pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Iterator[_Piece]:
-    """In the type in which this device multiplies."""
+def pieces(hidden: Tensor, head: nn.Linear, targets: Tensor) -> Iterator[_Piece]:
+    """Some tokens at a time, in the type in which this device multiplies."""
     dtype = _product_dtype(head)
     weight, bias = (each if each is None else each.to(dtype) for each in (head.weight, head.bias))
     rows = _rows(head, dtype)
-    pieces = torch.split(hidden.flatten(0, -2), rows), torch.split(targets.flatten(), rows)
-    for piece, expected in zip(*pieces, strict=True):
+    parts = torch.split(hidden.flatten(0, -2), rows), torch.split(targets.flatten(), rows)
+    for piece, expected in zip(*parts, strict=True):
         yield piece.to(dtype), weight, bias, expected[:, None]
 
 

@@ -32,6 +32,10 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 def gradient_of(parameter: Tensor) -> Tensor:
     """The gradient of a parameter: zeros of the type that it has, where there is none yet."""
     if parameter.grad is None:
-        kind = getattr(parameter, "grad_dtype", None) or parameter.dtype
-        parameter.grad = torch.zeros_like(parameter, dtype=kind)
+        parameter.grad = torch.zeros_like(parameter, dtype=gradient_dtype(parameter))
     return parameter.grad
+
+
+def gradient_dtype(parameter: Tensor) -> torch.dtype:
+    """The type that the gradient of a parameter has."""
+    return getattr(parameter, "grad_dtype", None) or parameter.dtype

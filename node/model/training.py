@@ -154,10 +154,15 @@ class TrainingModel:
             else:
                 with self._autocast():
                     root = output.logits
-                    nats, change = backward_by_pieces(root, head, piece[:, 1:], scale)
+                    nats, change = self._backward(root, head, piece[:, 1:], scale)
             roots = [root, *self._imbalance(output, weight * len(piece))]
             torch.autograd.backward(roots, [change, None][: len(roots)])
         return nats.detach()
+
+    def _backward(
+        self, hidden: Tensor, head: nn.Linear, targets: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        return backward_by_pieces(hidden, head, targets, scale)
 
     def zero_gradients(self) -> None:
         """Zeros, not None: a parameter that no sample touched has a gradient too."""

@@ -20,6 +20,7 @@ ends the work of rank 0 as a failed device does. Who has no memory for a pass en
     exchange      tensors between ranks
     dealing       the samples of each rank, by its speed
     sharded       a rank's part of the network, by torch's `fully_shard`
+    vocabulary    its rows of embedding and head
     part          what a rank holds, and its part in each order
     crew, passes  rank 0's side
     replica       the replica of all ranks, as rank 0 has it

@@ -1,6 +1,6 @@
 """Exchanges of tensors between the ranks, one after the other or all at once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class TensorExchange:
         filled up. `rows` is room for them.
         """
         parts = (
-            None if whole is None else list(_filled_up(whole, rows, self.ranks).chunk(self.ranks))
+            None if whole is None else _filled_up(torch.split(whole, len(rows)), rows, self.ranks)
         )
         self._wait([self._line.scatter(rows, parts, source)])
         return rows
@@ -68,6 +68,15 @@ class TensorExchange:
         parts = whole.chunk(self.ranks)  # gloo itself would sum up all of them on all ranks
         self.add_up((each, rank) for rank, each in enumerate(parts))
         part.copy_(parts[self.rank])
+
+    def tell_numbers(self, *own: float) -> list[list[float]]:
+        """The numbers of each rank, in a pass."""
+        told = torch.tensor(own, dtype=torch.float64, device=self._device)
+        whole = told.new_empty((self.ranks, len(own)))
+        self.gather(whole, told[None])
+        self.settle()
+        numbers: list[list[float]] = whole.tolist()
+        return numbers
 
     def regroup(self) -> None:
         """Leave behind exchanges that hang, on all ranks."""
@@ -113,9 +122,46 @@ class _Queued:
         self._event.synchronize()
 
 
-def _filled_up(whole: Tensor, rows: Tensor, ranks: int) -> Tensor:
-    """A tensor with as many rows as all ranks have room for."""
-    missing = ranks * len(rows) - len(whole)
-    if not missing:
-        return whole.contiguous()
-    return torch.cat([whole, whole.new_zeros((missing, *whole.shape[1:]))])
+class Pool:
+    """Rows of all ranks in a pass, such as one a token: some ranks have more than others."""
+
+    def __init__(self, exchange: TensorExchange, count: int, number: float = 0.0) -> None:
+        """`count`: the rows of this rank."""
+        self._exchange = exchange
+        counts, numbers = zip(*exchange.tell_numbers(count, number), strict=True)
+        self._counts = [int(each) for each in counts]
+        self.number = max(numbers)
+        """The largest number that a rank has told."""
+
+    def all(self, part: Tensor) -> Tensor:
+        """The rows of all ranks, one below the other; this one's are the first ones of `part`."""
+        room = part.new_zeros((max(self._counts), *part.shape[1:]))
+        own = self._counts[self._exchange.rank]
+        room[:own] = part[:own]
+        whole = part.new_empty((self._exchange.ranks * len(room), *part.shape[1:]))
+        self._exchange.gather(whole, room)
+        parts = zip(torch.split(whole, len(room)), self._counts, strict=True)
+        return torch.cat([each[:count] for each, count in parts])
+
+    def own(self, whole: Tensor) -> Tensor:
+        """The rows of this rank among those of all."""
+        return torch.split(whole, self._counts)[self._exchange.rank]
+
+    def sums(self, whole: Tensor) -> Tensor:
+        """The rows of this rank in the sum of what all ranks have."""
+        most = max(self._counts)
+        room = whole.new_zeros((len(self._counts), most, *whole.shape[1:]))
+        for place, rows in zip(room, torch.split(whole, self._counts), strict=True):
+            place[: len(rows)] = rows
+        self._exchange.sum_parts(part := torch.empty_like(room[0]), room.flatten(0, 1))
+        return part[: self._counts[self._exchange.rank]]
+
+
+def _filled_up(parts: Sequence[Tensor], rows: Tensor, ranks: int) -> list[Tensor]:
+    """A part for each rank, all like `rows`."""
+    return [
+        part.contiguous()
+        if len(part) == len(rows)
+        else torch.cat([part, torch.zeros_like(rows[len(part) :])])
+        for part in [*parts, *[rows[:0]] * (ranks - len(parts))]
+    ]

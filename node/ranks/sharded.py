@@ -3,7 +3,8 @@
     between passes   a rank holds its rows of each parameter's weights and gradients, an Nth
     forward          the weights of a block are gathered, used, and let go of
     backward         gathered again; gradients are summed, and each rank keeps those of its rows
-    the root         what is in no block, such as the embedding, is whole as long as a pass lasts
+    embedding, head  are never gathered (`node.ranks.vocabulary`)
+    the root         what else is in no block is whole as long as a pass lasts
 
     a step           rows of gradients --one parameter at a time--> its owner, which moves the
                      working weights that it has whole --one at a time--> rows of weights
@@ -28,9 +29,10 @@ from torch import Tensor, nn
 
 from node.model.blocks import repeated
 from node.model.build import named_parameters_once
-from node.model.precision import gradient_of
+from node.model.precision import gradient_dtype
 from node.model.training import TrainingModel
 from node.ranks.exchange import TensorExchange
+from node.ranks.vocabulary import SplitTraining, split_tables
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.share import RankShare
 from protocol.errors import SettingsError
@@ -42,17 +44,19 @@ class ShardedNetwork:
     def __init__(
         self, model: nn.Module, device: torch.device, dtype: torch.dtype, exchange: TensorExchange
     ) -> None:
-        """Takes a model in the host's memory to pieces. `dtype` is that of its weights.
+        """Takes a model in the host's memory to pieces. `dtype` is that of its weights, of which
+        none has a value before they are loaded.
 
         Raises `SettingsError` where this torch, or the model, has none of it.
         """
-        for parameter in model.parameters():
-            parameter.data = parameter.data.to(dtype)
+        for each in model.parameters():
+            is_loaded = each.requires_grad  # what nobody touches takes no memory
+            each.data = torch.empty(each.shape, dtype=dtype) if is_loaded else each.data.to(dtype)
         self._device, self._exchange = device, exchange
         self._shapes = {name: each.shape for name, each in named_parameters_once(model).items()}
         with self._at_device():
             self._root = _sharded(model, device, exchange)
-            self.trainee = TrainingModel(model, device, 1, dtype, dtype)
+            self.trainee = SplitTraining(model, device, 1, dtype, dtype)
         self.trainee.model.train()
 
     def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> float:
@@ -78,7 +82,7 @@ class ShardedNetwork:
         for name, shape in self._shapes.items():
             whole = owned[name].data if owners[name] == self._exchange.rank else None
             rows = self._exchange.deal(whole, self._rows(name, shape), owners[name])
-            held = _held(self.trainee.parameters[name].data)
+            held = held_of(self.trainee.parameters[name].data)
             held.copy_(rows[: len(held)])
 
     def collect(
@@ -90,12 +94,13 @@ class ShardedNetwork:
         for name, shape in self._shapes.items():
             parameter, rows = self.trainee.parameters[name], self._rows(name, shape).zero_()
             if parameter.grad is not None:
-                held = _held(parameter.grad)
+                held = held_of(parameter.grad)
                 rows[: len(held)] = held
                 parameter.grad = None
             whole = self._exchange.collect(rows, owners[name])
             if whole is not None:
-                gradient_of(owned[name]).copy_(whole[: shape[0]]).div_(samples)
+                mean = whole[: shape[0]].div_(samples)
+                owned[name].grad = mean.to(gradient_dtype(owned[name]))
 
     def recover(self) -> None:
         """After a pass that was broken off: what it had gathered is let go of, gradients too."""
@@ -163,8 +168,11 @@ def _sharded(model: nn.Module, device: torch.device, exchange: TensorExchange) -
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     assert dist.group.WORLD is not None, "ranks have met"
     mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
+    apart = split_tables(model, exchange)
     try:
-        parts: list[Any] = [fully_shard(each, mesh=mesh) for each in [*_apart(model), model]]
+        parts: list[Any] = [
+            fully_shard(each, mesh=mesh, ignored_params=apart) for each in [*_apart(model), model]
+        ]
     except ValueError as error:  # a parameter that has no rows
         raise SettingsError(f"model: torch cannot shard it over ranks: {error}") from error
     gathering, summing = _Gathering(exchange), _Summing(exchange)
@@ -184,9 +192,9 @@ def _apart(model: nn.Module) -> list[nn.Module]:
     return [block for block, own in of_blocks if own and all(uses[each] == 1 for each in own)]
 
 
-def _held(tensor: Any) -> Tensor:
+def held_of(tensor: Any) -> Tensor:
     """What this rank holds of a sharded tensor: its rows."""
-    rows: Tensor = tensor.to_local()
+    rows: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return rows
 
 

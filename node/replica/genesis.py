@@ -53,23 +53,32 @@ _STRIP_WORDS = 1 << 20
 
 
 def fill(
-    model: nn.Module, seed: int, init_std: float, names: Collection[str] | None = None
+    model: nn.Module,
+    seed: int,
+    init_std: float,
+    names: Collection[str] | None = None,
+    *,
+    noise: Collection[str] = (),
 ) -> None:
     """Gives every trainable parameter of a freshly built transformers model, or those of these
     `names`, its initial value of the run.
 
-    seed: any integer of the run file; init_std: standard deviation, > 0. Buffers and frozen
-    parameters stay. Raises `SettingsError` for a deviation that is not positive, a model that does
-    not say its depth or one with a structure that cannot be made exactly.
+    seed: any integer of the run file; init_std: standard deviation, > 0; noise: names of those that
+    are known to begin with noise, and have no values yet. Buffers and frozen parameters stay.
+    Raises `SettingsError` for a deviation that is not positive, a model that does not say its depth
+    or one with a structure that cannot be made exactly.
     """
     if not (init_std > 0 and math.isfinite(init_std)):
         raise SettingsError(f"model.init_std: expected a positive number, got {init_std!r}")
     config = model.config.get_text_config()  # type: ignore[operator,union-attr]
     for name, parameter in named_parameters_once(model).items():
-        if (names is not None and name not in names) or _is_constant(parameter.detach()):
+        if names is not None and name not in names:
+            continue
+        built, is_noise = parameter.detach(), name in noise
+        if not is_noise and _is_constant(built):
             continue
         stream = _stream(seed, name)
-        values = structured_values(name, parameter.detach(), config, stream.random_raw)
+        values = structured_values(name, built, config, stream.random_raw, is_noise=is_noise)
         if values is not None:
             _write(parameter, values)
             continue

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from node.exact.chunks import ChunkLayout
 from node.exact.contributions import Contribution, decoded
 from node.exact.engine import Extraction
-from node.model.build import build_model, named_parameters_once
+from node.model.build import build_undrawn, named_parameters_once
 from node.model.passes import Passes, Tokens
 from node.model.training import TrainingModel
 from node.replica.digest import state_digest
@@ -80,7 +80,7 @@ class Replica(ABC):
 
     def _build(self, device: torch.device, micro_batch_max: int) -> None:
         """Make the network, and find out what it consists of."""
-        model = self._fresh_model()
+        model, _ = self._fresh_model()
         self.layout = ChunkLayout.from_shapes(
             {name: tuple(p.shape) for name, p in named_parameters_once(model).items()}
         )
@@ -99,8 +99,8 @@ class Replica(ABC):
 
     def _begin_anew(self) -> None:
         """Begin where the seed begins, without what is this node's own."""
-        model, names = self._fresh_model(), self._own_names
-        fill(model, self._spec.seed, self._spec.model.init_std, names)
+        (model, noise), names = self._fresh_model(), self._own_names
+        fill(model, self._spec.seed, self._spec.model.init_std, names, noise=noise)
         parameters = named_parameters_once(model)
         self.committed = self._at_genesis({name: parameters[name] for name in names})
         del model, parameters
@@ -123,8 +123,8 @@ class Replica(ABC):
     def _trainee(self, model: nn.Module, device: torch.device, samples: int) -> TrainingModel:
         """The network at work, in the types that its weights and gradients have here."""
 
-    def _fresh_model(self) -> nn.Module:
-        return build_model(self._spec.model.type, self._spec.model.config)
+    def _fresh_model(self) -> tuple[nn.Module, frozenset[str]]:
+        return build_undrawn(self._spec.model.type, self._spec.model.config)
 
     @property
     def shape(self) -> PayloadShape:

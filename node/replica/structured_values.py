@@ -68,11 +68,14 @@ Draw = Callable[[int], np.ndarray]
 """Gives uint64 words of a parameter's own stream."""
 
 
-def structured_values(name: str, built: Tensor, config: Any, draw: Draw) -> np.ndarray | None:
+def structured_values(
+    name: str, built: Tensor, config: Any, draw: Draw, *, is_noise: bool = False
+) -> np.ndarray | None:
     """float32 values of the parameter `name`, in row-major order; None if it begins with noise.
 
-    built: its values as the type's own code made them, not all equal; config: the model's text
-    configuration. Raises `SettingsError` for a structure that is not known here.
+    built: its values as the type's own code made them, not all equal, or any where it is known to
+    begin with noise; config: the model's text configuration. Raises `SettingsError` for a structure
+    that is not known here.
     """
     leaf = name.rpartition(".")[2]
     size, model_type = built.numel(), str(getattr(config, "model_type", ""))
@@ -90,7 +93,8 @@ def structured_values(name: str, built: Tensor, config: Any, draw: Draw) -> np.n
         return _as_built(name, built, _equal_steps(size))
     if model_type == "rwkv" and leaf.startswith("time_"):
         return _as_built(name, built, _rwkv(name, size, config.num_hidden_layers))
-    _require_noise(name, built, model_type)
+    if not is_noise:
+        _require_noise(name, built, model_type)
     return None
 
 

@@ -15,6 +15,7 @@ from node.ranks.line import RankLine, RankPatience, loopback_only
 from node.ranks.meeting import meet
 from node.ranks.orders import Hello
 from node.ranks.place import RankPlace
+from node.system.malloc import keep_freed_memory
 
 CPU = torch.device("cpu")
 
@@ -59,6 +60,7 @@ def crew_of(count: int, threads: int = 1) -> Iterator[Crew]:
 
 if __name__ == "__main__":
     rank, count, port, threads = map(int, sys.argv[1:])
+    keep_freed_memory()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     loopback_only()
     torch.set_num_threads(threads)

@@ -13,6 +13,7 @@ from node.ranks.replica import replica_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.system.device import held_bytes_max
+from node.system.malloc import keep_freed_memory
 from protocol.ids import PeerId, RunId
 from protocol.runfile import AlgorithmSpec, DataSpec, ModelSpec, RunSpec
 from protocol.schedule import scalars
@@ -28,19 +29,25 @@ SMALL = {
     "num_key_value_heads": 4,
 }
 
+NETWORKS = {
+    "1M": ModelSpec(config=SMALL),
+    "51M": MODELS["llama of 51 M"][0],
+    "355M": MODELS["GPT-2 of 355 M"][0],
+}
+
 SAMPLES, STEPS, LENGTH, MICRO_BATCH = 16, 2, 128, 4
 """Samples of a local step, local steps of a round, tokens of a sample, samples of a rank's pass."""
 
 
-def measured(ranks: int, rounds: int, *, large: bool) -> dict[str, Any]:
+def measured(ranks: int, rounds: int, model: str) -> dict[str, Any]:
     """Memory of each rank at its peak, in bytes, and the median time of a round, in seconds."""
-    model = MODELS["llama of 51 M"][0] if large else ModelSpec(config=SMALL)
     spec = RunSpec(
         name="ranks",
-        model=model,
+        model=NETWORKS[model],
         data=DataSpec(corpus="none", sequence_length=LENGTH),
         algorithm=AlgorithmSpec(local_samples=SAMPLES),
     )
+    keep_freed_memory()
     threads = max(1, (os.cpu_count() or 1) // ranks)
     loopback_only()
     torch.set_num_threads(threads * ranks)

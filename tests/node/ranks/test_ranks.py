@@ -169,6 +169,7 @@ def test_a_node_that_rests_and_goes_on_holds_its_network_anew(crew: Crew) -> Non
 def test_rank_0_leaves_the_others_their_threads_while_all_make_a_pass(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    torch.set_num_threads(crew.count)
     _, many = replicas(VOTES, crew)
     honest, seen = TrainingModel.gradient, list[int]()
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from node.model.build import build_model, named_parameters_once
+from node.model.build import build_model, build_undrawn, named_parameters_once
 from node.replica.digest import canonical_sha256, state_digest
 from node.replica.genesis import fill
 from protocol.errors import SettingsError
@@ -71,6 +71,20 @@ STRUCTURED = ("A_log", "dt_proj.bias")
 @pytest.mark.parametrize("model_type", TINY)
 def test_the_bits_of_a_known_seed_never_change(model_type: str) -> None:
     assert _digest(_filled(model_type)) == GOLDEN[model_type]
+
+
+@pytest.mark.parametrize("model_type", TINY)
+def test_noise_that_nobody_drew_makes_the_same_bits(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.model.undrawn.LARGE", 2)
+    model, noise = build_undrawn(model_type, TINY[model_type])
+    assert len(noise) > 10
+    with torch.no_grad():
+        for name in noise:  # as memory is that nobody has touched
+            model.get_parameter(name).zero_()
+    fill(model, 7, 0.02, noise=noise)
+    assert _digest(model) == GOLDEN[model_type]
 
 
 def test_another_process_with_other_threads_and_torch_seed_makes_the_same_bits() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, softplus
 
-from node.model.build import build_model, named_parameters_once
+from node.model.build import build_model, build_undrawn, named_parameters_once
 from node.replica.digest import canonical_sha256
 from node.replica.genesis import fill
 from protocol.errors import SettingsError
@@ -72,6 +72,19 @@ def _seeded(seed: int) -> Iterator[None]:
 @pytest.mark.parametrize("model_type", TYPES)
 def test_the_bits_of_a_known_seed_never_change(model_type: str) -> None:
     assert _digest(model_type) == GOLDEN[model_type]
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_noise_that_nobody_drew_makes_the_same_bits(
+    model_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.model.undrawn.LARGE", 2)
+    model, noise = build_undrawn(model_type, TYPES[model_type])
+    with torch.no_grad():
+        for name in noise:  # as memory is that nobody has touched
+            model.get_parameter(name).zero_()
+    fill(model, 7, 0.02, noise=noise)
+    assert canonical_sha256(named_parameters_once(model)).hex() == GOLDEN[model_type]
 
 
 def test_another_process_with_other_threads_and_torch_seed_makes_the_same_bits() -> None:
