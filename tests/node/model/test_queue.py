@@ -91,10 +91,12 @@ def test_data_that_do_not_come_are_told_where_they_are_missing() -> None:
 
 
 def test_a_round_that_ends_early_leaves_no_thread_behind() -> None:
+    others = set(threading.enumerate())
     fetched = Card().queue().fetched(iter([np.zeros((2, 9), np.int64)] * 9))
     next(fetched)
+    fetching = set(threading.enumerate()) - others
+    assert [each.name for each in fetching] == ["samples_0"]
     fetched.close()  # type: ignore[attr-defined]
-    fetching = [each for each in threading.enumerate() if each.name.startswith("samples")]
     for thread in fetching:
         thread.join(PATIENCE_SECONDS)
     assert not any(thread.is_alive() for thread in fetching)
