@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
 from node.exact.engine import GradientError
 from node.exact.optimizer import DeMo
 from node.exact.optimizer.member import line_of_chunks
-from protocol.codec import payload
+from protocol.codec import payload_shape
 from protocol.errors import SettingsError
 from tests.node.exact.every_step import every_step
 from tests.node.exact.optimizer.pair import Training, digest
@@ -350,7 +350,7 @@ def test_a_payload_that_would_be_too_large_is_refused_before_anything_moves(
 ) -> None:
     mine = Training(0)
     mine.backward()
-    monkeypatch.setattr(payload, "PAYLOAD_BYTES_LIMIT", 10)
+    monkeypatch.setattr(payload_shape, "PAYLOAD_BYTES_LIMIT", 10)
     assert mine.refused().startswith("SettingsError: expected payloads of at most 10 bytes")
     assert not mine.optimizer.state[mine.weight]["momentum"].any()
 
