@@ -246,6 +246,11 @@ def _bit_after(plane: Plane, ones: npt.NDArray[np.int64], number: int) -> int:
     return 8 * byte + int(places[number - before - 1]) + 1
 
 
+def bounds_of(counts: Numbers | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The places between which each chunk's coefficients lie, int64[chunks + 1]."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
 def starts_of(counts: Numbers | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The place at which each chunk's coefficients start, int64[chunks]."""
     return np.cumsum(counts, dtype=np.int64) - counts

@@ -29,6 +29,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from protocol.codec.bits import bounds_of
 from protocol.codec.payload import TWO_SCALES, Coefficients
 from protocol.codec.scales import (
     CODE_MAX,
@@ -91,7 +92,7 @@ class Counted:
         """W"""
         self.range_bits = range_bits(self.weight_sum)
         """r"""
-        self._starts = [_starts(author.coefficients.counts) for author in self.authors]
+        self._starts = [bounds_of(author.coefficients.counts) for author in self.authors]
         self._codes = _counted(self.authors, chunks)
 
     def sizes(self, first: int, stop: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -222,11 +223,6 @@ def _cut_codes(movement: Movement, part: slice, columns: int) -> Codes:
 def _square(code: int) -> Fraction:
     """The square of a scale."""
     return Fraction(float(scales_of(np.array([code], np.uint8))[0])) ** 2
-
-
-def _starts(counts: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
-    """[chunks + 1]: where each chunk's coefficients begin."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
 def _require_fit(movement: Movement, chunks: int, columns: int) -> None:

@@ -13,9 +13,10 @@ import torch
 
 from node.exact.chunks import ChunkLayout
 from node.exact.contributions import Contribution
-from node.exact.local_steps.aggregate import Movement, MovementSum, code_max
+from node.exact.local_steps.aggregate import MovementSum
 from protocol.limits import CHUNK_SIDE
 from protocol.runfile import AlgorithmSpec
+from protocol.sums.movements import Movement, code_max
 
 LAYOUT = ChunkLayout.from_shapes({"positions": (2 * CHUNK_SIDE, 2 * CHUNK_SIDE)})
 """As many chunks as the stand-in has."""

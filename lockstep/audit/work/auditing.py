@@ -28,7 +28,6 @@ from lockstep.audit.work.ages import Ages
 from lockstep.audit.work.judge import Book, PayloadAudit, Row
 from lockstep.audit.work.lottery import Budget, panel
 from lockstep.audit.work.recompute import Recomputation, Recomputer
-from node.exact.local_steps.aggregate import Movement
 from node.exact.sign_audit import Agreement, Signs, Weights
 from node.replica.replica import Replica
 from node.system.run_notes import RunNote, read_note, write_note
@@ -41,6 +40,7 @@ from protocol.errors import DataError, LocalProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId
 from protocol.run_info import RunInfo
 from protocol.shuffle import Share
+from protocol.sums.movements import Movement
 
 log = logging.getLogger("lockstep.auditor")
 

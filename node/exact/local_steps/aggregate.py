@@ -37,9 +37,7 @@ from node.exact.dct import exact_products, integer_inverse, shift_, transposed
 from node.exact.plain import STRIP_CHUNKS_PER_THREAD
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, GAIN_MAX, GAIN_PARTS
-from protocol.sums.movements import Counted, Movement, changes_of, code_max
-
-__all__ = ["Movement", "MovementSum", "apply", "code_max"]
+from protocol.sums.movements import Counted, Movement, changes_of
 
 UNIT_BITS = 21
 """Z * 2^(s + t) is 2^19 times the inverse of S, and S counts mantissas in quarters."""

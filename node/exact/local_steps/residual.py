@@ -7,7 +7,7 @@
 E is kept in coefficient space. What was not said fades by a factor of the run each round; with a
 fade of 1 it stays until it is said. A chunk of which every entry is zero says nothing. The author's
 scales are cut to what its steps could have moved, as every replica would cut them
-(`aggregate.code_max`), so that what is cut stays in E.
+(`movements.code_max`), so that what is cut stays in E.
 
 A node keeps E in bfloat16. What a round adds is often below half a step of what is there, so that
 it is rounded at random (`node.exact.rounding`); what was said is subtracted to the nearest, once

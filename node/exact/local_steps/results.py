@@ -16,6 +16,7 @@ from torch import Tensor
 from node.exact.chunks import ChunkLayout
 from node.exact.dct import transposed
 from node.exact.local_steps.aggregate import UNIT_BITS, share_of, step
+from protocol.codec.bits import bounds_of
 from protocol.codec.scales import EXPONENT_MIN
 from protocol.codec.sums import Levels
 from protocol.errors import LocalProtocolError
@@ -65,7 +66,7 @@ class LevelSum:
         self._levels, self._authors = levels, authors
         self._share = share_of(authors.count, authors.weight_sum, gain)
         self._moves = within_reach(levels, authors, top_k)
-        self._starts = np.concatenate([[0], np.cumsum(levels.counts, dtype=np.int64)])
+        self._starts = bounds_of(levels.counts)
 
     def sum_strip(self, first: int, strip: Tensor) -> Tensor:
         """Fill float32 [n, 64, 64] with l^T of the chunks from `first` on.

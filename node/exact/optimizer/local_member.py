@@ -25,13 +25,14 @@ from torch import Tensor
 
 from node.exact.contributions import Contribution
 from node.exact.engine import Extraction
-from node.exact.local_steps.aggregate import Movement, apply, code_max
+from node.exact.local_steps.aggregate import apply
 from node.exact.local_steps.optimizer import LocalOptimizer
 from node.exact.local_steps.residual import Residual
 from node.exact.optimizer.group import Group
 from node.exact.optimizer.member import INNER, MOVED, Member, bits
 from node.exact.optimizer.places import Stretch
 from protocol.codec.payload import PayloadShape
+from protocol.sums.movements import Movement, code_max
 
 
 class LocalMember(Member):

@@ -18,7 +18,7 @@ import torch
 
 from lockstep.presets import run_of
 from node.exact.engine import GradientError
-from node.exact.local_steps.aggregate import Movement, apply, code_max
+from node.exact.local_steps.aggregate import apply
 from node.exact.sign_audit import (
     Agreement,
     Signs,
@@ -31,6 +31,7 @@ from protocol.codec.payload import Coefficients, PayloadShape
 from protocol.codec.scales import CODE_MAX
 from protocol.runfile import RunSpec
 from protocol.sums import movements as counting
+from protocol.sums.movements import Movement, code_max
 from tests.benchmarks.attack.auditor import Auditor
 from tests.benchmarks.attack.cases import (
     AUDIT_EVERY,

@@ -18,12 +18,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from node.exact.local_steps.aggregate import Movement, apply, code_max
+from node.exact.local_steps.aggregate import apply
 from node.exact.local_steps.optimizer import LocalOptimizer
 from node.exact.local_steps.residual import Residual
 from node.model.local_steps import LocalSteps
 from protocol.codec.payload import Header, PayloadShape, decode, encode
 from protocol.ids import PeerId, RunId
+from protocol.sums.movements import Movement, code_max
 from tests.benchmarks.local_steps.study import Trial
 from tests.benchmarks.parity.task import Fixture
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from node.data.corpus import Corpus
 from node.exact.dct import transposed
-from node.exact.local_steps.aggregate import Movement, MovementSum, apply, code_max
+from node.exact.local_steps.aggregate import MovementSum, apply
 from node.exact.local_steps.residual import Residual
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.codec.scales import codes_of, scales_of
@@ -24,6 +24,7 @@ from protocol.codec.sums import Levels, encode_sums, rounded, sums_of
 from protocol.ids import PeerId, RunId
 from protocol.limits import CHUNK_ENTRIES
 from protocol.sums import movements as counting
+from protocol.sums.movements import Movement, code_max
 from tests.benchmarks.headline.study import FULL_STEPS, Job, cell
 from tests.benchmarks.headline.texts import TextName
 from tests.benchmarks.headline.train import TextFixture

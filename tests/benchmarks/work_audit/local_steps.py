@@ -54,7 +54,7 @@ import torch
 from torch import Tensor
 
 from lockstep.audit.copies.twins import crossing
-from node.exact.local_steps.aggregate import Movement, apply, code_max
+from node.exact.local_steps.aggregate import apply
 from node.exact.local_steps.optimizer import LocalOptimizer
 from node.exact.local_steps.residual import Residual
 from node.exact.sign_audit import (
@@ -65,6 +65,7 @@ from node.exact.sign_audit import (
     signs_followed,
 )
 from protocol.codec.payload import Coefficients
+from protocol.sums.movements import Movement, code_max
 from tests.benchmarks.parity.local_steps import author_batches, movement
 from tests.benchmarks.parity.task import Fixture
 from tests.benchmarks.work_audit.machines import in_bfloat16, in_pieces

@@ -24,7 +24,6 @@ from lockstep.audit.work.proofs import ProofCheck
 from lockstep.audit.work.published import Accusation, evidence_in
 from lockstep.audit.work.recompute import Recomputation, Recomputer, unaudited
 from node.data.corpus import Corpus
-from node.exact.local_steps.aggregate import Movement
 from node.replica.replica import Replica
 from protocol import wire_pb2 as wire
 from protocol.audit import lots, rule
@@ -39,6 +38,7 @@ from protocol.errors import DataError, DivergedError, RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import AlgorithmSpec
+from protocol.sums.movements import Movement
 from tests.lockstep.audit.work.crowd import DEMO, LOCAL_STEPS, SHADOW, Crowd, spec_for
 from tests.support.tiny import tiny_spec
 

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from node.exact.chunks import ChunkLayout
-from node.exact.local_steps.aggregate import Movement, apply
+from node.exact.local_steps.aggregate import apply
 from node.exact.local_steps.residual import Residual
 from node.exact.rounding import Rounding
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, sealed
 from protocol.codec.scales import scales_of
 from protocol.ids import PeerId, RunId
+from protocol.sums.movements import Movement
 from tests.node.exact import reference
 
 SHAPES: dict[str, tuple[int, ...]] = {"a": (130, 70), "b": (97,), "c": (65, 3, 43), "d": ()}

@@ -9,11 +9,12 @@ import torch
 
 from node.exact.chunks import ChunkLayout
 from node.exact.engine import GradientError
-from node.exact.local_steps.aggregate import Movement, apply, code_max
+from node.exact.local_steps.aggregate import apply
 from node.exact.local_steps.optimizer import LocalOptimizer
 from node.exact.local_steps.residual import Residual
 from node.exact.optimizer import DeMo, parameter_groups
 from protocol.errors import SettingsError
+from protocol.sums.movements import Movement, code_max
 from tests.node.exact.optimizer.pair import Story, Training, told_by
 
 H = 3
