@@ -187,6 +187,11 @@ class RoundsSpec(Section):
     """Members besides the author that must hold a payload before it may be committed (fewer only
     when there are fewer members)."""
 
+    sums: int = Field(default=0, ge=0, le=MEMBERS_MAX)
+    """Authors of a round, at least, whose payloads summers add for all (docs/develop/sums.md): then
+    what a node sends and fetches does not grow with the crowd. With fewer every payload goes to
+    everybody. For the algorithm "local_steps". 0: no round has summers."""
+
     def overlap_at(self, round: int) -> int:
         """Rounds that may be undecided when this one is begun."""
         waits = self.audit_every > 0 and round % self.audit_every == 0
@@ -204,9 +209,12 @@ class RoundsSpec(Section):
 
     @model_serializer(mode="wrap")
     def _without_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The table without `audit_every` where no round waits: older runs keep their names."""
+        """The table without `audit_every` where no round waits, and without `sums` where none has
+        summers: older runs keep their names.
+        """
         table: dict[str, Any] = write(self)
-        return table if self.audit_every else {k: v for k, v in table.items() if k != "audit_every"}
+        left_out = {name for name in ("audit_every", "sums") if not table[name]}
+        return {name: value for name, value in table.items() if name not in left_out}
 
 
 class MembershipSpec(Section):
@@ -300,6 +308,11 @@ class RunSpec(Section):
                 f"rounds.overlap: expected 0 with {name}, whose gradients are those of the "
                 f"decided parameters, got {rounds.overlap}; set 0, or algorithm.name to local_steps"
             )
+        if rounds.sums and not facts.steps_within_round:
+            raise ValueError(
+                f"rounds.sums: expected 0 with {name}, whose payloads are no movements, got "
+                f"{rounds.sums}; set 0, or algorithm.name to local_steps"
+            )
         if facts.steps_within_round:
             self._require_local_steps()
         if not facts.replicas_equal:
@@ -308,9 +321,9 @@ class RunSpec(Section):
 
     def _require_local_steps(self) -> None:
         algorithm, rounds = self.algorithm, self.rounds
-        if algorithm.value_bits != 1:
+        if algorithm.value_bits > 2:
             raise ValueError(
-                f"algorithm.value_bits must be 1 with local_steps, got {algorithm.value_bits}"
+                f"algorithm.value_bits must be 1 or 2 with local_steps, got {algorithm.value_bits}"
             )
         samples = rounds.batch_samples_max + self.membership.members_max
         if samples > VOTE_SUM_MAX:

@@ -120,7 +120,7 @@ class CheckpointReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ...) -> None: ...
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint", "evaluated", "evidence", "links")
+    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint", "evaluated", "evidence", "links", "parts", "summed")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +134,8 @@ class NodeMessage(_message.Message):
     EVALUATED_FIELD_NUMBER: _ClassVar[int]
     EVIDENCE_FIELD_NUMBER: _ClassVar[int]
     LINKS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    SUMMED_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     ready: Ready
     heartbeat: Heartbeat
@@ -147,7 +149,9 @@ class NodeMessage(_message.Message):
     evaluated: Evaluated
     evidence: Evidence
     links: LinksMeasured
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., links: _Optional[_Union[LinksMeasured, _Mapping]] = ...) -> None: ...
+    parts: PartsHeld
+    summed: Summed
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., links: _Optional[_Union[LinksMeasured, _Mapping]] = ..., parts: _Optional[_Union[PartsHeld, _Mapping]] = ..., summed: _Optional[_Union[Summed, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "only_asks", "token", "head")
@@ -323,6 +327,38 @@ class MeasuredLink(_message.Message):
     breaks: bool
     def __init__(self, peer_id: _Optional[str] = ..., round_trip_ms: _Optional[int] = ..., bit_per_second: _Optional[int] = ..., greedy: _Optional[bool] = ..., breaks: _Optional[bool] = ...) -> None: ...
 
+class PartsHeld(_message.Message):
+    __slots__ = ("round", "held")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    held: _containers.RepeatedCompositeFieldContainer[HeldParts]
+    def __init__(self, round: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldParts, _Mapping]]] = ...) -> None: ...
+
+class HeldParts(_message.Message):
+    __slots__ = ("root", "ranges")
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    root: bytes
+    ranges: int
+    def __init__(self, root: _Optional[bytes] = ..., ranges: _Optional[int] = ...) -> None: ...
+
+class Summed(_message.Message):
+    __slots__ = ("round", "range", "digest", "result_bytes", "public_key", "signature")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    range: int
+    digest: bytes
+    result_bytes: int
+    public_key: bytes
+    signature: bytes
+    def __init__(self, round: _Optional[int] = ..., range: _Optional[int] = ..., digest: _Optional[bytes] = ..., result_bytes: _Optional[int] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
 class Leave(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -330,7 +366,7 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished", "notice", "chained", "checkpoint", "evaluation")
+    __slots__ = ("challenge", "welcome", "refused", "heartbeat", "members", "opened", "committed", "skipped", "resync", "evicted", "finished", "notice", "chained", "checkpoint", "evaluation", "summer_added", "sums_asked")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +382,8 @@ class CoordinatorMessage(_message.Message):
     CHAINED_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    SUMMER_ADDED_FIELD_NUMBER: _ClassVar[int]
+    SUMS_ASKED_FIELD_NUMBER: _ClassVar[int]
     challenge: Challenge
     welcome: Welcome
     refused: Refused
@@ -361,7 +399,9 @@ class CoordinatorMessage(_message.Message):
     chained: ChainEntry
     checkpoint: CheckpointAsked
     evaluation: EvaluationAsked
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., chained: _Optional[_Union[ChainEntry, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointAsked, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationAsked, _Mapping]] = ...) -> None: ...
+    summer_added: SummerAdded
+    sums_asked: SumsAsked
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., heartbeat: _Optional[_Union[HeartbeatReply, _Mapping]] = ..., members: _Optional[_Union[Members, _Mapping]] = ..., opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., committed: _Optional[_Union[RoundCommitted, _Mapping]] = ..., skipped: _Optional[_Union[RoundSkipped, _Mapping]] = ..., resync: _Optional[_Union[Resync, _Mapping]] = ..., evicted: _Optional[_Union[Evicted, _Mapping]] = ..., finished: _Optional[_Union[RunFinished, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., chained: _Optional[_Union[ChainEntry, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointAsked, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationAsked, _Mapping]] = ..., summer_added: _Optional[_Union[SummerAdded, _Mapping]] = ..., sums_asked: _Optional[_Union[SumsAsked, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)
@@ -444,7 +484,7 @@ class Member(_message.Message):
     def __init__(self, peer_id: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., relay: _Optional[bool] = ...) -> None: ...
 
 class RoundOpened(_message.Message):
-    __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason", "assigned", "mean", "among_neighbours", "neighbours", "only_mixes")
+    __slots__ = ("round", "step", "opened_ms", "bell_ms", "publish_by_ms", "commit_by_ms", "shares", "learning_rate_bits", "decay_bits", "muted", "reason", "assigned", "mean", "among_neighbours", "neighbours", "only_mixes", "summers", "ranges")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     OPENED_MS_FIELD_NUMBER: _ClassVar[int]
@@ -461,6 +501,8 @@ class RoundOpened(_message.Message):
     AMONG_NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
     NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
     ONLY_MIXES_FIELD_NUMBER: _ClassVar[int]
+    SUMMERS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     round: int
     step: int
     opened_ms: int
@@ -477,7 +519,55 @@ class RoundOpened(_message.Message):
     among_neighbours: bool
     neighbours: _containers.RepeatedScalarFieldContainer[str]
     only_mixes: bool
-    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., opened_ms: _Optional[int] = ..., bell_ms: _Optional[int] = ..., publish_by_ms: _Optional[int] = ..., commit_by_ms: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., learning_rate_bits: _Optional[int] = ..., decay_bits: _Optional[int] = ..., muted: _Optional[bool] = ..., reason: _Optional[str] = ..., assigned: _Optional[int] = ..., mean: _Optional[bool] = ..., among_neighbours: _Optional[bool] = ..., neighbours: _Optional[_Iterable[str]] = ..., only_mixes: _Optional[bool] = ...) -> None: ...
+    summers: _containers.RepeatedScalarFieldContainer[str]
+    ranges: _containers.RepeatedCompositeFieldContainer[RangeSummers]
+    def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., opened_ms: _Optional[int] = ..., bell_ms: _Optional[int] = ..., publish_by_ms: _Optional[int] = ..., commit_by_ms: _Optional[int] = ..., shares: _Optional[_Iterable[_Union[Share, _Mapping]]] = ..., learning_rate_bits: _Optional[int] = ..., decay_bits: _Optional[int] = ..., muted: _Optional[bool] = ..., reason: _Optional[str] = ..., assigned: _Optional[int] = ..., mean: _Optional[bool] = ..., among_neighbours: _Optional[bool] = ..., neighbours: _Optional[_Iterable[str]] = ..., only_mixes: _Optional[bool] = ..., summers: _Optional[_Iterable[str]] = ..., ranges: _Optional[_Iterable[_Union[RangeSummers, _Mapping]]] = ...) -> None: ...
+
+class RangeSummers(_message.Message):
+    __slots__ = ("places",)
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    places: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, places: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SummerAdded(_message.Message):
+    __slots__ = ("round", "range", "peer_id")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    PEER_ID_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    range: int
+    peer_id: str
+    def __init__(self, round: _Optional[int] = ..., range: _Optional[int] = ..., peer_id: _Optional[str] = ...) -> None: ...
+
+class SumsAsked(_message.Message):
+    __slots__ = ("round", "learning_rate_bits", "authors", "ranges")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    LEARNING_RATE_BITS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    learning_rate_bits: int
+    authors: _containers.RepeatedCompositeFieldContainer[SumAuthor]
+    ranges: _containers.RepeatedCompositeFieldContainer[RangeAsked]
+    def __init__(self, round: _Optional[int] = ..., learning_rate_bits: _Optional[int] = ..., authors: _Optional[_Iterable[_Union[SumAuthor, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[RangeAsked, _Mapping]]] = ...) -> None: ...
+
+class SumAuthor(_message.Message):
+    __slots__ = ("author", "root", "samples")
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    author: str
+    root: bytes
+    samples: int
+    def __init__(self, author: _Optional[str] = ..., root: _Optional[bytes] = ..., samples: _Optional[int] = ...) -> None: ...
+
+class RangeAsked(_message.Message):
+    __slots__ = ("range", "silent")
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    range: int
+    silent: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, range: _Optional[int] = ..., silent: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Share(_message.Message):
     __slots__ = ("first", "count")
@@ -670,20 +760,24 @@ class Offers(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., sender: _Optional[str] = ..., offers: _Optional[_Iterable[_Union[OfferedPayload, _Mapping]]] = ..., idle: _Optional[bool] = ...) -> None: ...
 
 class OfferedPayload(_message.Message):
-    __slots__ = ("round", "digest", "payload_bytes", "author_key", "samples", "signature")
+    __slots__ = ("round", "digest", "payload_bytes", "author_key", "samples", "signature", "part_list", "ranges")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     AUTHOR_KEY_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    PART_LIST_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
     round: int
     digest: bytes
     payload_bytes: int
     author_key: bytes
     samples: int
     signature: bytes
-    def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload_bytes: _Optional[int] = ..., author_key: _Optional[bytes] = ..., samples: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    part_list: bytes
+    ranges: int
+    def __init__(self, round: _Optional[int] = ..., digest: _Optional[bytes] = ..., payload_bytes: _Optional[int] = ..., author_key: _Optional[bytes] = ..., samples: _Optional[int] = ..., signature: _Optional[bytes] = ..., part_list: _Optional[bytes] = ..., ranges: _Optional[int] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("request",)

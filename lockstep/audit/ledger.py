@@ -91,8 +91,8 @@ class ChainLedger:
         self._schedule = self._info.spec.schedule if head_round < 0 else None
 
     def obey(self, commit: Commit, copies: Iterable[wire.ChainEntry]) -> frozenset[Digest]:
-        """The payloads of a commit that are void."""
-        named = {entry.digest for entry in commit.entries}
+        """The payloads or results of a commit that are void."""
+        named = {each.digest for each in commit.needed}
         for void in map(self._opened, copies):
             if not isinstance(void, Void) or void.round != commit.round or void.digest not in named:
                 raise RemoteProtocolError(

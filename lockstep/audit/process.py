@@ -35,7 +35,7 @@ from node.settings import NodeSettings
 from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import Entry
+from protocol.codec.commits import Needed
 from protocol.codec.evidence import Evidence, sign_evidence
 from protocol.codec.payload_header import Blob, Header
 from protocol.errors import DivergedError, UnavailableError
@@ -75,8 +75,8 @@ class RelayRecord:
         self._head_round = max(self._head_round, reply.head_round)
         return reply
 
-    async def payload(self, round: int, entry: Entry) -> bytes:
-        return await self._archive.payload(round, entry.digest)
+    async def payload(self, round: int, needed: Needed) -> bytes:
+        return await self._archive.payload(round, needed.digest)
 
     async def close(self) -> None:
         pass  # the relay is stopped by its owner

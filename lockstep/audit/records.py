@@ -42,7 +42,7 @@ from node.transports.dial_guard import DialGuard
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink
-from protocol.codec.commits import Entry
+from protocol.codec.commits import Needed
 from protocol.codec.evidence import read_evidence
 from protocol.errors import (
     DivergedError,
@@ -69,8 +69,8 @@ class RunRecord(Protocol):
     async def commits(self, after_round: int) -> wire.Commits:
         """Reads the commits after a round, oldest first, at most one reply full."""
 
-    async def payload(self, round: int, entry: Entry) -> bytes:
-        """Reads the bytes that a commit's entry names.
+    async def payload(self, round: int, needed: Needed) -> bytes:
+        """Reads the bytes that a commit names.
 
         Raises `DivergedError` when only other bytes are found under that name, `StorageError` or
         `UnavailableError` when none are found.
@@ -115,8 +115,8 @@ class RecordInFiles:
         entries = self._journal.entries(after_round + 1, rows[-1].round if rows else head)
         return commits_reply(rows, head, head, entries)
 
-    async def payload(self, round: int, entry: Entry) -> bytes:
-        return await asyncio.to_thread(self._read, round, entry)
+    async def payload(self, round: int, needed: Needed) -> bytes:
+        return await asyncio.to_thread(self._read, round, needed)
 
     async def evidence(self) -> list[Accusation]:
         """The evidence by which authors have lost their standing."""
@@ -127,18 +127,18 @@ class RecordInFiles:
     async def close(self) -> None:
         self._opened.close()
 
-    def _read(self, round: int, entry: Entry) -> bytes:
-        paths = [directory / str(round) / entry.digest.hex() for directory in self._payloads]
+    def _read(self, round: int, needed: Needed) -> bytes:
+        paths = [directory / str(round) / needed.digest.hex() for directory in self._payloads]
         present = [path for path in paths if path.is_file()]
         for path in present:
             with storage_errors(path):
                 blob = path.read_bytes()
-            if sha256(blob) == entry.digest:
+            if sha256(blob) == needed.digest:
                 return blob
-        name = f"the payload of {short(entry.author)} for round {round}"
+        name = f"{needed.title} for round {round}"
         if present:
             raise DivergedError(
-                f"{present[0]}: expected {name} with digest {entry.digest.hex()[:16]}, "
+                f"{present[0]}: expected {name} with digest {needed.digest.hex()[:16]}, "
                 "got other bytes"
             )
         searched = ", ".join(map(str, self._payloads)) or "no directory of payloads"
@@ -230,7 +230,7 @@ class RecordOverNetwork:
     async def commits(self, after_round: int) -> wire.Commits:
         return await self._client.calls.fetch_commits(after_round)
 
-    async def payload(self, round: int, entry: Entry) -> bytes:
+    async def payload(self, round: int, needed: Needed) -> bytes:
         # Members and relays are asked in turn, the one that sent the last payload first.
         if not self._members:
             listed = await self._client.calls.fetch_members()
@@ -242,20 +242,20 @@ class RecordOverNetwork:
         for member in list(self._members):
             transfer = Transfer(round, self.info.spec.rounds.payload_bytes_max)
             try:
-                await self._fetch(member, entry, transfer)
+                await self._fetch(member, needed, transfer)
             except UnavailableError:
                 self._members.append(self._members.pop(self._members.index(member)))
                 continue
             except RemoteProtocolError as error:
                 liars.append(f"{short(member.peer_id)}: {error}")
                 continue
-            if sha256(transfer.buffer) == entry.digest:
+            if sha256(transfer.buffer) == needed.digest:
                 return bytes(transfer.buffer)
             liars.append(f"{short(member.peer_id)} sent other bytes")
-        name = f"the payload of {short(entry.author)} for round {round}"
+        name = f"{needed.title} for round {round}"
         if liars:
             raise DivergedError(
-                f"expected {name} with digest {entry.digest.hex()[:16]}: {'; '.join(liars)}"
+                f"expected {name} with digest {needed.digest.hex()[:16]}: {'; '.join(liars)}"
             )
         raise UnavailableError(
             f"expected {name} from one of {len(self._members)} members and relays, got it from "
@@ -271,9 +271,9 @@ class RecordOverNetwork:
         await self._links.stop()
         await self._client.close()
 
-    async def _fetch(self, member: PeerAddress, entry: Entry, transfer: Transfer) -> None:
+    async def _fetch(self, member: PeerAddress, needed: Needed, transfer: Transfer) -> None:
         async with aclosing(
-            self._links.fetch(member, BlobRange(entry.digest), Purpose.CATCH_UP)
+            self._links.fetch(member, BlobRange(needed.digest), Purpose.CATCH_UP)
         ) as parts:
             async for part in parts:
                 if transfer.append(part, member.peer_id, None):

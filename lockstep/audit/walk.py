@@ -138,12 +138,12 @@ class LogWalk:
 
     async def _apply(self, commit: Commit, voids: frozenset[Digest]) -> None:
         payloads = []
-        for entry in commit.entries:
-            if entry.digest in voids:
+        for each in commit.needed:
+            if each.digest in voids:
                 payloads.append(b"")
                 continue
             try:
-                payloads.append(await self._record.payload(commit.round, entry))
+                payloads.append(await self._record.payload(commit.round, each))
             except DivergedError as error:
                 raise Difference(commit.round, str(error)) from None
             self._findings.payload_bytes += len(payloads[-1])

@@ -180,9 +180,9 @@ class DecisionLog:
     def committed(self, message: wire.RoundCommitted) -> None:
         """Take a commit from the session."""
         commit, before = self._opened(message.commit)
-        if len(message.holders) != len(commit.entries):
+        if len(message.holders) != len(commit.needed):
             raise RemoteProtocolError(
-                f"round {commit.round}: expected the holders of {len(commit.entries)} payloads, "
+                f"round {commit.round}: expected the holders of {len(commit.needed)} payloads, "
                 f"got those of {len(message.holders)}"
             )
         holders = tuple(
@@ -256,8 +256,7 @@ class DecisionLog:
         too.
         """
         self._void_came.clear()
-        entries = decision.commit.entries if decision.commit else ()
-        named = {entry.digest for entry in entries}
+        named = {each.digest for each in decision.commit.needed} if decision.commit else set()
         fresh = (named & self._voids_of(decision.round)) - decision.voids
         place = self._place
         ahead = place.voids | {(decision.round, digest) for digest in fresh}
@@ -337,7 +336,7 @@ class DecisionLog:
             commits[commit.round] = Decision(
                 commit.round,
                 commit,
-                holders=tuple(() for _ in commit.entries),
+                holders=tuple(() for _ in commit.needed),
                 recorded_digest=message.state_digest if message.digest_reports else None,
                 snapshot_sha256=message.snapshot_sha256,
                 before=before,

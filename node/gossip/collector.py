@@ -13,7 +13,7 @@ from node.gossip.background import Background
 from node.gossip.machine import events
 from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
-from protocol.codec.commits import Commit
+from protocol.codec.commits import Commit, Needed, RangeSum
 from protocol.errors import LocalProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 
@@ -41,7 +41,7 @@ class _Collection:
     @property
     def lacking(self) -> list[Digest]:
         """Payloads that are not here, in the commit's order."""
-        return [e.digest for e in self.commit.entries if e.digest not in self.payloads]
+        return [e.digest for e in self.commit.needed if e.digest not in self.payloads]
 
 
 class Collector:
@@ -64,9 +64,9 @@ class Collector:
 
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
         """The payloads of a commit, as `Swarm.collect` promises."""
-        if len(holders) != len(commit.entries):
+        if len(holders) != len(commit.needed):
             raise LocalProtocolError(
-                f"expected holders of {len(commit.entries)} entries, got {len(holders)}"
+                f"expected holders of {len(commit.needed)} payloads, got {len(holders)}"
             )
         if commit.round in self._collections:
             raise LocalProtocolError(
@@ -80,7 +80,7 @@ class Collector:
                 collection.news.clear()
                 await self._take_held(collection)
                 if not collection.lacking:
-                    return [collection.payloads[entry.digest] for entry in commit.entries]
+                    return [collection.payloads[each.digest] for each in commit.needed]
                 self._require_kept(collection)
                 await collection.news.wait()  # at once, if something arrived meanwhile
         finally:
@@ -108,7 +108,7 @@ class Collector:
     async def _want(self, collection: _Collection, holders: Sequence[Sequence[PeerId]]) -> None:
         """Read what the log has, and want the rest of the exchange."""
         commit, wants = collection.commit, list[events.Want]()
-        for entry, known in zip(commit.entries, holders, strict=True):
+        for entry, known in zip(commit.needed, holders, strict=True):
             blob = await asyncio.to_thread(self._payload_log.get, entry.digest)
             if blob is not None:
                 collection.payloads[entry.digest] = blob
@@ -135,13 +135,20 @@ class Collector:
     def _in_words(self, commit: Commit) -> str:
         lacks = {lack.digest: lack for lack in self._exchange.lacking(commit.round)}
         words = []
-        for entry in commit.entries:
+        for entry in commit.needed:
             if lack := lacks.get(entry.digest):
                 where = (
                     f"pulling from {short(lack.source)}"
                     if lack.source
                     else f"{lack.holders} known holders, none free"
                 )
-                words.append(f"{short(entry.author)}'s {entry.payload_bytes} bytes ({where})")
-        count = f"{len(words)} of {len(commit.entries)} payloads"
+                words.append(f"{_whose(entry)} {entry.payload_bytes} bytes ({where})")
+        count = f"{len(words)} of {len(commit.needed)} payloads"
         return f"round {commit.round} waits for {count}: {', '.join(words)}" if words else ""
+
+
+def _whose(needed: Needed) -> str:
+    """Whose bytes they are, in words."""
+    if isinstance(needed, RangeSum):
+        return f"the sum of range {needed.number},"
+    return f"{short(needed.author)}'s"

@@ -154,9 +154,10 @@ class Swarm:
         return digest
 
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
-        """Wait until all payloads of a commit are held; returns them in the order of its entries.
+        """Wait until all that a commit's step needs is held; returns it in the order of
+        `Commit.needed`.
 
-        `holders[i]` are the known holders of entry i. The payloads of a fresh commit are available
+        `holders[i]` are the known holders of that at place i. What a fresh commit names is there
         by invariant, so all members are asked again and again. Those of an old one may be kept by
         no member: `NotRetainedError` when all linked members failed several times to give one of
         them. The digest identifies a payload: its size is not compared with the commit's, which
@@ -188,7 +189,7 @@ class Swarm:
         """Whether all payloads of an unsettled commit are held, so that `collect` would not
         wait.
         """
-        return all(self._exchange.holds(commit.round, entry.digest) for entry in commit.entries)
+        return all(self._exchange.holds(commit.round, each.digest) for each in commit.needed)
 
     def unsourced(self, round: int) -> list[Digest]:
         """Payloads that `collect` waits for and that no pull is under way for, sorted."""

@@ -166,9 +166,9 @@ class Archive:
             for entry in recorded.voids
         ]
         voids = {entry.digest for entry in chained if isinstance(entry, Void)}
-        for entry in commit.entries:
-            if entry.digest not in voids and not await self._obtain(commit.round, entry.digest):
-                self._note.missing.append((commit.round, entry.digest.hex()))
+        for each in commit.needed:
+            if each.digest not in voids and not await self._obtain(commit.round, each.digest):
+                self._note.missing.append((commit.round, each.digest.hex()))
         while len(self._note.missing) > MISSING_MAX:
             del self._note.missing[0]
             self._note.lost += 1
@@ -186,7 +186,7 @@ class Archive:
         return True
 
     async def _settle(self, commit: Commit) -> None:
-        kept = [entry.digest for entry in commit.entries]
+        kept = [each.digest for each in commit.needed]
         await asyncio.to_thread(self._payloads.settle, commit.round, kept)
         if self._payloads.rounds_dropped and not self._told_dropped:
             self._told_dropped = True

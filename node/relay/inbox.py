@@ -76,9 +76,9 @@ class RelayInbox:
         info = self._info
         signed = SignedCommit(told.commit.body, told.commit.signature)
         commit = open_commit(signed, info.coordinator_key)
-        if commit.run_id != info.run_id or len(told.holders) != len(commit.entries):
+        if commit.run_id != info.run_id or len(told.holders) != len(commit.needed):
             raise RemoteProtocolError(
-                f"expected a commit of run {info.run_id} with holders of {len(commit.entries)} "
+                f"expected a commit of run {info.run_id} with holders of {len(commit.needed)} "
                 f"entries, got run {commit.run_id} with {len(told.holders)}"
             )
         self._heads.heads.take(commit, signed)
@@ -91,7 +91,7 @@ class RelayInbox:
 
     async def _collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> None:
         """Hold all payloads of a commit: a node that cannot reach their holders asks here."""
-        kept = [entry.digest for entry in commit.entries]
+        kept = [each.digest for each in commit.needed]
         try:
             with contextlib.suppress(UnavailableError):
                 await self._swarm.collect(commit, holders)

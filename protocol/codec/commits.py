@@ -9,11 +9,13 @@ passed and no commit names was skipped.
 
     commit 0 <- commit 1 <- commit 3 (round 2 was skipped) <- ... head
 
-In a run whose nodes mix parameters, a commit names the edges that hold. `mix` is the field's name;
-where nodes vote it is left out of the bytes.
+In a run whose nodes mix parameters, a commit names the edges that hold (`mix`); in a round whose
+payloads were added by summers, their results (`sums`). A field that says nothing is left out of the
+bytes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import msgspec
@@ -22,8 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from protocol.codec.messagepack import converted, packed, unpacked
 from protocol.errors import RemoteProtocolError
-from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256
+from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256, short
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, VOTE_SUM_MAX
+from protocol.sums.ranges import RANGES_MAX
 
 _DOMAIN = b"lockstep.commit.v1"
 
@@ -41,6 +44,44 @@ class Entry:
     payload_bytes: int
     weight: int
     samples: int
+
+    @property
+    def title(self) -> str:
+        """What it names, in words."""
+        return f"the payload of {short(self.author)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSum:
+    """What the authors of a commit moved together in one range of chunks: the result that summers
+    agreed on (`protocol.sums`).
+    """
+
+    number: int
+    digest: Digest
+    payload_bytes: int
+    silent: tuple[int, ...] = ()
+    """Entries, by their places, that have no part in it: they say nothing in this range."""
+
+    @property
+    def title(self) -> str:
+        """What it names, in words."""
+        return f"the sum of range {self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The results of a round's ranges, in place of its payloads."""
+
+    ranges: int
+    """Ranges into which the chunks are cut."""
+
+    results: tuple[RangeSum, ...]
+    """By number. A range without one moves nothing: nobody added it."""
+
+
+Needed = Entry | RangeSum
+"""What names bytes that make a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +111,27 @@ class Commit:
     previous: Digest
     mix: Mix | None = None
     """None where every node applies every payload."""
+    sums: Sums | None = None
+    """None where nodes apply the payloads themselves."""
 
-    def entries_for(self, peer: PeerId) -> tuple[Entry, ...]:
-        """The entries whose payloads a node needs to make its step."""
+    @property
+    def needed(self) -> tuple[Needed, ...]:
+        """Whose bytes make the step: the results of ranges, or the payloads of all entries."""
+        return self.sums.results if self.sums else self.entries
+
+    def needed_by(self, peer: PeerId) -> tuple[Needed, ...]:
+        """Those of them that one node needs."""
         if self.mix is None or self.mix.mean:
-            return self.entries
+            return self.needed
         shares = self.shares_of(peer)
         return tuple(entry for entry in self.entries if entry.author in shares)
+
+    def only(self, digests: Collection[Digest]) -> "Commit":
+        """The commit as if it named no other bytes than these."""
+        if self.sums:
+            results = tuple(each for each in self.sums.results if each.digest in digests)
+            return replace(self, sums=replace(self.sums, results=results))
+        return replace(self, entries=tuple(e for e in self.entries if e.digest in digests))
 
     def shares_of(self, peer: PeerId) -> dict[PeerId, Fraction]:
         """The share that a node takes of each member's parameters, its own included; together 1.
@@ -114,8 +169,9 @@ def genesis_digest(run_id: RunId) -> Digest:
 def commit_bytes(commit: Commit) -> bytes:
     """Canonical bytes of a commit."""
     fields = msgspec.to_builtins(commit, builtin_types=(bytes,))
-    if commit.mix is None:
-        del fields["mix"]
+    for name in ("mix", "sums"):
+        if fields[name] is None:
+            del fields[name]
     return packed(fields)
 
 
@@ -216,6 +272,7 @@ def _check(commit: Commit) -> None:
             f"got {weights}"
         )
     _check_mix(commit)
+    _check_sums(commit)
     parse_digest(commit.previous)
     if (least := min(commit.round, commit.step, commit.learning_rate_bits, commit.decay_bits)) < 0:
         raise RemoteProtocolError(
@@ -253,4 +310,32 @@ def _check_mix(commit: Commit) -> None:
             raise RemoteProtocolError(
                 f"commit of round {commit.round}: expected a divisor above the number of edges of "
                 f"either end and at most {MEMBERS_MAX}, got {divisor} for {first}-{second}"
+            )
+
+
+def _check_sums(commit: Commit) -> None:
+    """`RemoteProtocolError` unless each range has one result at most, of entries that there are."""
+    if commit.sums is None:
+        return
+    numbers = [result.number for result in commit.sums.results]
+    in_order = numbers == sorted(set(numbers)) and commit.mix is None
+    if not in_order or not 1 <= commit.sums.ranges <= RANGES_MAX:
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected the results of up to {RANGES_MAX} ranges, "
+            f"sorted and once each, got those of {numbers[:RANGES_MAX]} of {commit.sums.ranges}"
+        )
+    for result in commit.sums.results:
+        parse_digest(result.digest)
+        silent, entries = result.silent, len(commit.entries)
+        is_silent = list(silent) == sorted(set(silent)) and all(0 <= at < entries for at in silent)
+        if not is_silent or not 1 <= result.payload_bytes <= PAYLOAD_BYTES_LIMIT:
+            raise RemoteProtocolError(
+                f"commit of round {commit.round}: expected 1..{PAYLOAD_BYTES_LIMIT} bytes in range "
+                f"{result.number}, without some of {entries} entries, sorted and once each, got "
+                f"{result.payload_bytes} bytes without {len(silent)}"
+            )
+        if not 0 <= result.number < commit.sums.ranges:
+            raise RemoteProtocolError(
+                f"commit of round {commit.round}: expected ranges below {commit.sums.ranges}, got "
+                f"{result.number}"
             )

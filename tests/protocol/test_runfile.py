@@ -206,8 +206,12 @@ def test_all_mistakes_are_told_at_once() -> None:
             "fields together: membership.lease_ms 3999 must be at least twice heartbeat_ms 2000",
         ),
         (
-            "[algorithm]\nname = 'local_steps'\nvalue_bits = 2",
-            "algorithm.value_bits must be 1 with local_steps, got 2",
+            "[algorithm]\nname = 'local_steps'\nvalue_bits = 4",
+            "algorithm.value_bits must be 1 or 2 with local_steps, got 4",
+        ),
+        (
+            "[algorithm]\nname = 'demo'\n[rounds]\nsums = 9\noverlap = 0",
+            "rounds.sums: expected 0 with demo, whose payloads are no movements, got 9",
         ),
         (
             "[algorithm]\nname = 'demo'\ngain = 2.5\n[rounds]\noverlap = 0",

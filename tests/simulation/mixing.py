@@ -81,7 +81,7 @@ class Node:
         """Apply the commit of a round, or pass over its skip."""
         round, commit = decision
         if commit is not None:
-            needed = commit.entries_for(self.peer)
+            needed = commit.needed_by(self.peer)
             for entry in needed:
                 if entry.digest not in self.log:
                     raise Violation(f"{self.peer} lacks a payload of round {round} that it held")

@@ -148,7 +148,7 @@ async def test_two_waits_for_one_round_or_too_few_holders_are_our_bug(at: Fixtur
     await at.waits()
     with pytest.raises(LocalProtocolError, match="one collect of round 5 at a time"):
         await at.collector.collect(commit(), [[], []])
-    with pytest.raises(LocalProtocolError, match="holders of 2 entries, got 1"):
+    with pytest.raises(LocalProtocolError, match="holders of 2 payloads, got 1"):
         await at.collector.collect(commit(6), [[]])
     for source, blob in zip((ONE, TWO), BLOBS, strict=True):
         at.arrive(source, blob)

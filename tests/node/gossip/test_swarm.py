@@ -552,7 +552,7 @@ async def test_reads_that_make_no_sense_are_refused(party: Party) -> None:
 @in_virtual_time
 async def test_a_collect_that_cannot_be_meant_is_our_bug(party: Party) -> None:
     async with party.members(1) as (one,):
-        with pytest.raises(LocalProtocolError, match="holders of 1 entries, got 0"):
+        with pytest.raises(LocalProtocolError, match="holders of 1 payloads, got 0"):
             await one.swarm.collect(commit_of([b"payload"]), [])
         waiting = asyncio.create_task(one.swarm.collect(commit_of([b"payload"]), [[]]))
         await until(lambda: one.swarm.waiting_for)

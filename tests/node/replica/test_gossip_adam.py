@@ -85,7 +85,7 @@ class Nodes:
 
     def for_peer(self, commit: Commit, peer: PeerId) -> list[bytes]:
         """What a node collects of a commit: nothing that it does not need."""
-        needed = commit.entries_for(peer)
+        needed = commit.needed_by(peer)
         return [
             self.payloads[entry.author, commit.round] if entry in needed else b""
             for entry in commit.entries

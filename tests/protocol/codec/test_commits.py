@@ -15,7 +15,9 @@ from protocol.codec.commits import (
     Commit,
     Entry,
     Mix,
+    RangeSum,
     SignedCommit,
+    Sums,
     check_link,
     commit_bytes,
     commit_digest,
@@ -293,8 +295,47 @@ def test_shares_that_no_doubly_stochastic_matrix_has_are_an_error(mix: Mix, word
 def test_a_node_needs_its_own_payload_and_those_of_its_edges() -> None:
     commit = mixed(Mix(mean=False, edges=((0, 1, 2),)))
     first, second, third = (entry.author for entry in commit.entries)
-    assert commit.entries_for(first) == commit.entries[:2]
-    assert commit.entries_for(third) == commit.entries[2:]
-    assert commit.entries_for(PeerId("f" * 32)) == ()
+    assert commit.needed_by(first) == commit.entries[:2]
+    assert commit.needed_by(third) == commit.entries[2:]
+    assert commit.needed_by(PeerId("f" * 32)) == ()
     assert commit.shares_of(second) == {first: Fraction(1, 2), second: Fraction(1, 2)}
-    assert mixed(None).entries_for(first) == commit.entries
+    assert mixed(None).needed_by(first) == commit.entries
+
+
+# ---- rounds with sums
+
+
+def summed(*results: RangeSum, ranges: int = 4) -> Commit:
+    return replace(mixed(None), sums=Sums(ranges, results))
+
+
+FIRST, LAST = (RangeSum(number, sha256(b"range %d" % number), 9) for number in (0, 3))
+
+
+def test_a_commit_with_sums_survives_its_encoding_and_needs_them_alone() -> None:
+    commit = summed(FIRST, replace(LAST, silent=(0, 2)))
+    assert opened_again(commit) == commit
+    assert b"sums" not in commit_bytes(mixed(None))
+    assert commit.needed == commit.needed_by(commit.entries[0].author) == commit.sums.results
+    assert commit.only({FIRST.digest}) == summed(FIRST)
+    assert mixed(None).only({commit.entries[1].digest}).needed == commit.entries[1:2]
+
+
+@pytest.mark.parametrize(
+    ("commit", "words"),
+    [
+        (summed(LAST, FIRST), "sorted and once each"),
+        (summed(FIRST, FIRST), "sorted and once each"),
+        (summed(LAST, ranges=3), "ranges below 3"),
+        (summed(FIRST, ranges=0), "up to 64 ranges"),
+        (summed(FIRST, ranges=65), "up to 64 ranges"),
+        (summed(replace(FIRST, silent=(3,))), "some of 3 entries"),
+        (summed(replace(FIRST, silent=(1, 0))), "sorted and once each"),
+        (summed(replace(FIRST, payload_bytes=0)), "got 0 bytes"),
+        (summed(replace(FIRST, digest=Digest(b"short"))), "digest"),
+        (replace(summed(FIRST), mix=Mix(mean=True)), "up to 64 ranges"),
+    ],
+)
+def test_sums_that_no_round_has_are_an_error(commit: Commit, words: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=words):
+        opened_again(commit)

@@ -89,7 +89,7 @@ def test_an_edge_that_one_end_does_not_hold_fails_for_both() -> None:
     for peer in FOUR:
         assert sum(commit.shares_of(peer).values()) == 1
     assert commit.shares_of(A) == {A: Fraction(1)}
-    assert [entry.author for entry in commit.entries_for(C)] == [C, D]
+    assert [entry.author for entry in commit.needed_by(C)] == [C, D]
 
 
 def test_a_neighbour_that_is_gone_is_not_waited_for() -> None:
@@ -123,7 +123,7 @@ def test_the_last_step_and_every_period_take_the_mean_of_all() -> None:
     assert [bool(each.commit.mix and each.commit.mix.mean) for each in run.commits] == means
     assert run.machine.state.end.finished
     last = run.commits[-1].commit
-    assert last.entries_for(PEERS[4]) == last.entries, "whoever missed it takes it too"
+    assert last.needed_by(PEERS[4]) == last.entries, "whoever missed it takes it too"
     assert last.shares_of(A) == dict.fromkeys(FOUR, Fraction(1, 4))
 
 
