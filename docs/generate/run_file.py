@@ -21,6 +21,7 @@ UNITS = {
     "members": "members",
     "strikes": "strikes",
     "quorum": "members",
+    "sums": "authors",
     "copies": "members",
     "neighbours": "peers",
     "overlap": "rounds",
