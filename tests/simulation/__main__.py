@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--history", action="store_true", help="print the whole history of each seed"
     )
     parser.add_argument("--local-steps", action="store_true", help="runs with local steps")
+    parser.add_argument("--sums", action="store_true", help="runs with local steps and summers")
     parser.add_argument("--strangers", action="store_true", help="runs with hostile members")
     options = parser.parse_args(arguments)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -35,14 +36,18 @@ def main(arguments: list[str] | None = None) -> int:
             played = (
                 Strangers(casts.cast_of(seed))
                 if options.strangers
-                else Scenario(seed, local_steps=options.local_steps)
+                else Scenario(seed, local_steps=options.local_steps, sums=options.sums)
             )
             try:
                 played.run()
             finally:
                 print("\n".join(played.world.history()))
         return 0
-    one = casts.judge if options.strangers else partial(judge, local_steps=options.local_steps)
+    one = (
+        casts.judge
+        if options.strangers
+        else partial(judge, local_steps=options.local_steps, sums=options.sums)
+    )
     verdicts = []
     for verdict in judge_all(seeds, options.jobs, one):
         verdicts.append(verdict)

@@ -21,13 +21,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.codec.chain import Restart, Void
-from protocol.codec.commits import Commit, Entry, commit_digest, genesis_digest
-from protocol.codec.payload import Coefficients
+from protocol.codec.commits import (
+    Commit,
+    Entry,
+    Needed,
+    RangeSum,
+    commit_digest,
+    genesis_digest,
+)
+from protocol.codec.payload import Coefficients, PayloadShape
 from protocol.ids import Digest, PeerId, RunId
 from protocol.runfile import AlgorithmSpec
 from protocol.shuffle import Share
+from protocol.sums.part_list import PartList, list_of
+from protocol.sums.parts import cut
 from tests.simulation.checkers import require
-from tests.simulation.movements import Work
+from tests.simulation.movements import Work, added_again
 
 
 @dataclass
@@ -56,6 +65,14 @@ class Auditor:
     """With local steps: what each author trained in a round."""
     payloads: dict[Digest, int] = field(default_factory=dict)
     """The round of every payload that was ever announced."""
+    roots: dict[Digest, tuple[bytes, PartList]] = field(default_factory=dict)
+    """Every payload that an author made where summers add, by its roots, with the list of parts."""
+    expected: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    """The result of each range of a round, as whoever adds finds it."""
+    may_lie: bool = False
+    """Whether some summers lie: then two of them may have signed a wrong result."""
+    lies: int = 0
+    """Wrong results that were applied."""
 
     def counts(self, commit: Commit, place: int, sent: Sequence[int]) -> None:
         """A replica counts the payload of a commit's entry, which holds these positions."""
@@ -72,6 +89,34 @@ class Auditor:
             list(sent) == list(expected),
             f"the payload of {entry.author} in round {round} holds {sent}, it trained {positions}",
         )
+
+    def made(self, payload: bytes, shape: PayloadShape) -> None:
+        """An author made a payload, which it may cut into any number of parts."""
+        for count in range(1, shape.chunks + 1):
+            parts = list_of(cut(payload, shape, count))
+            self.roots[parts.root] = payload, parts
+
+    def payload_behind(self, root: Digest) -> bytes:
+        """The payload that a root names."""
+        require(root in self.roots, "a root that no author made:", root.hex()[:8])
+        return self.roots[root][0]
+
+    def sums(self, commit: Commit, result: RangeSum, blob: bytes, spec: AlgorithmSpec) -> None:
+        """A replica applies the result of a range: it is what adding again gives."""
+        place = commit.round, result.number
+        if place not in self.expected:
+            self.expected[place] = added_again(commit, result, spec, self.payload_behind)
+        if blob != self.expected[place]:
+            self.lies += 1
+            require(self.may_lie, "round", commit.round, "has a wrong result of range", place[1])
+
+    def holds_parts(
+        self, peer: PeerId, root: Digest, ranges: Iterable[int], kept: set[bytes]
+    ) -> None:
+        """A node says that it holds parts of a payload."""
+        if root in self.roots:  # else a hostile author's
+            names = self.roots[root][1].names
+            self.offers(peer, (names[number].digest for number in ranges), kept)
 
     def _recorded(self, round: int, place: int) -> list[int]:
         shares = self.trained_of(round)[place]
@@ -90,9 +135,9 @@ class Auditor:
         expected = commit_digest(before) if before else genesis_digest(run_id)
         require(head == expected, peer, "applies out of order: round", round)
 
-    def passes_over(self, peer: PeerId, round: int, entry: Entry) -> None:
-        """A replica makes a step without a payload: nobody has it, its author neither."""
-        require(self.is_void(round, entry.digest), peer, "leaves out a payload of round", round)
+    def passes_over(self, peer: PeerId, round: int, needed: Needed) -> None:
+        """A replica makes a step without a payload or result: nobody has it."""
+        require(self.is_void(round, needed.digest), peer, "leaves out a payload of round", round)
 
     def applied(
         self, peer: PeerId, commit: Commit, digest: int, voids: int, *, faulty: bool

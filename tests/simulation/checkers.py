@@ -22,6 +22,7 @@ from coordinator.machine.events.effects import (
     FinishRun,
     OpenRound,
     SkipRound,
+    SummerAdded,
 )
 from coordinator.machine.events.inputs import (
     Announced,
@@ -31,10 +32,12 @@ from coordinator.machine.events.inputs import (
     Lapsed,
     Left,
     NotHeld,
+    PartsHeld,
+    Summed,
 )
 from coordinator.machine.machine import RunMachine
 from protocol.codec.chain import Reschedule, Restart, Void, entry_digest
-from protocol.codec.commits import Commit, check_link, commit_digest, genesis_digest
+from protocol.codec.commits import Commit, Sums, check_link, commit_digest, genesis_digest
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
 from tests.simulation.orders import Orders
@@ -59,6 +62,12 @@ class _Page:
     announced: dict[PeerId, Announced] = field(default_factory=dict)
     holders: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     late: bool = False
+    summers: list[set[PeerId]] = field(default_factory=list)
+    """Those that were asked for each range."""
+    parts: dict[tuple[bytes, int], set[PeerId]] = field(default_factory=lambda: defaultdict(set))
+    """Who said to hold the part of a root in a range."""
+    signed: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=lambda: defaultdict(set))
+    """Who signed a result of a range."""
 
 
 class Referee:
@@ -100,6 +109,9 @@ class Referee:
                     self._live.add(peer)
                 case OpenRound():
                     self._opened(effect)
+                case SummerAdded(round, number, peer):
+                    require(peer in self._live, peer, "is asked to add and is no member")
+                    self._pages[round].summers[number].add(peer)
                 case CommitRound():
                     self._committed(effect)
                 case Chained(Void() as void):
@@ -146,6 +158,16 @@ class Referee:
             ):
                 for digest in digests:
                     self._pages[round].holders[digest].add(peer)
+            case PartsHeld(peer, round, held) if round in self._pages and peer in self._live:
+                page = self._pages[round]
+                for said in held:
+                    for number, summers in enumerate(page.summers):
+                        if peer in summers and said.ranges >> number & 1:
+                            page.parts[said.root, number].add(peer)
+            case Summed() if event.round in self._pages and event.peer in self._live:
+                page = self._pages[event.round]
+                if event.number < len(page.summers) and event.peer in page.summers[event.number]:
+                    page.signed[event.number, event.digest].add(event.peer)
             case NotHeld(peer, round, digests) if peer in self._live:
                 for digest in digests:
                     self._lacked[round, digest].add(peer)
@@ -202,7 +224,7 @@ class Referee:
             opened.round,
             "opens out of turn",
         )
-        page = _Page({}, set())
+        page = _Page({}, set(), summers=[set(peers) for peers in opened.plan])
         for assignment in opened.assignments:
             require(
                 assignment.peer in self._live, assignment.peer, "is asked to work and is no member"
@@ -272,7 +294,7 @@ class Referee:
             authors,
         )
         page = self._pages[commit.round]
-        for entry, told in zip(commit.entries, effect.holders, strict=True):
+        for entry in commit.entries:
             announced = page.announced.get(entry.author)
             require(
                 announced is not None,
@@ -290,6 +312,19 @@ class Referee:
                 said,
             )
             require(entry.author not in page.muted, "round", commit.round, entry.author, "is muted")
+        if commit.sums:
+            self._judge_sums(effect, commit.sums, page)
+        else:
+            self._judge_copies(effect, page)
+        self._judge_mix(commit, page)
+        self._count(effect, page)
+        self.commits.append(commit)
+        self._decided(commit.round, "committed", authors)
+
+    def _judge_copies(self, effect: CommitRound, page: _Page) -> None:
+        """Enough others said that they hold each payload."""
+        commit = effect.commit
+        for entry, told in zip(commit.entries, effect.holders, strict=True):
             holders = page.holders[entry.digest]
             others = (self._live & page.asked.keys()) - {entry.author}
             mixes = not self._spec.algorithm.facts.replicas_equal
@@ -306,10 +341,33 @@ class Referee:
             require(
                 set(told) <= holders, "round", commit.round, "tells holders", told, "of", holders
             )
-        self._judge_mix(commit, page)
-        self._count(effect, page)
-        self.commits.append(commit)
-        self._decided(commit.round, "committed", authors)
+
+    def _judge_sums(self, effect: CommitRound, sums: Sums, page: _Page) -> None:
+        """Two that were asked signed each result; of each author that it counts a summer holds the
+        part; and each entry is counted in half of the ranges, as far as these have a result.
+        """
+        commit = effect.commit
+        require(sums.ranges == len(page.summers), "round", commit.round, "has other ranges")
+        require(bool(sums.results), "round", commit.round, "moves nothing")
+        for result, told in zip(sums.results, effect.holders, strict=True):
+            signers = page.signed[result.number, result.digest]
+            require(len(signers) >= 2, "round", commit.round, result, "was signed by", signers)
+            require(set(told) <= signers, "round", commit.round, "tells", told, "of", signers)
+            summers = page.summers[result.number]
+            for place, entry in enumerate(commit.entries):
+                holders = page.parts[entry.digest, result.number] | ({entry.author} & summers)
+                require(
+                    place in result.silent or bool(holders),
+                    f"round {commit.round} counts a part of {entry.author} in range "
+                    f"{result.number} that nobody holds",
+                )
+        lost = sums.ranges - len(sums.results)
+        for place, entry in enumerate(commit.entries):
+            silent = sum(place in result.silent for result in sums.results)
+            require(
+                2 * silent <= sums.ranges + lost,
+                f"round {commit.round} counts {entry.author}, silent in {silent} ranges",
+            )
 
     def _count(self, effect: CommitRound, page: _Page) -> None:
         """The parameters count what the authors trained, no position a second time."""
@@ -359,14 +417,14 @@ class Referee:
         require(void.previous == self._head, "a void that does not follow the chain:", void)
         require(payload not in self.voids, void, "is said a second time")
         named = [
-            entry.digest
+            each.digest
             for commit in self.commits
-            for entry in commit.entries
+            for each in commit.needed
             if commit.round == void.round
         ]
         require(void.digest in named, void, "is about a payload that no commit names")
         require(bool(self._lacked[payload] & self._live), void, "and no member lacks it")
-        back = self._parts.pop(payload)
+        back = self._parts.pop(payload, set())  # none where a result is void
         self._counted -= back
         self._returned |= back
         self.voids[payload] = void

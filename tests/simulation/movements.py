@@ -6,7 +6,7 @@ pass unseen: the scale says how much was trained, and the weight has to say the 
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,9 +14,18 @@ import torch
 from node.exact.chunks import ChunkLayout
 from node.exact.contributions import Contribution
 from node.exact.local_steps.aggregate import MovementSum
+from node.exact.local_steps.results import LevelSum
+from protocol.codec.commits import Commit, RangeSum, Sums
+from protocol.codec.payload import PayloadShape
+from protocol.ids import Digest
 from protocol.limits import CHUNK_SIDE
 from protocol.runfile import AlgorithmSpec
-from protocol.sums.movements import Movement, code_max
+from protocol.schedule import float32_value
+from protocol.sums.adding import COARSE, Author, result_of
+from protocol.sums.movements import Movement, code_max, code_max_of
+from protocol.sums.parts import cut, shape_of
+from protocol.sums.ranges import ranges_of
+from protocol.sums.results import AuthorSet, read_results
 
 LAYOUT = ChunkLayout.from_shapes({"positions": (2 * CHUNK_SIDE, 2 * CHUNK_SIDE)})
 """As many chunks as the stand-in has."""
@@ -46,3 +55,53 @@ def digest_of_movements(
     sums = torch.empty(LAYOUT.chunks, CHUNK_SIDE, CHUNK_SIDE)
     units = MovementSum(LAYOUT, movements).sum_strip(0, sums)
     return hashlib.sha256(sums.numpy().tobytes() + units.numpy().tobytes()).digest()
+
+
+def digest_of_results(
+    commit: Commit, sums: Sums, blobs: Sequence[bytes], algorithm: AlgorithmSpec
+) -> bytes:
+    """The same where summers have added: from the results of ranges, empty where there is none."""
+    ranges, found = ranges_of(LAYOUT.chunks, sums.ranges), [b""] * sums.ranges
+    for result, blob in zip(sums.results, blobs, strict=True):
+        found[result.number] = blob
+    levels, _ = read_results(found, ranges)
+    authors = AuthorSet.of(authors_of(commit, algorithm))
+    sums_of = torch.empty(LAYOUT.chunks, CHUNK_SIDE, CHUNK_SIDE)
+    total = LevelSum(LAYOUT, levels, authors, algorithm.top_k)
+    units = total.sum_strip(0, sums_of)
+    return hashlib.sha256(sums_of.numpy().tobytes() + units.numpy().tobytes()).digest()
+
+
+def authors_of(commit: Commit, algorithm: AlgorithmSpec) -> list[Author]:
+    """The authors of a commit, with the bounds of their scales."""
+    rate = float32_value(commit.learning_rate_bits)
+    return [
+        Author(each.author, each.samples, code_max_of(each.samples, rate, algorithm))
+        for each in commit.entries
+    ]
+
+
+def added_again(
+    commit: Commit,
+    result: RangeSum,
+    algorithm: AlgorithmSpec,
+    payload_behind: Callable[[Digest], bytes],
+) -> bytes:
+    """The result of a range, added from the payloads that its authors made."""
+    assert commit.sums is not None, "a commit with a result has sums"
+    shape, count = PayloadShape.of(algorithm, LAYOUT.chunks), commit.sums.ranges
+    among = ranges_of(shape.chunks, count)[result.number]
+    parts = {
+        each.author: cut(payload_behind(each.digest), shape, count)[result.number]
+        for place, each in enumerate(commit.entries)
+        if place not in result.silent
+    }
+    found = result_of(
+        commit.run_id,
+        commit.round,
+        authors_of(commit, algorithm),
+        parts,
+        shape_of(shape, among),
+        COARSE,
+    )
+    return found.blob

@@ -35,6 +35,8 @@ from protocol.errors import StorageError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, peer_id
 from protocol.run_info import RunInfo
+from protocol.sums.asked import places
+from protocol.sums.ranges import RANGES_MAX
 from protocol.wire_pb2 import Offers
 from tests.simulation.auditor import Auditor
 from tests.simulation.disk import Disk
@@ -400,7 +402,11 @@ class SimulatedNode:
         return self.replica
 
     def _offers(self, offers: Offers) -> None:
-        self.place.auditor.offers(self.peer, [offer.digest for offer in offers.offers], self.kept)
+        auditor, whole = self.place.auditor, [o for o in offers.offers if not o.part_list]
+        auditor.offers(self.peer, [offer.digest for offer in whole], self.kept)
+        for offer in offers.offers:
+            if offer.part_list:
+                self._shows_parts(Digest(offer.digest), offer.ranges)
 
     def _says(self, message: wire.NodeMessage) -> None:
         match message.WhichOneof("kind"):
@@ -410,3 +416,10 @@ class SimulatedNode:
                 )
             case "holding":
                 self.place.auditor.offers(self.peer, message.holding.digests, self.kept)
+            case "parts":
+                for said in message.parts.held:
+                    self._shows_parts(Digest(said.root), said.ranges)
+
+    def _shows_parts(self, root: Digest, ranges: int) -> None:
+        numbers = places(ranges, RANGES_MAX)
+        self.place.auditor.holds_parts(self.peer, root, numbers, self.kept)

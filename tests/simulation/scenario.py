@@ -64,7 +64,13 @@ LOCAL_SAMPLES = (1, 3, 4, 16)
 """Samples of a local step in runs with them: from many steps in a round to a part of one."""
 
 
-def spec_of(chance: random.Random, nodes: int, local_samples: int, *, local_steps: bool) -> RunSpec:
+SUMS = (2, 3, 3, 5)
+"""Authors from which on summers add, in runs with them."""
+
+
+def spec_of(
+    chance: random.Random, nodes: int, local_samples: int, *, local_steps: bool, sums: int = 0
+) -> RunSpec:
     """A run file of short rounds; one that this many nodes can fulfil."""
     ending = chance.random() < ENDING
     short_log = chance.random() < 0.25
@@ -90,6 +96,7 @@ def spec_of(chance: random.Random, nodes: int, local_samples: int, *, local_step
                 "copies_min": chance.choice([0, 1, 1, 1, 2]),
                 "batch_samples_max": chance.choice([5, 32, 64]),
                 "share_samples_first": 4,
+                "sums": sums,
             },
             "membership": {
                 "start_members": chance.randint(1, nodes),
@@ -108,10 +115,12 @@ def spec_of(chance: random.Random, nodes: int, local_samples: int, *, local_step
 
 class Scenario:
     """The parties of one seed. Runs whose rounds overlap have local steps, the others votes or, if
-    asked for, `local_steps` as well.
+    asked for, `local_steps` as well; with `sums` all have, and summers.
     """
 
-    def __init__(self, seed: int, *, local_steps: bool = False) -> None:
+    node: type[SimulatedNode] = SimulatedNode
+
+    def __init__(self, seed: int, *, local_steps: bool = False, sums: bool = False) -> None:
         self.seed = seed
         self.world = World(seed)
         chance = self.world.random
@@ -122,7 +131,8 @@ class Scenario:
             else min(NODES_MAX, 2 + int(chance.expovariate(0.5)))
         )
         samples = LOCAL_SAMPLES[seed % len(LOCAL_SAMPLES)]
-        self.spec = spec_of(chance, count, samples, local_steps=local_steps)
+        least = SUMS[seed % len(SUMS)] if sums else 0
+        self.spec = spec_of(chance, count, samples, local_steps=local_steps or sums, sums=least)
         self.network = Network(self.world, chance.choice(WEATHERS))
         self.switchboard = Switchboard(self.network)
         self.error: Exception | None = None
@@ -154,7 +164,7 @@ class Scenario:
         for number in range(count):  # as many as the quorum are fast enough, others may be hopeless
             hopeless = [6 * in_time_ms] if number >= rounds.quorum and chance.random() < 0.3 else []
             self.nodes.append(
-                SimulatedNode(
+                self.node(
                     place,
                     chance.choice([in_time_ms // 20, in_time_ms // 6, in_time_ms // 2, *hopeless]),
                 )

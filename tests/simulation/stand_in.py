@@ -48,7 +48,7 @@ from protocol.schedule import float32_value
 from tests.simulation.auditor import Auditor
 from tests.simulation.checkers import Violation
 from tests.simulation.disk import Disk
-from tests.simulation.movements import Work, digest_of_movements
+from tests.simulation.movements import Work, digest_of_movements, digest_of_results
 from tests.simulation.world import Process
 
 CHUNKS = 4
@@ -142,6 +142,7 @@ class Replica:
     ) -> None:
         self.peer, self.run_id, self.trainee = peer, run_id, trainee
         self._algorithm, self._auditor = spec.algorithm, auditor
+        self._has_sums = spec.rounds.sums > 0
         self.payload_bytes_max = self.shape.bytes_max
         self._raw = np.zeros(_BYTES, np.uint8)
         self.committed = {"state": torch.from_numpy(self._raw.view(np.float32))}
@@ -202,7 +203,10 @@ class Replica:
         """The payload of an extraction, and the number of its values."""
         shape = self.shape
         body = extraction.body(shape)
-        return sealed(header, body, shape), body.values
+        payload = sealed(header, body, shape)
+        if self._has_sums:
+            self._auditor.made(payload, shape)
+        return payload, body.values
 
     def own_report(self) -> dict[str, Any]:
         """Nothing: all replicas are equal."""
@@ -211,6 +215,15 @@ class Replica:
     def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
         """Make the commit's step; judged by the auditor."""
         self._auditor.follows(self.peer, commit.round, self.head, self.run_id, digest=self.digest)
+        digest = self._summed(commit, payloads) if commit.sums else self._voted(commit, payloads)
+        self._raw[_BITS_BYTES:-_HEAD_BYTES] = np.frombuffer(digest, np.uint8)
+        self._set_head(commit_digest(commit), commit.round)
+        self.digest = self._digest()
+        self._auditor.applied(self.peer, commit, self.digest, self.void_count, faulty=self.faulty)
+        return self.digest
+
+    def _voted(self, commit: Commit, payloads: Sequence[bytes]) -> bytes:
+        """Count the payloads of a commit; returns the digest of their sums."""
         contributions = []
         for place, (entry, payload) in enumerate(zip(commit.entries, payloads, strict=True)):
             if not payload:
@@ -219,36 +232,48 @@ class Replica:
                 continue
             if Digest(hashlib.sha256(payload).digest()) != entry.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
-            sent = _decoded(payload, self.shape)
-            if (sent.author, sent.round) != (entry.author, commit.round):
-                raise Violation(
-                    f"round {commit.round} names a payload of {sent.author} in round {sent.round}"
-                )
-            self._auditor.counts(commit, place, sent.positions)
-            if self._algorithm.facts.scaled:
-                top_k = self.shape.top_k
-                self._auditor.weighs(entry, commit.round, self._algorithm, top_k, sent.coefficients)
-            for position in sent.positions:
-                if self.has_applied(position) and not self.faulty:
-                    raise Violation(
-                        f"round {commit.round} counts sample {position} of {sent.author} "
-                        "a second time"
-                    )
-                self._raw[position >> 3] |= 1 << (position & 7)
+            sent = self._count(commit, place, payload)
             contributions.append(Contribution(entry.weight, sent.coefficients))
         if self._algorithm.facts.scaled:
-            rate, top_k = (
-                float32_value(commit.learning_rate_bits),
-                self.shape.top_k,
+            rate = float32_value(commit.learning_rate_bits)
+            return digest_of_movements(contributions, self._algorithm, rate, self.shape.top_k)
+        return _digest_of_votes(contributions)
+
+    def _summed(self, commit: Commit, blobs: Sequence[bytes]) -> bytes:
+        """Take the results of a commit, and count what its authors made; returns the digest of what
+        the results say.
+        """
+        assert commit.sums is not None, "the caller has looked"
+        for place, entry in enumerate(commit.entries):
+            self._count(commit, place, self._auditor.payload_behind(entry.digest))
+        for result, blob in zip(commit.sums.results, blobs, strict=True):
+            if not blob:
+                self._auditor.passes_over(self.peer, commit.round, result)
+                self.void_count += 1
+            elif Digest(hashlib.sha256(blob).digest()) != result.digest:
+                raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
+            else:
+                self._auditor.sums(commit, result, blob, self._algorithm)
+        return digest_of_results(commit, commit.sums, blobs, self._algorithm)
+
+    def _count(self, commit: Commit, place: int, payload: bytes) -> "Sent":
+        """Count the samples in the payload of an entry."""
+        entry, sent = commit.entries[place], _decoded(payload, self.shape)
+        if (sent.author, sent.round) != (entry.author, commit.round):
+            raise Violation(
+                f"round {commit.round} names a payload of {sent.author} in round {sent.round}"
             )
-            digest = digest_of_movements(contributions, self._algorithm, rate, top_k)
-        else:
-            digest = _digest_of_votes(contributions)
-        self._raw[_BITS_BYTES:-_HEAD_BYTES] = np.frombuffer(digest, np.uint8)
-        self._set_head(commit_digest(commit), commit.round)
-        self.digest = self._digest()
-        self._auditor.applied(self.peer, commit, self.digest, self.void_count, faulty=self.faulty)
-        return self.digest
+        self._auditor.counts(commit, place, sent.positions)
+        if self._algorithm.facts.scaled:
+            top_k = self.shape.top_k
+            self._auditor.weighs(entry, commit.round, self._algorithm, top_k, sent.coefficients)
+        for position in sent.positions:
+            if self.has_applied(position) and not self.faulty:
+                raise Violation(
+                    f"round {commit.round} counts sample {position} of {sent.author} a second time"
+                )
+            self._raw[position >> 3] |= 1 << (position & 7)
+        return sent
 
     def adopt(self, snapshot: Any, base: Any = None) -> int:
         """Take over a snapshot's parameters."""

@@ -30,10 +30,10 @@ class Verdict:
     history: str = ""
 
 
-def judge(seed: int, local_steps: bool = False) -> Verdict:
+def judge(seed: int, local_steps: bool = False, sums: bool = False) -> Verdict:
     """Run one seed."""
     try:
-        outcome = Scenario(seed, local_steps=local_steps).run()
+        outcome = Scenario(seed, local_steps=local_steps, sums=sums).run()
     except Violation as violation:
         return Verdict(seed, str(violation))
     return Verdict(

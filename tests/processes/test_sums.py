@@ -1,0 +1,98 @@
+"""Summers in real processes: nodes add for each other, one of them is killed in the middle of it
+and comes back, and `lockstep verify` adds again.
+"""
+
+import subprocess
+import sys
+
+import pytest
+
+from coordinator.journal import JOURNAL_NAME, Journal
+from lockstep.cluster.local import Cluster, ClusterSettings
+from lockstep.run_file import write_run_file
+from lockstep.service.keys import load_or_create_key
+from protocol.codec.commits import Commit, open_commit
+from protocol.handshake import public_bytes
+from protocol.runfile import AlgorithmSpec
+from tests.processes.test_cluster import PATIENCE_S, came_back, kill
+from tests.processes.watching import committed, watch_until
+from tests.support.tiny import tiny_corpus, tiny_spec
+
+STEPS, NODES, SUMS = 24, 4, 3
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """A run that has ended, of nodes of which one was killed with SIGKILL meanwhile: while it is
+    away the others are enough for sums.
+    """
+    directory = tmp_path_factory.mktemp("sums")
+    data, run_file = tiny_corpus(directory / "data"), directory / "run.toml"
+    spec = tiny_spec(
+        steps=STEPS,
+        members=NODES,
+        quorum=2,
+        overlap=0,
+        lease_ms=3_000,
+        batch_samples_max=24,
+        share_samples_first=6,
+        sums=SUMS,
+        algorithm=AlgorithmSpec(
+            name="local_steps", top_k=24, local_samples=2, value_bits=2, fade=0.0, gain=2.0
+        ),
+    )
+    write_run_file(run_file, spec, force=True)
+    with Cluster(ClusterSettings(directory, run_file, data, nodes=NODES)) as cluster:
+        cluster.start()
+        watch_until(cluster, lambda: committed(cluster) >= 3, "three commits", PATIENCE_S)
+        kill(cluster.nodes[1])
+        watch_until(
+            cluster, lambda: came_back(cluster.nodes[1]), "the killed node in a round", PATIENCE_S
+        )
+        watch_until(cluster, lambda: cluster.finished, "the end of the run", PATIENCE_S)
+        cluster.wait()
+    return cluster
+
+
+def commits_of(cluster: Cluster) -> list[Commit]:
+    directory = cluster.coordinator.directory
+    key = public_bytes(load_or_create_key(directory))
+    journal = Journal(directory / JOURNAL_NAME)
+    try:
+        return [open_commit(row.signed, key) for row in journal.commits(-1, 1000)]
+    finally:
+        journal.close()
+
+
+@pytest.mark.slow
+def test_nodes_that_add_for_each_other_end_equal_although_one_was_killed(finished: Cluster) -> None:
+    status = finished.coordinator.status
+    assert status["steps"]["committed"] == STEPS
+    assert status["digests"]["agreed"]
+    assert status["digests"]["rounds_disputed"] == 0
+    assert {node.status["state_digest"] for node in finished.nodes} == {status["digests"]["last"]}
+    assert status["loss"] < 4.0, "a byte drawn evenly costs 5.5 nats"
+
+
+@pytest.mark.slow
+def test_most_rounds_are_committed_as_sums_of_all_ranges(finished: Cluster) -> None:
+    commits = commits_of(finished)
+    summed = [commit for commit in commits if commit.sums]
+    assert len(summed) > STEPS / 2, f"{len(summed)} of {len(commits)}"
+    whole = [each for each in summed if each.sums and len(each.sums.results) == each.sums.ranges]
+    assert len(whole) >= len(summed) - 2, "one fault costs a range or two, not a round"
+    assert any(len(commit.entries) == NODES for commit in summed)
+
+
+@pytest.mark.slow
+def test_verify_replays_the_sums_and_adds_again(finished: Cluster) -> None:
+    directory = finished.coordinator.directory.parent
+    verified = subprocess.run(
+        [sys.executable, "-m", "lockstep", "verify", f"{directory}", "--sums"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert f"{STEPS} commits" in verified.stdout
+    assert f"lead to state {finished.coordinator.status['digests']['last']}" in verified.stdout
