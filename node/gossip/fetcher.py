@@ -111,7 +111,7 @@ class Fetcher:
         commit names is wanted whatever it holds: it counts for nothing on every node.
         """
         author = None
-        if not pull.committed and sha256(payload) == pull.digest:  # else the log says so
+        if not pull.named and sha256(payload) == pull.digest:  # else the log says so
             author = self._judge(pull.round, payload)
         self._payload_log.put(pull.round, payload, pull.digest)
         return author
