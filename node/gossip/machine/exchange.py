@@ -49,6 +49,7 @@ from node.gossip.machine.rounds import MissingPayload, Rounds
 from node.gossip.machine.sources import Sources
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId
+from protocol.sums.asked import bits_of
 from protocol.sums.plan import SumPlan
 
 
@@ -171,6 +172,11 @@ class Exchange:
         """
         state = self._rounds.get(round)
         return state.ranges if state and state.has_parts else 0
+
+    def added_here(self, round: int) -> int:
+        """Bits of the ranges that this node adds, of those that it takes."""
+        plan = self.plan(round)
+        return self.ranges(round) & bits_of(plan.ranges_of(self._own)) if plan else 0
 
     def is_over(self, round: int) -> bool:
         """Whether a round was decided or forgotten here."""
