@@ -20,6 +20,7 @@ from protocol.codec.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import Digest, PeerId, sha256
 from protocol.sums.part_list import list_of, open_list
+from protocol.sums.plan import SumPlan
 
 ReportParts = Callable[[int, Mapping[Digest, int]], None]
 """Called with a round, and by root the ranges whose parts this node holds as their summer."""
@@ -44,6 +45,8 @@ class Parts:
         self._report = report
         self._listed: set[Digest] = set()
         """Roots whose lists are in the log, or on their way there."""
+        self.spawn = background.spawn
+        """Runs a task whose death is noticed."""
         self.book = PartBook()
         """The roots and parts that are known."""
         self._collector = PartCollector(
@@ -68,6 +71,10 @@ class Parts:
         write = self._background.spawn_write(self._keep(round, listed.blob, parts, said.author))
         await asyncio.shield(write)
         return listed.root
+
+    def plan(self, round: int) -> SumPlan | None:
+        """The plan of a round that is open and undecided."""
+        return None if self._exchange.is_over(round) else self._exchange.plan(round)
 
     def add_summer(self, round: int, number: int, peer: PeerId) -> None:
         """One more node gets the parts of a range. If it is this one, it reports what it holds."""
