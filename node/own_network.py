@@ -6,6 +6,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.addresses import address_towards, announced
 from node.control.client import CoordinatorClient
+from node.gossip.parts import ReportParts
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
@@ -62,6 +63,7 @@ def own_swarm(
     snapshots: Snapshots,
     check: PayloadCheck,
     report_holding: Callable[[int, list[Digest]], None],
+    report_parts: ReportParts,
 ) -> Swarm:
     """The swarm of the node with this key, not started yet; its payload log holds as many rounds as
     the run file wants. `StorageError`.
@@ -82,6 +84,7 @@ def own_swarm(
         check=check,
         key=key,
         report_holding=report_holding,
+        report_parts=report_parts,
         clock_ms=own_clock_ms,
         snapshots=snapshots,
     )

@@ -47,6 +47,9 @@ from node.round.state_requests.requests import PublisherAndEvaluator, publisher_
 from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
+from node.sums.part_check import part_header_of
+from node.sums.reports import PartReports
+from node.sums.summer import Summer
 from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
 from node.system.device import (
@@ -198,7 +201,7 @@ class NodeProcess:
         transports = own_transports(settings, self._key, client, connections_max)
         identity = Identity(self._key, info.run_id, secrets.randbits(64), heads.heads)
         mesh = Mesh(identity, transports, self._uplink, own_clock_ms, downlink=self._downlink)
-        check = PayloadCheck(info.run_id, replica.header_of)
+        check = PayloadCheck(info.run_id, replica.header_of, part_header_of(replica.shape))
         witness = WitnessReports(
             self._peer,
             info.spec.rounds.copies_min,
@@ -208,7 +211,11 @@ class NodeProcess:
         )
         parts_of_swarm = settings, self._key, info, mesh, replica
         swarm = self._swarm = own_swarm(
-            *parts_of_swarm, snapshots=snapshots, check=check, report_holding=witness.add
+            *parts_of_swarm,
+            snapshots=snapshots,
+            check=check,
+            report_holding=witness.add,
+            report_parts=PartReports(client.send).add,
         )
         addresses = await swarm.start()
         self.address = addresses[0]
@@ -224,6 +231,7 @@ class NodeProcess:
             swarm=swarm,
             status=self._status,
             witness=witness,
+            summer=Summer(info, self._key, replica.shape, swarm.parts, client.send),
             catch_up=catch_up_for(info, replica, snapshots, swarm, fetch, status=self._status),
             save=lambda position: replica.save(self._state_path, position),
             save_every=settings.save_every,

@@ -38,13 +38,13 @@ from node.round import events
 from node.round.agenda import Agenda
 from node.round.catching_up.catch_up import RETRY_S, NotFound
 from node.round.catching_up.landmarks import SnapshotJump, position_at
-from node.round.collecting import CommitPayloads, near
+from node.round.collecting import CommitPayloads, open_round
 from node.round.compute import RoundPasses, Settling
 from node.round.context import RoundContext
 from node.round.deadline import Deadline, DeadlinePassedError
 from node.round.events import LogPosition
 from node.round.inbox import Inbox
-from node.round.own_payloads import OwnPayloads
+from node.round.own_payloads import OwnPayload, OwnPayloads
 from node.system.device import device_errors
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
@@ -164,7 +164,7 @@ class Trainer:
     async def _compute(self, opened: wire.RoundOpened) -> RoundWork | None:
         context = self._context
         context.status.opened(opened)
-        context.swarm.open(opened.round, near(opened))
+        open_round(context.swarm, opened)
         await context.state_requests.borrow_time(opened.bell_ms - context.client.now_ms())
         started_ms = context.client.now_ms()
         try:
@@ -205,7 +205,7 @@ class Trainer:
             return False
         return not decision.commit or self._payloads.are_here(decision)
 
-    async def _publish(self, announced: wire.Announced, payload: bytes) -> None:
+    async def _publish(self, announced: wire.Announced, payload: OwnPayload) -> None:
         await self._own.announce(announced, payload)
         self._tell(events.Announced())
         self._context.status.says(f"exchanges round {announced.round}")
@@ -251,7 +251,7 @@ class Trainer:
             await self._apply(decision, decision.commit, payloads)
         else:
             self._context.status.standing.skipped(decision.round)
-        self._settle(decision.round, decision.kept)
+        self._settle(decision.round, decision.counted)
 
     async def _apply(self, decision: Decision, commit: Commit, payloads: list[bytes]) -> None:
         context, started_ms = self._context, self._context.client.now_ms()

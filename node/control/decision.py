@@ -34,6 +34,12 @@ class Decision:
         needed = self.commit.needed if self.commit else ()
         return [each.digest for each in needed if each.digest not in self.voids]
 
+    @property
+    def counted(self) -> list[Digest]:
+        """The same, and the roots of the payloads that summers added."""
+        roots = self.commit.entries if self.commit and self.commit.sums else ()
+        return [*self.kept, *(entry.digest for entry in roots)]
+
     def wanted(self, own: PeerId) -> tuple[Commit, tuple[tuple[PeerId, ...], ...]]:
         """The commit with only what counts for this node, and its holders."""
         assert self.commit is not None, "a skip wants nothing"

@@ -33,6 +33,10 @@ class AddressBook:
         """All other peers, relays first: a link to one of them leads to all others."""
         return [self.find(peer) for peer in self._addresses if peer != self._own]
 
+    def is_relay(self, peer: PeerId) -> bool:
+        """Whether a peer is listed as a relay."""
+        return peer in self._addresses and peer not in self._members
+
     def find(self, peer: PeerId) -> PeerAddress:
         """A peer with its addresses; with none, if it is not listed."""
         return PeerAddress(peer, self._addresses.get(peer, ()))

@@ -35,10 +35,11 @@ class Announcements:
         """Keep the announcements of exactly these rounds."""
         self._authors.follow(rounds)
 
-    def make(self, round: int, digest: Digest, size: int, samples: int) -> None:
-        """Announce an own payload."""
+    def make(self, round: int, digest: Digest, size: int, samples: int) -> Announcement:
+        """Announce an own payload, by its digest or its root."""
         own = announce(self._key, self._run_id, round, digest, size=size, samples=samples)
         self._authors.enter(own)
+        return own
 
     def admit(self, sender: PeerId, said: Announcement) -> bool:
         """Whether an offered payload has a place, or may take its author's. Raises

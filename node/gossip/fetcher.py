@@ -1,7 +1,7 @@
 """The live pulls of one swarm: fetches, verifies and keeps the bytes of payloads.
 
 One task per pull. A payload reaches the log only when its digest is verified and, unless a commit
-names it, `node.gossip.payload_check` has passed it. Until then its parts wait in memory, so that
+names it, `node.gossip.judge` has passed it. Until then its parts wait in memory, so that
 the next source goes on where the last one stopped. The exchange, which decides what to pull
 (`node.gossip.machine.pull_policy`), is told how each pull ended.
 """
@@ -12,8 +12,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any
 
+from node.gossip.judge import Judge
 from node.gossip.machine import events
-from node.gossip.payload_check import PayloadCheck
+from node.gossip.payload_check import ForeignPartError, Verdict
 from node.gossip.payload_log import PayloadLog
 from node.gossip.transfer import Transfer
 from node.links.network import (
@@ -25,6 +26,7 @@ from node.links.network import (
     Purpose,
     WithdrawnError,
 )
+from protocol.codec.payload_header import Blob
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, sha256, short
 
@@ -55,10 +57,10 @@ class Fetcher:
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         tell: Callable[[events.Progressed | events.Pulled | events.PullFailed], None],
         *,
-        check: PayloadCheck,
+        judge: Judge,
         clock_ms: Callable[[], int],
     ) -> None:
-        self._size_max, self._check, self._clock_ms = size_max, check, clock_ms
+        self._size_max, self._judge, self._clock_ms = size_max, judge, clock_ms
         self._payload_log = payload_log
         self._network = network
         self._spawn = spawn
@@ -96,31 +98,33 @@ class Fetcher:
         transfer.begin(pull.source)
         try:
             rate = await self._fetch(pull, source, transfer)
-            author = await asyncio.to_thread(self._keep, pull, transfer.buffer)
+            check = self._judge.begin(pull.round, pull.digest, pull.ranges)
+            verdict = await asyncio.to_thread(self._keep, pull, transfer.buffer, check)
         except (UnavailableError, RemoteProtocolError) as error:
             self._end(pull, _failed(pull, transfer, error))
         else:
-            if author:
-                self._check.passed(pull.digest, author)
+            if verdict:
+                self._judge.passed(pull.round, pull.digest, verdict)
             size = len(transfer.buffer)
             self._discarded_bytes += self._transfers.pop(pull.digest).discarded
             self._end(pull, events.Pulled(pull.digest, pull.source, size, rate))
 
-    def _keep(self, pull: events.Pull, payload: bytearray) -> PeerId | None:
-        """Put a whole payload into the log, and return its author if it was checked. One that a
-        commit names is wanted whatever it holds: it counts for nothing on every node.
+    def _keep(
+        self, pull: events.Pull, payload: bytearray, check: Callable[[Blob], Verdict]
+    ) -> Verdict | None:
+        """Put a whole payload into the log, and return what was found if it was checked. One that
+        is named is wanted whatever it holds: it counts for nothing on every node.
         """
-        author = None
-        if not pull.committed and sha256(payload) == pull.digest:  # else the log says so
-            author = self._judge(pull.round, payload)
+        verdict = None
+        if not pull.named and sha256(payload) == pull.digest:  # else the log says so
+            try:
+                verdict = check(payload)
+            except ForeignPartError:
+                raise  # another author may list it, so that it counts
+            except RemoteProtocolError as error:
+                raise WorthlessError(str(error)) from None
         self._payload_log.put(pull.round, payload, pull.digest)
-        return author
-
-    def _judge(self, round: int, payload: bytearray) -> PeerId:
-        try:
-            return self._check.check(round, payload)
-        except RemoteProtocolError as error:
-            raise WorthlessError(str(error)) from None
+        return verdict
 
     async def _fetch(self, pull: events.Pull, source: PeerAddress, transfer: Transfer) -> int:
         """Fill the transfer; returns its rate in bytes per second, 0 if no byte had to be sent.

@@ -2,23 +2,27 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import accumulate
+from typing import Any, Final
 
 from node.gossip.machine import events
 from node.links.network import PeerAddress, PeerNetwork
 from protocol.errors import RemoteProtocolError, UnavailableError
-from protocol.ids import Digest, PeerId, RunId, short
+from protocol.ids import PeerId, RunId, short
 from protocol.limits import OFFERS_MAX
 from protocol.wire_pb2 import OfferedPayload, Offers
+
+OFFER_BYTES_MAX: Final = 96 * 1024
+"""Bytes of the offers in one message: what a link carries, with room for the rest of a message."""
 
 log = logging.getLogger(__name__)
 
 
 class Outbox:
     """The outbox of one swarm. `failed(peer, round)` is called for each offer that did not
-    arrive; `announced(round, digest)` is a payload's offer with its author's signature, None while
-    that is not known.
+    arrive; `told(offer)` is what to send for an offer, with the signatures of authors as far as
+    these are known.
     """
 
     def __init__(
@@ -29,14 +33,14 @@ class Outbox:
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         failed: Callable[[PeerId, int], object],
         *,
-        announced: Callable[[int, Digest], OfferedPayload | None],
+        told: Callable[[events.Offer], list[OfferedPayload]],
     ) -> None:
         self._own = own
         self._run_id = run_id
         self._network = network
         self._spawn = spawn
         self._failed = failed
-        self._announced = announced
+        self._told = told
         self._waiting: dict[PeerId, list[events.Offer]] = {}
 
     @property
@@ -58,11 +62,9 @@ class Outbox:
             while waiting:
                 together = _batch(waiting)
                 del waiting[: len(together)]
-                message = self._message(together)
-                if not (message.offers or message.idle):
-                    continue
                 try:
-                    await self._network.offer(to, message)
+                    for message in self._messages(together):
+                        await self._network.offer(to, message)
                 except (UnavailableError, RemoteProtocolError) as error:
                     log.debug(
                         "an offer failed",
@@ -73,15 +75,18 @@ class Outbox:
         finally:
             del self._waiting[to.peer_id]
 
-    def _message(self, offers: list[events.Offer]) -> Offers:
-        listed = [
-            announced
-            for offer in offers
-            for digest, _ in offer.payloads
-            if (announced := self._announced(offer.round, digest))
-        ]
+    def _messages(self, offers: list[events.Offer]) -> Iterator[Offers]:
+        """The messages of these offers: one, or several where the lists of parts need the room."""
+        listed = [told for offer in offers for told in self._told(offer)]
         idle = offers[-1].idle  # an idle offer before the last one is out of date
-        return Offers(run_id=self._run_id, sender=self._own, offers=listed, idle=idle)
+        while listed or idle:
+            ends = accumulate(each.ByteSize() for each in listed)
+            count = sum(end <= OFFER_BYTES_MAX for end in ends)
+            count = max(1, count)  # none is longer
+            together, listed = listed[:count], listed[count:]
+            last = idle and not listed
+            yield Offers(run_id=self._run_id, sender=self._own, offers=together, idle=last)
+            idle = idle and not last
 
 
 def _batch(waiting: list[events.Offer]) -> list[events.Offer]:

@@ -28,20 +28,23 @@ from node.gossip.blob_server import BlobServer, Shelf
 from node.gossip.collector import Collector, NotRetainedError
 from node.gossip.fault_log import FaultLog
 from node.gossip.fetcher import Fetcher
+from node.gossip.judge import Judge
 from node.gossip.machine import events
 from node.gossip.machine.events import SwarmLimits
 from node.gossip.machine.exchange import Exchange
+from node.gossip.offers import WireOffers
 from node.gossip.outbox import Outbox
+from node.gossip.parts import Parts, ReportParts, kept_parts
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.links.frames import PART_BYTES_MAX, Part
 from node.links.network import BlobRange, PeerNetwork, Purpose
 from node.links.upload_queue import Urgency
 from node.traffic import Statistics
-from protocol.codec.announcement import Announcement, announcement_of
 from protocol.codec.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, parse_peer_id, sha256
+from protocol.sums.plan import SumPlan
 from protocol.wire_pb2 import Offers
 
 TICK_MS = 100
@@ -53,8 +56,9 @@ __all__ = ["NotRetainedError", "Statistics", "Swarm", "SwarmLimits"]
 class Swarm:
     """Payloads in and out of this node. `key` signs the announcements of its own payloads.
 
-    `report_holding(round, digests)` is called with payloads of others that became held, and must
-    not raise. `clock_ms()` is this machine's monotonic clock, not an estimate of the coordinator's:
+    `report_holding(round, digests)` is called with payloads of others that became held, and
+    `report_parts(round, ranges by root)` with parts that this node adds; neither may raise.
+    `clock_ms()` is this machine's monotonic clock, not an estimate of the coordinator's:
     backoffs and deadlines must survive that one's jumps.
     """
 
@@ -70,37 +74,48 @@ class Swarm:
         key: Ed25519PrivateKey,
         report_holding: Callable[[int, list[Digest]], None],
         clock_ms: Callable[[], int],
+        report_parts: ReportParts = lambda round, held: None,
         snapshots: Shelf | None = None,
     ) -> None:
         self._run_id = run_id
         self._exchange = Exchange(own, limits)
-        self._payload_log, self._check = log, check
+        self._payload_log = log
         self._network = network
         self._report_holding = report_holding
         self._clock_ms = clock_ms
         self._peers = AddressBook(own)
         self._background = Background(self._wake)
         self._collector = Collector(self._exchange, log, self._background, self._feed)
+        self._announcements = Announcements(run_id, key, clock_ms)
+        common = self._exchange, log, self._announcements, self._background, self._feed
+        size_max = limits.payload_bytes_max
+        self.parts = Parts(*common, report=report_parts, size_max=size_max)
+        """Rounds whose payloads are cut in parts."""
+        book = self.parts.book
+        self._judge = Judge(check, book, self._exchange.plan, self.parts.held)
+        known = self._exchange, self._announcements, book, self._peers
+        self._offers = WireOffers(*known, self._offered, self._part_offered)
         self._fetcher = Fetcher(
-            limits.payload_bytes_max,
+            size_max,
             log,
             network,
             self._background.spawn,
             self._pull_moved,
-            check=check,
+            judge=self._judge,
             clock_ms=clock_ms,
         )
-        self._announcements = Announcements(run_id, key, clock_ms)
         self._outbox = Outbox(
             own,
             run_id,
             network,
             self._background.spawn,
             self._offer_failed,
-            announced=self._announcements.offer,
+            told=self._offers.made,
         )
         self._blob_server = BlobServer(log, snapshots, clock_ms)
         self._faults = FaultLog(run_id)
+        self._commits: dict[int, Commit] = {}
+        """Those that were collected and are not settled, with results of ranges."""
 
     # ---- for the trainer
 
@@ -134,13 +149,19 @@ class Swarm:
         self._announcements.set_members(frozenset(members))
         self._feed(events.MembersChanged(frozenset(members), frozenset(relays or ())))
 
-    def open(self, round: int, near: frozenset[PeerId] | None = None) -> None:
+    def open(
+        self,
+        round: int,
+        near: frozenset[PeerId] | None = None,
+        plan: SumPlan | None = None,
+    ) -> None:
         """The coordinator opened a round: its payloads are exchanged from now on, among the peers
-        that are `near`, if that is said.
+        that are `near`, if that is said; with a plan in parts, which go to the summers of their
+        ranges.
         """
-        self._feed(events.RoundStarted(round, near))
-        self._announcements.follow(self._exchange.rounds)
-        if self._payload_log.digests(round):  # from before a restart
+        self._feed(events.RoundStarted(round, near, plan))
+        self._follow()
+        if plan is None and self._payload_log.digests(round):  # from before a restart
             self._background.spawn(self._recall(round))
 
     async def publish(self, round: int, blob: bytes, samples: int = 0) -> Digest:
@@ -163,6 +184,8 @@ class Swarm:
         them. The digest identifies a payload: its size is not compared with the commit's, which
         only repeats the author's announcement.
         """
+        if commit.sums:
+            self._commits[commit.round] = commit
         try:
             return await self._collector.collect(commit, holders)
         except LocalProtocolError:
@@ -173,10 +196,11 @@ class Swarm:
 
     def settle(self, round: int, kept: Iterable[Digest]) -> None:
         """The round is decided and applied (or skipped: nothing kept): drop payloads that were not
-        committed.
+        committed, and parts of those that were not.
         """
+        commit = self._commits.get(round)
         self._forget(round)
-        settle = asyncio.to_thread(self._payload_log.settle, round, list(kept))
+        settle = asyncio.to_thread(self._settle, round, list(kept), commit)
         self._background.spawn_write(settle)
 
     def holding(self, round: int) -> list[Digest]:
@@ -246,25 +270,13 @@ class Swarm:
         sender, refusals = parse_peer_id(offers.sender), list[str]()
         for offered in offers.offers:
             try:
-                refusals += self._take_offer(sender, announcement_of(offered))
+                refusals += self._offers.take(sender, offered)
             except RemoteProtocolError as error:
                 refusals.append(str(error))
         if offers.idle:
             self._feed(events.Idle(sender))
         if refusals:
             raise RemoteProtocolError(refusals[0])
-
-    def _take_offer(self, sender: PeerId, said: Announcement) -> list[str]:
-        """Take one offer; returns why it was refused, nothing if it was taken or came too late."""
-        if not self._announcements.admit(sender, said):
-            return []
-        if not self._exchange.fetches_of(said.round, said.author):
-            return []  # a relay offers all that it has
-        effects = self._feed(events.Offered(sender, said.round, said.digest, said.size))
-        if self._exchange.knows(said.digest):
-            self._announcements.enter(said)
-        refused = (events.Blame, events.Refuse)
-        return [effect.reason for effect in effects if isinstance(effect, refused)]
 
     async def read(
         self, digest: Digest, offset: int, count: int = PART_BYTES_MAX
@@ -274,10 +286,13 @@ class Swarm:
 
     def purpose(self, digest: Digest) -> Purpose:
         """The purpose of serving a blob: `PAYLOAD` if it belongs to an undecided round."""
-        return Purpose.PAYLOAD if self._exchange.knows(digest) else Purpose.CATCH_UP
+        known = self._exchange.knows(digest) or self.parts.book.knows(digest)
+        return Purpose.PAYLOAD if known else Purpose.CATCH_UP
 
     def urgency(self, peer: PeerId, digest: Digest) -> Urgency:
-        """How urgent it is to serve a blob to a peer."""
+        """How urgent it is to serve a blob to a peer: a list of parts, which is short, is first."""
+        if self.parts.book.knows(digest):
+            return (0, 0)
         return self._exchange.urgency(peer, digest)
 
     def on_linked(self, peers: frozenset[PeerId]) -> None:
@@ -293,6 +308,18 @@ class Swarm:
         self._feed(events.Served(peer, digest))
 
     # ---- the exchange
+
+    def _offered(self, offer: events.Offered) -> list[str]:
+        """Let the exchange hear of an offer; returns why it was refused."""
+        refused = (events.Blame, events.Refuse)
+        return [each.reason for each in self._feed(offer) if isinstance(each, refused)]
+
+    def _part_offered(self, offer: events.Offered) -> list[str]:
+        is_held = self._exchange.holds(offer.round, offer.digest)
+        if is_held or self._payload_log.size(offer.digest) is None:
+            return self._offered(offer)
+        self._background.spawn(self.parts.recall(offer, self._judge))  # from before a restart
+        return []
 
     def _feed(self, event: events.Event) -> list[events.Effect]:
         effects = self._exchange.handle(event, self._clock_ms())
@@ -344,22 +371,30 @@ class Swarm:
     async def _recall(self, round: int) -> None:
         for digest in self._payload_log.digests(round):
             blob = await asyncio.to_thread(self._payload_log.get, digest)
-            if blob is not None and await self._passes(round, digest, blob):
-                self._feed(events.Found(round, digest, len(blob)))
+            if blob is None:
+                continue
+            try:
+                verdict = await asyncio.to_thread(self._judge.begin(round, digest, 0), blob)
+            except RemoteProtocolError:
+                continue  # of a commit that was fetched before the journal was lost
+            self._judge.passed(round, digest, verdict)
+            self._feed(events.Found(round, digest, len(blob)))
 
-    async def _passes(self, round: int, digest: Digest, blob: bytes) -> bool:
-        try:
-            author = await asyncio.to_thread(self._check.check, round, blob)
-        except RemoteProtocolError:
-            return False  # of a commit that was fetched before the journal was lost
-        self._check.passed(digest, author)
-        return True
+    def _settle(self, round: int, kept: list[Digest], commit: Commit | None) -> None:
+        parts = kept_parts(commit, self._payload_log) if commit else ()
+        self._payload_log.settle(round, [*kept, *parts])
 
     def _forget(self, round: int) -> None:
         self._feed(events.Settled(round))
-        self._announcements.follow(self._exchange.rounds)
+        self._commits.pop(round, None)
+        self._follow()
         self._fetcher.forget(round)
         self._wake()
 
+    def _follow(self) -> None:
+        self._announcements.follow(self._exchange.rounds)
+        self.parts.follow(self._exchange.rounds)
+
     def _wake(self) -> None:
         self._collector.wake()
+        self.parts.wake()

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from node.control.members import MemberList
+from node.gossip.parts import kept_parts
 from node.gossip.payload_log import PayloadLog
 from node.gossip.transfer import Transfer
 from node.links.network import BlobRange, PeerAddress, PeerNetwork, Purpose
@@ -187,6 +188,7 @@ class Archive:
 
     async def _settle(self, commit: Commit) -> None:
         kept = [each.digest for each in commit.needed]
+        kept += await asyncio.to_thread(lambda: list(kept_parts(commit, self._payloads)))
         await asyncio.to_thread(self._payloads.settle, commit.round, kept)
         if self._payloads.rounds_dropped and not self._told_dropped:
             self._told_dropped = True

@@ -1,9 +1,10 @@
 """A relay and the messages of its coordinator: it follows the rounds and collects their payloads.
 
-opened      -> the round is open: what peers offer in it is pulled
-committed   -> its payloads are collected, then the round is settled
-skipped     -> the round is settled
-finished    -> the owner is told
+opened        -> the round is open: what peers offer in it is pulled
+summer_added  -> one more node gets the parts of a range
+committed     -> its payloads are collected, then the round is settled
+skipped       -> the round is settled
+finished      -> the owner is told
 """
 
 import asyncio
@@ -16,8 +17,9 @@ from node.gossip.swarm import Swarm
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.errors import RemoteProtocolError, UnavailableError
-from protocol.ids import PeerId
+from protocol.ids import PeerId, parse_peer_id
 from protocol.run_info import RunInfo
+from protocol.sums.plan import SumPlan
 
 COLLECTS_MAX = 8
 """Committed rounds whose payloads the relay still collects; a newer one ends the oldest."""
@@ -49,7 +51,11 @@ class RelayInbox:
         """Follow the run. Raises `RemoteProtocolError` for a commit that does not hold."""
         match message.WhichOneof("kind"):
             case "opened":
-                self._swarm.open(message.opened.round)
+                self._swarm.open(message.opened.round, plan=SumPlan.of(message.opened))
+            case "summer_added":
+                added = message.summer_added
+                peer = parse_peer_id(added.peer_id)
+                self._swarm.parts.add_summer(added.round, added.range, peer)
             case "committed":
                 self._committed(message.committed)
             case "skipped":

@@ -18,6 +18,7 @@ from node.gossip.collector import NotRetainedError
 from node.round.context import ControlLine, PayloadExchange
 from protocol import wire_pb2 as wire
 from protocol.ids import Digest, PeerId
+from protocol.sums.plan import SumPlan
 
 LOOK_S = 3
 """Pause between two looks at what is lacking; a payload that no pull is under way for at two of
@@ -27,9 +28,12 @@ REPEAT_MS = 10_000
 """Time after which a complaint is repeated: the first may have been lost with its session."""
 
 
-def near(opened: wire.RoundOpened) -> frozenset[PeerId] | None:
-    """The peers among which the payloads of a round go; None: all."""
-    return frozenset(map(PeerId, opened.neighbours)) if opened.among_neighbours else None
+def open_round(swarm: PayloadExchange, opened: wire.RoundOpened) -> None:
+    """Let the payloads of a round be exchanged: among all, among neighbours, or in parts with those
+    that add them.
+    """
+    near = frozenset(map(PeerId, opened.neighbours)) if opened.among_neighbours else None
+    swarm.open(opened.round, near, SumPlan.of(opened))
 
 
 class CommitPayloads:

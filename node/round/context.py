@@ -22,12 +22,15 @@ from node.round.catching_up.catch_up import CatchUp
 from node.round.state_requests.requests import StateRequests
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
+from node.sums.summer import Summer
 from node.system.duty_cycle import DutyKeeper
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit
 from protocol.codec.payload_header import Header
+from protocol.codec.payload_shape import PayloadShape
 from protocol.ids import Digest, PeerId
 from protocol.run_info import RunInfo
+from protocol.sums.plan import SumPlan
 
 
 class Samples(Protocol):
@@ -66,6 +69,10 @@ class TrainableReplica(Protocol):
     @property
     def applies_beside(self) -> bool:
         """Whether a commit may be applied while passes are made, and `stand_at` made later."""
+
+    @property
+    def shape(self) -> PayloadShape:
+        """The shape of every payload."""
 
     @property
     def committed(self) -> Mapping[str, Tensor]:
@@ -115,11 +122,35 @@ class ControlLine(Protocol):
         """Send in the open session, if there is one."""
 
 
+class PartExchange(Protocol):
+    """The swarm's rounds with a plan; see `node.gossip.parts.Parts`."""
+
+    async def publish(self, round: int, parts: Sequence[bytes], samples: int = 0) -> Digest:
+        """Keep and offer this node's payload, cut in parts; returns its root."""
+
+    def add_summer(self, round: int, number: int, peer: PeerId) -> None:
+        """One more node gets the parts of a range."""
+
+    def repeat(self) -> None:
+        """Report again the parts that this node holds as a summer."""
+
+
 class PayloadExchange(Protocol):
     """The swarm as rounds see it; see `node.gossip.swarm.Swarm`."""
 
-    def open(self, round: int, near: frozenset[PeerId] | None = None) -> None:
-        """A round was opened; its payloads go to the peers that are `near`, if that is said."""
+    @property
+    def parts(self) -> PartExchange:
+        """Its rounds with a plan."""
+
+    def open(
+        self,
+        round: int,
+        near: frozenset[PeerId] | None = None,
+        plan: SumPlan | None = None,
+    ) -> None:
+        """A round was opened; its payloads go to the peers that are `near`, if that is said, or in
+        parts to those that add them.
+        """
 
     def set_members(
         self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]]
@@ -158,6 +189,7 @@ class RoundContext:
     swarm: PayloadExchange
     status: NodeStatus
     witness: WitnessReports
+    summer: Summer
     catch_up: CatchUp
     save: Callable[[Position], None]
     """Saves the state on disk. Blocks: for a thread."""

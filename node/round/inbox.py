@@ -7,6 +7,8 @@
     chained              -> decision log, and agenda
     checkpoint,
     evaluation           -> state_requests, which the trainer shows its state
+    summer_added         -> swarm
+    sums_asked           -> summer
     heartbeat, evicted   -> status page
 
 A message changes nothing at once: the trainer looks at its agenda when it is done with its step.
@@ -16,9 +18,11 @@ from collections.abc import Callable, Iterable
 
 from node.control.members import MemberList
 from node.round import events
+from node.round.collecting import open_round
 from node.round.context import RoundContext
 from node.round.own_payloads import OwnPayloads
 from protocol import wire_pb2 as wire
+from protocol.ids import parse_peer_id
 
 
 class Inbox:
@@ -45,6 +49,8 @@ class Inbox:
         for announced in self._own.undecided:
             context.client.send(wire.NodeMessage(announced=announced))
             context.witness.add(announced.round, context.swarm.holding(announced.round))
+        context.swarm.parts.repeat()
+        context.summer.repeat()
         context.state_requests.repeat()
         self._tell(events.Welcomed())
 
@@ -54,13 +60,21 @@ class Inbox:
         match message.WhichOneof("kind"):
             case "opened":
                 context.witness.opened(message.opened.round, message.opened.assigned)
+                if message.opened.summers:  # whoever adds needs the parts, trained or not
+                    open_round(context.swarm, message.opened)
                 self._tell(events.Opened(message.opened))
             case "committed":
                 context.decisions.committed(message.committed)
-                self._tell(events.Decided())
+                self._decided()
             case "skipped":
                 context.decisions.skipped(message.skipped)
-                self._tell(events.Decided())
+                self._decided()
+            case "summer_added":
+                added = message.summer_added
+                peer = parse_peer_id(added.peer_id)
+                context.swarm.parts.add_summer(added.round, added.range, peer)
+            case "sums_asked":
+                context.summer.asked(message.sums_asked)
             case "chained":
                 self._chained([message.chained])
             case "resync":
@@ -77,6 +91,10 @@ class Inbox:
                 self._tell(events.Finished(message.finished.reason))
             case _:
                 pass  # a newer coordinator's message, of no use to this version
+
+    def _decided(self) -> None:
+        self._context.summer.decided(self._context.decisions.decided_round)
+        self._tell(events.Decided())
 
     def _chained(self, entries: Iterable[wire.ChainEntry]) -> None:
         """Entries at the head of the chain: the state may be another than the chain makes now."""

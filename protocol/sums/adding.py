@@ -4,14 +4,16 @@
     parts      one of each author (`protocol.sums.parts`), whole and named by its root
     result     the exact sums, rounded to steps (`protocol.codec.sums`)
 
-A part that does not decode, or is not of its author and round, says nothing; the author's weight
-counts all the same, because other ranges count it: W is one number in all ranges. So a result is a
-function of the bytes and the set alone. Neither the order of the authors nor the groups in which
-they are added changes a bit, and the results of all ranges are that of the whole payloads.
+A part that does not decode, or is not of its author and round, says nothing; nor does an author
+that has no part in the range. Its weight counts all the same, because other ranges count it: W is
+one number in all ranges. So a result is a function of the bytes and the set alone. Neither the
+order of the authors nor the groups in which they are added changes a bit, and the results of all
+ranges are that of the whole payloads.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,9 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.limits import CHUNK_ENTRIES, MEMBERS_MAX
 from protocol.sums.movements import Counted, Movement, changes_of
+
+COARSE: Final = 4
+"""d of `protocol.codec.sums`: a step of about twice the root mean square of a chunk's sums."""
 
 STRIP_CHUNKS = 128
 """Chunks whose sums are held at a time: 2 MiB, and twice that of squares."""
@@ -63,20 +68,27 @@ def result_of(
     authors: Sequence[Author],
     parts: Mapping[PeerId, Blob],
     shape: PayloadShape,
-    coarse: int,
+    coarse: int = COARSE,
+    *,
+    silent: Collection[PeerId] = (),
 ) -> Result:
-    """The result of one range of chunks, of this `shape`; `coarse` is the run's rounding.
+    """The result of one range of chunks, of this `shape`; `coarse` is the run's rounding. The
+    `silent` of the authors have no part in the range, and say nothing.
 
-    `LocalProtocolError` unless there is a part of each author and of no other.
+    `LocalProtocolError` unless there is a part of each other author and of nobody else.
     """
-    peers = [author.peer for author in authors]
-    if len(peers) > MEMBERS_MAX or sorted(peers) != sorted(parts):
+    peers = sorted(author.peer for author in authors)
+    speaking = [peer for peer in peers if peer not in silent]
+    if not len(set(peers)) == len(peers) <= MEMBERS_MAX or speaking != sorted(parts):
         raise LocalProtocolError(
-            f"expected the parts of {len(peers)} authors, at most {MEMBERS_MAX}, each once, got "
+            f"expected the parts of {len(speaking)} authors, at most {MEMBERS_MAX}, each once, got "
             f"those of {len(parts)}"
         )
     movements, refused = list[Movement](), dict[PeerId, str]()
     for author in authors:
+        if author.peer in silent:
+            movements.append(Movement(author.samples, author.code_max, _silent(shape)))
+            continue
         try:
             sent = _read(parts[author.peer], Header(run_id, round, author.peer), shape)
         except RemoteProtocolError as error:

@@ -67,3 +67,10 @@ class SumPlan:
         peers = list(self.summers)
         peers[number] = peers[number] | {peer}
         return replace(self, summers=tuple(peers))
+
+    def with_all(self, other: "SumPlan | None") -> "SumPlan":
+        """The plan with all summers of another of as many ranges too: as it is told again."""
+        if other is None or other.ranges != self.ranges:
+            return self
+        pairs = zip(self.summers, other.summers, strict=True)
+        return replace(self, summers=tuple(one | two for one, two in pairs))

@@ -47,6 +47,9 @@ from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.run_info import RunInfo
 from protocol.schedule import float32_bits
+from protocol.sums.part_list import list_of
+from protocol.sums.parts import joined
+from protocol.sums.plan import SumPlan
 from tests.support.state_requests import NoStateRequests
 from tests.support.tiny import tiny_corpus, tiny_spec
 from tests.support.waiting import PATIENCE_SECONDS, until
@@ -80,6 +83,43 @@ class FakeClient:
 
 
 @dataclass
+class FakeParts:
+    """Holds every payload that was published in parts, and records who was added."""
+
+    published: dict[int, list[bytes]] = field(default_factory=dict)
+    added: list[tuple[int, int, PeerId]] = field(default_factory=list)
+    repeated: int = 0
+
+    async def publish(self, round: int, parts: Sequence[bytes], samples: int = 0) -> Digest:
+        self.published[round] = list(parts)
+        return list_of(parts).root
+
+    def add_summer(self, round: int, number: int, peer: PeerId) -> None:
+        self.added.append((round, number, peer))
+
+    def repeat(self) -> None:
+        self.repeated += 1
+
+
+@dataclass
+class FakeSummer:
+    """Records what it is asked."""
+
+    questions: list[wire.SumsAsked] = field(default_factory=list)
+    decided_round: int = -1
+    repeated: int = 0
+
+    def asked(self, message: wire.SumsAsked) -> None:
+        self.questions.append(message)
+
+    def decided(self, round: int) -> None:
+        self.decided_round = round
+
+    def repeat(self) -> None:
+        self.repeated += 1
+
+
+@dataclass
 class FakeSwarm:
     """Holds every payload that was published; those of a commit are always at hand. It has no
     peers, so no snapshots.
@@ -88,9 +128,15 @@ class FakeSwarm:
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     settled: list[tuple[int, list[Digest]]] = field(default_factory=list)
     told: list[dict[PeerId, tuple[str, ...]]] = field(default_factory=list)
+    plans: dict[int, SumPlan | None] = field(default_factory=dict)
     peers: list[PeerId] = field(default_factory=list)
 
-    def open(self, round: int, near: frozenset[PeerId] | None = None) -> None: ...
+    parts: FakeParts = field(default_factory=FakeParts)
+
+    def open(
+        self, round: int, near: frozenset[PeerId] | None = None, plan: SumPlan | None = None
+    ) -> None:
+        self.plans[round] = plan
 
     def set_members(
         self, members: Mapping[PeerId, tuple[str, ...]], relays: Mapping[PeerId, tuple[str, ...]]
@@ -122,7 +168,7 @@ class Stage:
 
     def __init__(self, directory: Path, overlap: int) -> None:
         self.spec = tiny_spec(overlap=overlap)
-        self.client, self.swarm = FakeClient(), FakeSwarm()
+        self.client, self.swarm, self.summer = FakeClient(), FakeSwarm(), FakeSummer()
         self.replica = replica_for(self.spec, RUN, torch.device("cpu"), 2, OWN)
         self.decisions = DecisionLog(RUN, public_bytes(KEY), self.fetch)
         self.status = NodeStatus(OWN, "test")
@@ -141,6 +187,7 @@ class Stage:
             decisions=self.decisions,
             swarm=self.swarm,
             status=self.status,
+            summer=self.summer,
             witness=WitnessReports(OWN, self.spec.rounds.copies_min, lambda: 2, self.client.send),
             catch_up=CatchUp(
                 info, self.replica, snapshots, self.swarm, self.fetch, status=self.status
@@ -170,11 +217,17 @@ class Stage:
     def welcome(self) -> None:
         self.trainer.inbox.welcomed(wire.Welcome(decided_round=self.decided))
 
-    def open(self, round: int, *, muted: bool = False, samples: int = 4) -> None:
+    def open(
+        self, round: int, *, muted: bool = False, samples: int = 4, plan: SumPlan | None = None
+    ) -> None:
         opened = wire.RoundOpened(
             round=round, bell_ms=2000, shares=[wire.Share(first=4 * round, count=samples)],
             learning_rate_bits=RATE, decay_bits=DECAY, muted=muted,
         )  # fmt: skip
+        if plan:
+            peers, rows = SumPlan.told(plan.summers)
+            opened.summers.extend(peers)
+            opened.ranges.extend(wire.RangeSummers(places=row) for row in rows)
         self.tell(opened=opened)
 
     def commit(self, round: int, digests: list[bytes], *, told: bool = True) -> None:
@@ -724,3 +777,42 @@ async def test_the_swarm_hears_of_every_change_of_the_member_list(corpus: Path) 
         {one.peer_id: ("h:1",)},
         {one.peer_id: ("h:1",), two.peer_id: ("h:1",)},
     ]
+
+
+# ---- rounds with a plan
+
+PLAN = SumPlan(tuple(frozenset([OWN, PeerId("56" * 16)]) for _ in range(3)))
+
+
+async def test_in_a_round_with_a_plan_a_payload_goes_out_in_parts_under_their_root(
+    corpus: Path,
+) -> None:
+    stage = Stage(corpus, overlap=0)
+    async with playing(stage) as task:
+        stage.welcome()
+        stage.open(0, plan=PLAN)
+        announced = await stage.announced(1)
+        parts = stage.swarm.parts.published[0]
+        stage.skip(0)
+        await ended(stage, task)
+    assert stage.swarm.plans == {0: PLAN}
+    assert announced.digest == list_of(parts).root
+    assert announced.payload_bytes == sum(map(len, parts))
+    assert joined(parts, stage.replica.shape)
+    assert not stage.swarm.blobs, "no whole payload"
+    assert stage.summer.decided_round == 0
+
+
+async def test_a_round_with_a_plan_is_open_to_parts_before_and_without_training(
+    corpus: Path,
+) -> None:
+    stage = Stage(corpus, overlap=0)
+    stage.open(5, plan=PLAN)
+    assert stage.swarm.plans == {5: PLAN}
+    stage.tell(summer_added=wire.SummerAdded(round=5, range=2, peer_id=OWN))
+    assert stage.swarm.parts.added == [(5, 2, OWN)]
+    asked = wire.SumsAsked(round=5, ranges=[wire.RangeAsked(range=1)])
+    stage.tell(sums_asked=asked)
+    assert stage.summer.questions == [asked]
+    stage.welcome()
+    assert (stage.swarm.parts.repeated, stage.summer.repeated) == (1, 1)

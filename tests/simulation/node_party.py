@@ -25,6 +25,9 @@ from node.round.catching_up.catch_up import CatchUp
 from node.round.context import RoundContext
 from node.round.witness import WitnessReports
 from node.status import NodeStatus
+from node.sums.part_check import part_header_of
+from node.sums.reports import PartReports
+from node.sums.summer import Summer
 from node.system.clock import own_clock_ms
 from node.trainer import Trainer
 from protocol import wire_pb2 as wire
@@ -329,7 +332,11 @@ class SimulatedNode:
             retention.log_bytes_max,
             snapshots.held_round,
         )
-        check = PayloadCheck(info.run_id, lambda round, payload: decode(payload, replica.shape)[0])
+        check = PayloadCheck(
+            info.run_id,
+            lambda round, payload: decode(payload, replica.shape)[0],
+            part_header_of(replica.shape),
+        )
         witness = WitnessReports(
             self.peer,
             info.spec.rounds.copies_min,
@@ -346,6 +353,7 @@ class SimulatedNode:
             check=check,
             key=self._key,
             report_holding=witness.add,
+            report_parts=PartReports(client.send).add,
             clock_ms=own_clock_ms,
             snapshots=snapshots,
         )
@@ -362,6 +370,7 @@ class SimulatedNode:
             swarm=swarm,
             status=status,
             witness=witness,
+            summer=Summer(info, self._key, replica.shape, swarm.parts, client.send),
             catch_up=CatchUp(info, replica, snapshots, swarm, fetch, status=status),
             save=lambda position: replica.save(self.disk, position),
             save_every=self.place.save_every,

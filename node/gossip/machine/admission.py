@@ -42,6 +42,8 @@ def admit(
 
 def _enter(offer: events.Offered, round: Round) -> list[events.Effect]:
     sender, payload = offer.sender, round.payloads.get(offer.digest)
+    if refusal := _unlike_the_plan(offer, round):
+        return [refusal]
     round.callers.add(sender)
     if payload is None:
         if round.committed:
@@ -59,8 +61,22 @@ def _enter(offer: events.Offered, round: Round) -> list[events.Effect]:
         )
         kind = events.Blame if payload.held else events.Refuse
         return [kind(sender, reason)]
+    payload.ranges |= offer.ranges
     payload.add_holder(sender)
     return []
+
+
+def _unlike_the_plan(offer: events.Offered, round: Round) -> events.Effect | None:
+    """The refusal of a part in a round that has none, or not here yet, or none for this node; or
+    of what is no part in a round that has them. No blame: the peer may know a plan sooner.
+    """
+    if bool(offer.ranges) == round.has_parts and not offer.ranges & ~round.ranges:
+        return None
+    if round.committed:
+        return None  # late, or a result that the commit names
+    expected = f"parts of the ranges {round.ranges:#x}" if round.has_parts else "no parts"
+    reason = f"expected {expected} in round {offer.round}, got an offer of {offer.ranges:#x}"
+    return events.Refuse(offer.sender, reason)
 
 
 def _no_room(offer: events.Offered, round: Round) -> events.Effect | None:
@@ -69,6 +85,10 @@ def _no_room(offer: events.Offered, round: Round) -> events.Effect | None:
     """
     if len(round.payloads) < round.payloads_max:
         return None
+    if round.has_parts:  # this node's own parts of other ranges take no place
+        taken = sum(bool(part.ranges & round.ranges) for part in round.payloads.values())
+        if taken < round.payloads_max:
+            return None
     offered = sum(offer.sender in payload.holders for payload in round.payloads.values())
     if offered >= round.payloads_max:
         reason = (

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from protocol.ids import Digest, PeerId
+from protocol.sums.plan import SumPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,30 @@ class RoundStarted:
     round: int
     near: frozenset[PeerId] | None = None
     """The peers whose payloads this node fetches, and which fetch its own; None: all peers."""
+    plan: SumPlan | None = None
+    """Who gets which parts of payloads; None: payloads are not cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummerAdded:
+    """One more node gets the parts of a range."""
+
+    round: int
+    number: int
+    peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """This node's own payload of the round is in its payload log."""
+    """This node's own payload of the round, or a part of it, is in its payload log; or a result of
+    its own, which is no part and is offered to nobody until a commit names it.
+    """
 
     round: int
     digest: Digest
     size: int
+    ranges: int = 0
+    """Bits of the ranges whose part it is; none for what is no part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +94,18 @@ class Found:
     round: int
     digest: Digest
     size: int
+    ranges: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A peer says that it holds a payload."""
+    """A peer says that it holds a payload, or the part of one for these ranges."""
 
     sender: PeerId
     round: int
     digest: Digest
     size: int
+    ranges: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +138,14 @@ class Want:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """A commit names exactly these payloads: they must be fetched, and no others of the round."""
+
+    round: int
+    wants: tuple[Want, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """This node is to add parts of an undecided round: it needs these, whatever they hold."""
 
     round: int
     wants: tuple[Want, ...]
@@ -210,12 +236,14 @@ Event = (
     MembersChanged
     | Linked
     | RoundStarted
+    | SummerAdded
     | Published
     | Found
     | Offered
     | Idle
     | OfferFailed
     | Wanted
+    | Asked
     | Progressed
     | Pulled
     | PullFailed
@@ -255,10 +283,12 @@ class Pull:
     announced the size, and only the digest identifies the payload."""
     replayed: bool = False
     """The round was decided without this node, which catches up with it."""
+    ranges: int = 0
+    """Bits of the ranges whose part it is; none for what is no part."""
 
     @property
-    def committed(self) -> bool:
-        """A commit names the payload: it is wanted whatever it holds."""
+    def named(self) -> bool:
+        """A commit, or a question for a sum, names it: it is wanted whatever it holds."""
         return not self.exact
 
 

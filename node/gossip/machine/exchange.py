@@ -19,6 +19,8 @@ Rules
   that is known to hold them. A member's neighbours are chosen by a hash among the peers to which a
   link is open; all relays are neighbours too. A peer that offers to this node is offered to in
   turn: it may have no other way. A relay offers to every peer that it is linked to.
+- In a round with a plan (`protocol.sums.plan`) payloads are cut: a part goes to the summers of its
+  range, and from them to each other. A part that a sum needs is asked for as what a commit names.
 - A payload is pulled from one source at a time: `machine.pull_policy` says when the pull moves to
   another source, `machine.sources` to which. The rarest payload goes first.
 - A node whose uplink is idle tells its neighbours; a peer that waits elsewhere for a payload it
@@ -40,17 +42,15 @@ from typing import assert_never
 from node.gossip.machine import events
 from node.gossip.machine.admission import admit
 from node.gossip.machine.idle_uplink import IdleUplink
+from node.gossip.machine.invariants import check
 from node.gossip.machine.payloads import Payload
 from node.gossip.machine.pull_policy import PullPolicy
-from node.gossip.machine.rounds import (
-    AHEAD_ROUNDS_MAX,
-    UNDECIDED_ROUNDS_MAX,
-    MissingPayload,
-    Rounds,
-)
+from node.gossip.machine.rounds import MissingPayload, Rounds
 from node.gossip.machine.sources import Sources
 from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId
+from protocol.sums.asked import bits_of
+from protocol.sums.plan import SumPlan
 
 
 class Exchange:
@@ -77,7 +77,9 @@ class Exchange:
             case events.Linked():
                 self._on_linked(event.peers)
             case events.RoundStarted():
-                effects = self._drop(self._rounds.start(event.round, event.near))
+                effects = self._drop(self._rounds.start(event))
+            case events.SummerAdded():
+                self._rounds.add_summer(event.round, event.number, event.peer)
             case events.Published():
                 effects = self._on_published(event)
             case events.Found():
@@ -94,6 +96,8 @@ class Exchange:
                 self._on_offer_failed(event, now_ms)
             case events.Wanted():
                 effects = self._on_wanted(event)
+            case events.Asked():
+                effects = self._on_asked(event)
             case events.Progressed():  # never leads to an offer either
                 return self._on_progressed(event, now_ms)
             case events.Pulled():
@@ -157,6 +161,28 @@ class Exchange:
         state = self._rounds.get(round)
         return state is None or state.near is None or author in state.near
 
+    def plan(self, round: int) -> SumPlan | None:
+        """The plan of a round that is open; None: it has none, or is not."""
+        state = self._rounds.get(round)
+        return state.plan if state else None
+
+    def ranges(self, round: int) -> int:
+        """Bits of the ranges whose parts this node takes now: none without a plan, or after the
+        commit.
+        """
+        state = self._rounds.get(round)
+        return state.ranges if state and state.has_parts else 0
+
+    def added_here(self, round: int) -> int:
+        """Bits of the ranges that this node adds, of those that it takes."""
+        plan = self.plan(round)
+        return self.ranges(round) & bits_of(plan.ranges_of(self._own)) if plan else 0
+
+    def is_over(self, round: int) -> bool:
+        """Whether a round was decided or forgotten here."""
+        state = self._rounds.get(round)
+        return state.committed if state else self._rounds.is_over(round)
+
     def urgency(self, peer: PeerId, digest: Digest) -> tuple[int, ...]:
         """How urgent it is to serve a payload to a peer, less is more urgent; the order of
         `node.links.upload_queue`.
@@ -173,33 +199,8 @@ class Exchange:
         )
 
     def validate(self) -> None:
-        """Check the invariants that hold between two events; `AssertionError` names a broken one.
-        For tests and the simulation.
-        """
-        newest, peers = self._rounds.newest, self._rounds.peers
-        open_rounds = [number for number, round in self._rounds if round.open]
-        undecided = [number for number, round in self._rounds if not round.committed]
-        assert sum(number in undecided for number in open_rounds) <= UNDECIDED_ROUNDS_MAX, undecided
-        assert not undecided or newest is not None, f"rounds {undecided} before any was opened"
-        for number, round in self._rounds:
-            assert not round.open or number <= (newest or 0), f"round {number} is open too early"
-            assert round.committed or number <= (newest or 0) + AHEAD_ROUNDS_MAX, number
-            assert self._own not in round.neighbours, f"round {number}: its own neighbour"
-            own = [digest.hex() for digest, payload in round.payloads.items() if payload.own]
-            assert len(own) <= 1, f"round {number}: own payloads {own}"
-            for digest, payload in round.payloads.items():
-                name = f"round {number}, payload {digest.hex()[:8]}"
-                assert payload.wanted is round.committed, f"{name}: wanted without a commit"
-                assert payload.told <= {*peers.members, *peers.relays}, f"{name}: told a stranger"
-                assert payload.told <= self._sources.linked, f"{name}: told an unlinked peer"
-                assert payload.size > 0, f"{name}: empty"
-        assert self._own not in self._sources, "this node is a source of its own"
-        pulls = self._pulls.sources
-        assert len(pulls) <= self._limits.pulls_max, f"{len(pulls)} pulls"
-        for digest, source in pulls.items():
-            assert self._rounds.knows(digest), f"a pull of {digest.hex()[:8]}, which none needs"
-            same = sum(other == source for other in pulls.values())
-            assert same <= self._limits.pulls_per_peer, f"{same} pulls from {source}"
+        """Check what holds between two events, as `invariants.check` says."""
+        check(self._own, self._limits, self._rounds, self._sources, self._pulls)
 
     # ---- events
 
@@ -221,7 +222,7 @@ class Exchange:
             raise LocalProtocolError(
                 f"expected a payload of an open round ({open_rounds}), got {event}"
             )
-        if any(
+        if round.plan is None and any(
             payload.own and digest != event.digest for digest, payload in round.payloads.items()
         ):
             raise LocalProtocolError(
@@ -229,14 +230,15 @@ class Exchange:
             )
         if round.committed and event.digest not in round.payloads:
             return []  # late: the commit left it out
-        round.payloads.setdefault(event.digest, Payload(event.size)).own = True
+        payload = round.payloads.setdefault(event.digest, Payload(event.size))
+        payload.own, payload.ranges = True, payload.ranges | event.ranges
         return self._hold(event.digest, event.size)
 
     def _on_found(self, event: events.Found) -> list[events.Effect]:
         round = self._rounds.get(event.round)
         if round is None or round.committed:
             return []  # late: decided while the log was being read
-        round.payloads.setdefault(event.digest, Payload(event.size))
+        round.payloads.setdefault(event.digest, Payload(event.size)).ranges |= event.ranges
         return self._hold(event.digest, event.size)
 
     def _on_offer_failed(self, event: events.OfferFailed, now_ms: int) -> None:
@@ -244,6 +246,7 @@ class Exchange:
         if round := self._rounds.get(event.round):  # else it is decided
             for payload in round.payloads.values():
                 payload.told.discard(event.peer)
+            round.tell_again()
 
     def _on_wanted(self, event: events.Wanted) -> list[events.Effect]:
         round = self._rounds.follow(event.round)
@@ -252,6 +255,7 @@ class Exchange:
         }
         left_out = round.payloads.keys() - named.keys()
         round.committed, round.payloads = True, named
+        round.untold.clear()
         for want in event.wants:
             payload = named[want.digest]
             payload.wanted, payload.held = True, payload.held or want.held
@@ -259,6 +263,18 @@ class Exchange:
             payload.size = payload.size if payload.held and not want.held else want.size
             payload.holders |= set(want.holders) - {self._own}
         return self._drop(self._rounds.unneeded(left_out))
+
+    def _on_asked(self, event: events.Asked) -> list[events.Effect]:
+        round, effects = self._rounds.get(event.round), list[events.Effect]()
+        if round is None or not round.has_parts:
+            return []  # late: decided since
+        for want in event.wants:
+            payload = round.payloads.setdefault(want.digest, Payload(want.size))
+            payload.wanted = True
+            payload.holders |= set(want.holders) - {self._own}
+            if want.held and not payload.held:
+                effects += self._hold(want.digest, want.size)
+        return effects
 
     def _on_progressed(self, event: events.Progressed, now_ms: int) -> list[events.Effect]:
         if event.digest not in self._pulls:

@@ -55,16 +55,19 @@ class Failures:
 
 @dataclass(slots=True)
 class Payload:
-    """One payload of one round."""
+    """One payload of one round, or a part of one."""
 
     size: int
     """Bytes: of the first offer or of the commit, and the true size once it is held."""
+    ranges: int = 0
+    """Bits of the ranges whose part it is, one as a rule: an author that says nothing in two of
+    equal length has one part for both. None for what is no part."""
     held: bool = False
     """This node has it, verified."""
     own: bool = False
     """This node is its author."""
     wanted: bool = False
-    """A commit names it."""
+    """A commit names it; or, before that, a question for a sum that this node is to find."""
     replayed: bool = False
     """A commit names it, and its round was never open on this node."""
     attempts: int = 0
@@ -80,7 +83,7 @@ class Payload:
 
     @property
     def missing(self) -> bool:
-        """Whether a commit names it and this node lacks it."""
+        """Whether it is wanted and this node lacks it."""
         return self.wanted and not self.held
 
     def may_ask(self, peer: PeerId, now_ms: int) -> bool:

@@ -271,7 +271,8 @@ class PullPolicy:
         payload.attempts += 1
         payload.idle_holder = None
         exact = not payload.wanted
-        return events.Pull(source, digest, payload.size, number, exact, payload.replayed)
+        about = payload.size, number, exact, payload.replayed, payload.ranges
+        return events.Pull(source, digest, *about)
 
     def _deadline_ms(self, payload: Payload, now_ms: int) -> int:
         # Each further attempt gets twice the time: on a link that is slow to every source,

@@ -5,7 +5,8 @@ to be had. Pure.
     ------------------------------> early ---------> open ---------> committed ---------> forgotten
 
 A round is early when a peer has offered something of it before the coordinator opened it here: the
-offers are kept, and nothing is pulled yet. A round may skip states: the coordinator may open one
+offers are kept, and nothing is pulled yet; offers of parts, which need the round's plan, are not.
+A round may skip states: the coordinator may open one
 that nobody offered in, and a commit may come for one that was never opened here. Settled ends any.
 
 Part of the exchange: nothing here changes except through `Exchange.handle`.
@@ -18,6 +19,7 @@ from node.gossip.machine import events
 from node.gossip.machine.payloads import Payload
 from node.gossip.machine.round_state import PeerSet, Round
 from protocol.ids import Digest, PeerId
+from protocol.sums.asked import bits_of
 
 AHEAD_ROUNDS_MAX = 2
 """Rounds by which a peer's offer may be ahead of the newest round known here: its line to the
@@ -68,11 +70,10 @@ class Rounds:
         return self._newest is not None and number <= self._newest and number not in self._rounds
 
     def holding(self, number: int) -> list[Digest]:
-        """Held payloads of other authors in a round, sorted."""
+        """Held payloads of other authors in a round, sorted; none of one with a plan."""
         round = self._rounds.get(number, Round())
-        return sorted(
-            d for d, payload in round.payloads.items() if payload.held and not payload.own
-        )
+        held = (d for d, payload in round.payloads.items() if payload.held and not payload.own)
+        return sorted(held) if round.plan is None else []
 
     def knows(self, digest: Digest) -> bool:
         """Whether a payload belongs to a round that is followed."""
@@ -110,30 +111,44 @@ class Rounds:
         if peers.linked is not None:
             known &= peers.linked
         for number, round in self._rounds.items():
-            self._choose_neighbours(number, round)
+            self._choose_takers(number, round)
             for payload in round.payloads.values():
                 payload.told &= known
 
-    def start(self, number: int, near: frozenset[PeerId] | None = None) -> list[Digest]:
-        """Open a round, whose payloads go among the peers that are `near`, if that is said. Returns
-        the payloads of old rounds that are forgotten because of it.
+    def start(self, opening: events.RoundStarted) -> list[Digest]:
+        """Open a round. Returns the payloads that are forgotten because of it: those of old rounds,
+        and what was offered early in a round whose payloads are cut.
 
         A round that is over stays so: after a reconnect its opening is told again.
         """
+        number = opening.round
         if self.is_over(number):
             return []
         self.saw(number)
-        opened = self.follow(number)
-        opened.open, opened.near = True, near
-        self._choose_neighbours(number, opened)
+        opened, dropped = self.follow(number), list[Digest]()
+        if opening.plan and opened.plan is None and not opened.committed:
+            whole, opened.payloads = opened.payloads, {}
+            dropped = self.unneeded(whole)
+        opened.open, opened.near = True, opening.near
+        opened.plan = opened.plan.with_all(opening.plan) if opened.plan else opening.plan
+        self._choose_takers(number, opened)
         undecided = [number for number, round in self if not round.committed]
-        return [digest for old in undecided[:-UNDECIDED_ROUNDS_MAX] for digest in self.forget(old)]
+        for old in undecided[:-UNDECIDED_ROUNDS_MAX]:
+            dropped += self.forget(old)
+        return dropped
+
+    def add_summer(self, number: int, place: int, peer: PeerId) -> None:
+        """One more node gets the parts of a range."""
+        round = self._rounds.get(number)
+        if round and round.plan:
+            round.plan = round.plan.added(place, peer)
+            self._choose_takers(number, round)
 
     def follow(self, number: int) -> Round:
         """A round, followed from now on if it was not before."""
         if number not in self._rounds:
             self._rounds[number] = Round()
-            self._choose_neighbours(number, self._rounds[number])
+            self._choose_takers(number, self._rounds[number])
         return self._rounds[number]
 
     def saw(self, number: int) -> None:
@@ -185,7 +200,9 @@ class Rounds:
             payload = round.payloads.get(digest)
             if payload and not payload.held:
                 payload.held, payload.size = True, size
-                if not payload.own:
+                if round.has_parts:
+                    round.untold.add(digest)
+                elif not payload.own and round.plan is None:
                     reports.append(events.ReportHolding(number, (digest,)))
         return reports
 
@@ -195,9 +212,18 @@ class Rounds:
             if digest in round.payloads:
                 round.payloads[digest].held = False
 
-    def _choose_neighbours(self, number: int, round: Round) -> None:
+    def _choose_takers(self, number: int, round: Round) -> None:
+        if round.plan:
+            is_relay = self._own in self._peers.relays
+            mine = range(round.plan.ranges) if is_relay else round.plan.ranges_of(self._own)
+            round.ranges = bits_of(mine)
+            round.takers = tuple(
+                self._peers.takers(summers, self._own) for summers in round.plan.summers
+            )
+            round.tell_again()
         # An author may leave after publishing, so the bound does not shrink with the members.
-        round.payloads_max = max(round.payloads_max, len(self._peers.members))
+        places = len(self._peers.members) * (round.ranges.bit_count() if round.plan else 1)
+        round.payloads_max = max(round.payloads_max, places)
         if round.near is None:
             round.neighbours = self._peers.neighbours(number, self._own, self._neighbours)
         else:

@@ -77,7 +77,9 @@ class Fixture:
             self.link,
             self._spawn,
             lambda *what: self.failed.append(what),
-            announced=announced,
+            told=lambda offer: [
+                each for digest, _ in offer.payloads if (each := announced(offer.round, digest))
+            ],
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -241,6 +241,10 @@ def test_a_part_that_says_nothing_weighs_all_the_same() -> None:
         found = added(authors, {**parts, peer(1): wrong}, shape)
         assert found.blob == expected.blob != added(authors, parts, shape).blob
         assert list(found.refused) == [peer(1)]
+    apart = {each: part for each, part in parts.items() if each != peer(1)}
+    silent = result_of(RUN, ROUND, authors, apart, shape, silent=[peer(1)])
+    assert silent.blob == expected.blob
+    assert not silent.refused
 
 
 def test_authors_without_a_bound_and_no_author_at_all_move_nothing() -> None:
@@ -263,5 +267,7 @@ def test_another_set_of_parts_is_our_own_fault() -> None:
     ):
         with pytest.raises(LocalProtocolError, match="expected the parts of"):
             added(who, what, shape)
+    with pytest.raises(LocalProtocolError, match="expected the parts of 1 authors"):
+        result_of(RUN, ROUND, authors, parts, shape, silent=[peer(1)])
     with pytest.raises(LocalProtocolError, match="a rounding of"):
         added(authors, parts, shape, coarse=2)

@@ -21,7 +21,7 @@ class Fixture:
         self.rounds, self.sources = Rounds(OWN, 4), Sources(OWN)
         self.rounds.meet(PeerSet(tuple(sorted([OWN, A, B]))))
         self.sources.set_peers([A, B])
-        self.rounds.start(7)
+        self.rounds.start(events.RoundStarted(7))
 
     def offer(
         self, digest: Digest, sender: PeerId = A, round: int = 7, size: int = SIZE

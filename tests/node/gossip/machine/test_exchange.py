@@ -347,7 +347,7 @@ def test_a_worthless_payload_that_a_commit_names_is_pulled_again_and_held() -> N
     assert of(events.Blame, effects) == [events.Blame(A, "junk")]
     [pull] = of(events.Pull, effects)
     assert pull == events.Pull(B, X, SIZE, 7, exact=False)
-    assert pull.committed
+    assert pull.named
 
 
 def test_an_overdue_pull_is_dropped_for_another_free_source_and_goes_on_without_one() -> None:

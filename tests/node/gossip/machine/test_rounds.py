@@ -16,7 +16,7 @@ def table(*started: int) -> Rounds:
     rounds = Rounds(OWN, 4)
     rounds.meet(PeerSet(tuple(sorted([OWN, *PEERS]))))
     for number in started:
-        rounds.start(number)
+        rounds.start(events.RoundStarted(number))
     return rounds
 
 
@@ -38,7 +38,7 @@ def test_a_round_is_followed_from_its_first_offer_or_its_start() -> None:
     assert not rounds.follow(9).open
     assert numbers(rounds) == [7, 9]
     assert rounds.newest == 7
-    rounds.start(9)
+    rounds.start(events.RoundStarted(9))
     assert rounds.follow(9).open
     assert rounds.newest == 9
 
@@ -47,7 +47,7 @@ def test_a_round_that_was_settled_is_not_opened_again() -> None:
     rounds = table(7)
     rounds.forget(7)
     assert rounds.is_over(7)
-    assert rounds.start(7) == []
+    assert rounds.start(events.RoundStarted(7)) == []
     assert numbers(rounds) == []
     assert not rounds.is_over(8)
 
@@ -69,8 +69,8 @@ def test_the_oldest_undecided_round_is_forgotten_first_and_a_committed_one_stays
     put(rounds, 0, X)
     put(rounds, 1, Y)
     rounds.follow(0).committed = True
-    assert rounds.start(UNDECIDED_ROUNDS_MAX) == []
-    assert rounds.start(UNDECIDED_ROUNDS_MAX + 1) == [Y]
+    assert rounds.start(events.RoundStarted(UNDECIDED_ROUNDS_MAX)) == []
+    assert rounds.start(events.RoundStarted(UNDECIDED_ROUNDS_MAX + 1)) == [Y]
     assert numbers(rounds)[:2] == [0, 2]
 
 
