@@ -44,6 +44,7 @@ class RoundRecord:
     """Mean training loss of its contributors, nats per token."""
     contributors: int = 0
     payload_bytes: int = 0
+    result_bytes: int = 0
 
     @property
     def round(self) -> int:
@@ -62,6 +63,7 @@ class RoundRecord:
             "contributors": self.contributors,
             "assigned": decided.assigned,
             "payload_bytes": self.payload_bytes,
+            "result_bytes": self.result_bytes,
             "seconds": decided.seconds,
             "slot_seconds": _seconds(decided.slot_ms),
             "compute_seconds": _seconds(decided.compute_ms),
@@ -187,7 +189,7 @@ class History:
             credit.add(commit.round, entry.samples, entry.payload_bytes)
         self.curve.add(commit.round, loss)
         payload_bytes = sum(entry.payload_bytes for entry in commit.entries)
-        facts = commit.step, loss, len(commit.entries), payload_bytes
+        facts = commit.step, loss, len(commit.entries), payload_bytes, commit.result_bytes
         self.records.append(RoundRecord(decided, True, *facts))
 
 

@@ -66,7 +66,11 @@ def status(
             "last": _hexadecimal(tally.last),
         },
         "consensus": None if equal_by_design else state.consensus.document(),
-        "traffic": {"payload_bytes": totals.payload_bytes, "payloads": totals.payloads},
+        "traffic": {
+            "payload_bytes": totals.payload_bytes,
+            "payloads": totals.payloads,
+            "result_bytes": totals.result_bytes,
+        },
         "data": {
             "samples_trained": totals.samples_counted,
             "samples_left_out": totals.samples_left_out,
@@ -141,6 +145,7 @@ def member_document(rounds: RunMachine, member: Member, now_ms: int) -> dict[str
         "samples_per_second": member.work.speed / 1000,
         "up_bit_per_second": member.work.up_bit_s,
         "rounds_counted": member.work.rounds_counted,
+        "ranges_added": member.work.ranges_added,
         "loss": member.work.loss,
         "member_seconds": (now_ms - member.joined_ms) // 1000,
     }
@@ -319,6 +324,7 @@ def _commit(recorded: RecordedCommit, commit: Commit) -> dict[str, Any]:
         "step": commit.step,
         "contributors": [entry.author for entry in commit.entries],
         "payload_bytes": sum(entry.payload_bytes for entry in commit.entries),
+        "result_bytes": commit.result_bytes,
         "loss": recorded.loss,
         "state_digest": _hexadecimal(recorded.state_digest) if recorded.reports else None,
         "digest_reports": recorded.reports,

@@ -336,12 +336,14 @@ class PartsHeld(_message.Message):
     def __init__(self, round: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldParts, _Mapping]]] = ...) -> None: ...
 
 class HeldParts(_message.Message):
-    __slots__ = ("root", "ranges")
+    __slots__ = ("root", "ranges", "author")
     ROOT_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_FIELD_NUMBER: _ClassVar[int]
     root: bytes
     ranges: int
-    def __init__(self, root: _Optional[bytes] = ..., ranges: _Optional[int] = ...) -> None: ...
+    author: str
+    def __init__(self, root: _Optional[bytes] = ..., ranges: _Optional[int] = ..., author: _Optional[str] = ...) -> None: ...
 
 class Summed(_message.Message):
     __slots__ = ("round", "range", "digest", "result_bytes", "public_key", "signature")

@@ -20,6 +20,8 @@ Rules
 - A round closes early when every member that is waited for has announced and all payloads that are
   waited for have their copies (`coordinator.machine.rules.closing`). A payload that died with its
   author's process, before any other member held it, is not waited for.
+- Where summers add, they hold parts of the payloads. A round that closes fixes its authors, and is
+  decided when its ranges are added (`coordinator.machine.rules.sums`).
 - The slot of a round follows the needs of members in the last one
   (`coordinator.machine.rules.pacing`).
 - `coordinator.machine.rules.judging` judges a member whose state differs, and where auditors are
@@ -48,7 +50,6 @@ from coordinator.machine.invariants import validate
 from coordinator.machine.rules import (
     announcing,
     auditing,
-    closing,
     deciding,
     ending,
     head_state,
@@ -62,6 +63,7 @@ from coordinator.machine.rules import (
     reporting,
     voiding,
 )
+from coordinator.machine.rules.sums import adding, parts
 from coordinator.machine.screening import is_transient
 from coordinator.machine.state.run import Run
 from coordinator.machine.state.run_state import RunState
@@ -72,6 +74,8 @@ from protocol.runfile import RunSpec
 
 HISTORY_EVENTS = 8
 """Newest events that the error of an impossible transition names."""
+
+_OF_A_ROUND = inputs.Announced | inputs.Holding | inputs.PartsHeld | inputs.Summed | inputs.Applied
 
 
 class RunMachine(Run):
@@ -100,7 +104,7 @@ class RunMachine(Run):
             self._impossible(f"time at or after {self.state.last_ms}", f"{now_ms} with {event}")
         effects = self._dispatch(event, now_ms)
         self._history.append((now_ms, event))
-        if isinstance(event, inputs.Announced | inputs.Holding | inputs.Applied):
+        if isinstance(event, _OF_A_ROUND):
             self.members.renew(event.peer, now_ms)  # also when it comes too late for its round
         if not is_transient(event, effects):
             # a replay, which has no transient events, must measure an outage from the same instant
@@ -118,6 +122,9 @@ class RunMachine(Run):
             upcoming = undecided.next_instant()
             if upcoming and upcoming[1] <= now_ms:
                 events.append(inputs.InstantReached(undecided.round, upcoming[0]))
+            late_ms = undecided.sums.next_due_ms() if undecided.sums else None
+            if late_ms is not None and late_ms <= now_ms:
+                events.append(inputs.SummersLate(undecided.round))
         events += [inputs.VoidDue(*payload) for payload in self.state.voids.due(now_ms)]
         if self._ends() and self.state.end.conclude_by_ms <= now_ms:
             events.append(inputs.Concluded())
@@ -127,6 +134,8 @@ class RunMachine(Run):
         """A time before which `due` has nothing; None while nothing is planned."""
         upcoming = [undecided.next_instant() for undecided in self.state.undecided]
         times = [instant[1] for instant in upcoming if instant]
+        late_ms = [each.sums.next_due_ms() for each in self.state.undecided if each.sums]
+        times += [at_ms for at_ms in late_ms if at_ms is not None]
         if self._ends():
             times.append(self.state.end.conclude_by_ms)
         others = (self.members.next_lapse_ms(), self.state.voids.next_due_ms())
@@ -159,6 +168,10 @@ class RunMachine(Run):
                 return announcing.take(event, self, now_ms)
             case inputs.Holding():
                 return holding.take(event, self, now_ms)
+            case inputs.PartsHeld():
+                return parts.take(event, self, now_ms)
+            case inputs.Summed() | inputs.SummersLate():
+                return adding.take(event, self, now_ms)
             case inputs.Applied() | inputs.Ready():
                 return reporting.take(event, self, now_ms)
             case inputs.Audited():
@@ -228,7 +241,12 @@ class RunMachine(Run):
         """Decide every round that can be decided, then open the next one if it may begin."""
         effects: list[Effect] = []
         undecided = self.state.undecided
-        while undecided and closing.may_decide(undecided[0], self):
+        for each in undecided:
+            effects += adding.replace_gone(each, self, now_ms)
+        while undecided:
+            effects += adding.go_on(undecided[0], self, now_ms)
+            if not deciding.may_decide(undecided[0], self):
+                break
             effects.append(deciding.decide(undecided.pop(0), self, now_ms))
         ending.finish_if_due(self, now_ms)
         voiding.plan(self, now_ms)

@@ -22,6 +22,7 @@ from coordinator.machine.rules import (
     reporting,
     voiding,
 )
+from coordinator.machine.rules.sums import adding, parts
 from coordinator.machine.state.run import Run
 
 
@@ -32,10 +33,14 @@ def screened(event: Event, run: Run) -> Event:
     match event:
         case inputs.Holding(peer):
             return holding.news(event, run) or inputs.Heartbeat(peer)
+        case inputs.PartsHeld(peer):
+            return parts.news(event, run) or inputs.Heartbeat(peer)
         case inputs.NotHeld(peer):
             return voiding.news(event, run) or inputs.Heartbeat(peer)
         case inputs.Announced(peer):
             news = announcing.is_news(event, run)
+        case inputs.Summed(peer):
+            news = adding.is_news(event, run)
         case inputs.Applied(peer) | inputs.Ready(peer):
             news = reporting.is_news(event, run)
         case inputs.Audited(peer):

@@ -10,6 +10,7 @@ from coordinator.machine.events.effects import (
     FinishRun,
     OpenRound,
     Refuse,
+    SummerAdded,
 )
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import SignedEntry
@@ -17,6 +18,8 @@ from protocol.codec.commits import SignedCommit
 from protocol.ids import PeerId
 from protocol.limits import COMMITS_PER_REPLY, MESSAGE_BYTES_MAX
 from protocol.shuffle import Share
+from protocol.sums.asked import Question
+from protocol.sums.plan import SumPlan
 
 SHARE_BYTES = 24
 """Bytes of a share in a message, at most: two numbers of ten, and what frames them."""
@@ -54,6 +57,7 @@ def finished_message(finish: FinishRun, head_round: int) -> wire.CoordinatorMess
 
 def opened_message(opened: OpenRound, assignment: Assignment) -> wire.CoordinatorMessage:
     """The opening of a round for one member."""
+    summers, rows = SumPlan.told(opened.plan)
     return wire.CoordinatorMessage(
         opened=wire.RoundOpened(
             round=opened.round,
@@ -72,8 +76,39 @@ def opened_message(opened: OpenRound, assignment: Assignment) -> wire.Coordinato
             among_neighbours=opened.among_neighbours,
             only_mixes=opened.only_mixes,
             neighbours=assignment.neighbours if opened.among_neighbours else (),
+            summers=summers,
+            ranges=[wire.RangeSummers(places=row) for row in rows],
         )
     )
+
+
+def opened_for_relays(opened: OpenRound) -> wire.CoordinatorMessage:
+    """The opening of a round for those that do not work in it."""
+    summers, rows = SumPlan.told(opened.plan)
+    ranges = [wire.RangeSummers(places=row) for row in rows]
+    told = wire.RoundOpened(round=opened.round, step=opened.step, summers=summers, ranges=ranges)
+    return wire.CoordinatorMessage(opened=told)
+
+
+def summer_added(added: SummerAdded) -> wire.CoordinatorMessage:
+    """The word to all that one more node is to hold the parts of a range."""
+    told = wire.SummerAdded(round=added.round, range=added.number, peer_id=added.peer)
+    return wire.CoordinatorMessage(summer_added=told)
+
+
+def sums_asked(questions: Sequence[Question]) -> wire.CoordinatorMessage:
+    """The request to a summer to add ranges of one round: one at least."""
+    about = questions[0]
+    asked = wire.SumsAsked(
+        round=about.round,
+        learning_rate_bits=about.learning_rate_bits,
+        authors=[
+            wire.SumAuthor(author=each.author, root=each.root, samples=each.samples)
+            for each in about.authors
+        ],
+        ranges=[wire.RangeAsked(range=each.number, silent=each.silent) for each in questions],
+    )
+    return wire.CoordinatorMessage(sums_asked=asked)
 
 
 def evaluation_asked(ask: AskEvaluation) -> wire.CoordinatorMessage:
@@ -92,8 +127,8 @@ def committed_message(
     holders: tuple[tuple[PeerId, ...], ...],
     before: Iterable[SignedEntry] = (),
 ) -> wire.CoordinatorMessage:
-    """A commit, with members that hold each of its payloads and the entries of the chain in front
-    of it.
+    """A commit, with members that hold each of the payloads or sums that nodes need of it, and the
+    entries of the chain in front of it.
     """
     return wire.CoordinatorMessage(
         committed=wire.RoundCommitted(

@@ -95,8 +95,19 @@ class Delivery:
                 self.node_sessions.close(peer, Message(evicted=evicted))
             case effects.OpenRound():
                 self._open_round(effect)
+            case effects.SummerAdded():
+                self.broadcast(coordinator_messages.summer_added(effect))
+            case effects.SumsAsked(peer, questions):
+                self.node_sessions.send(peer, coordinator_messages.sums_asked(questions))
+            case effects.Dispute(round, number):
+                said = {peer: digest.hex()[:16] for peer, digest in effect.signed}
+                where = self._where(round=round, range=number, signed=said)
+                log.warning("summers differ", extra=where)
             case effects.CommitRound(commit, holders, loss):
                 numbers = {"contributors": len(commit.entries), "loss": loss}
+                if commit.sums:
+                    summers = {peer for signers in holders for peer in signers}
+                    numbers |= {"ranges": len(commit.sums.results), "summers": len(summers)}
                 log.info("round committed", extra=self._where(round=commit.round, **numbers))
                 signed = outcome.signed[commit.round]
                 before = outcome.before.get(commit.round, ())
@@ -147,9 +158,9 @@ class Delivery:
         for assignment in opened.assignments:
             message = coordinator_messages.opened_message(opened, assignment)
             self.node_sessions.send(assignment.peer, message)
-        without_share = wire.RoundOpened(round=opened.round, step=opened.step)
+        without_share = coordinator_messages.opened_for_relays(opened)
         for relay in self.relay_sessions:
-            relay.send(Message(opened=without_share))
+            relay.send(without_share)
 
     def _welcome(self, session: NodeSession) -> None:
         """Greet a member or relay, and tell it all the others."""

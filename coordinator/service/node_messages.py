@@ -14,28 +14,35 @@ from coordinator.machine.events.inputs import (
     Evaluated,
     Event,
     Heartbeat,
+    HeldParts,
     Holding,
     Joined,
     Left,
     LinksMeasured,
     NotHeld,
+    PartsHeld,
     Ready,
+    Summed,
 )
+from coordinator.machine.rules.sums import adding
+from coordinator.machine.state.run import Run
 from protocol import wire_pb2 as wire
 from protocol.border.networks import is_for_everybody, is_near, leads_back
 from protocol.border.text import clean, one_line, require_plain
 from protocol.errors import RemoteProtocolError, VersionError
-from protocol.handshake import verify_hello
-from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id
+from protocol.handshake import KEY_BYTES, verify_hello
+from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, peer_id
 from protocol.limits import (
     ADDRESSES_MAX,
     LOSS_NATS_MAX,
     MEMBERS_MAX,
+    PAYLOAD_BYTES_LIMIT,
     PROTOCOL_VERSION,
     VALIDATION_WINDOWS_MAX,
 )
 from protocol.mixing.consensus import PROJECTION_SIZE
 from protocol.mixing.link_report import BIT_S_MAX, LINKS_MAX, ROUND_TRIP_MS_MAX, MeasuredLink
+from protocol.sums.asked import summer_of
 
 
 def proven(message: wire.NodeMessage, nonce: bytes, host: str, run_id: RunId) -> Joined:
@@ -98,6 +105,8 @@ def event_of(peer: PeerId, message: wire.NodeMessage) -> Event:
             return _announced(peer, message.announced)
         case "holding":
             return _holding(peer, message.holding)
+        case "parts":
+            return _parts_held(peer, message.parts)
         case "not_held":
             lacking = message.not_held
             return NotHeld(peer, _round(peer, lacking.round), _digests(peer, lacking.digests))
@@ -164,6 +173,55 @@ def _holding(peer: PeerId, message: wire.Holding) -> Holding:
         _round(peer, message.round),
         digests,
         tuple(parse_peer_id(author) if author else PeerId("") for author in authors),
+    )
+
+
+def _parts_held(peer: PeerId, message: wire.PartsHeld) -> PartsHeld:
+    """A summer's receipts; `RemoteProtocolError` when they are out of bounds."""
+    roots = _digests(peer, [each.root for each in message.held])
+    if len(set(roots)) != len(roots):
+        raise RemoteProtocolError(
+            f"{peer}: expected each payload once, got {len(roots)} of {len(set(roots))}"
+        )
+    return PartsHeld(
+        peer,
+        _round(peer, message.round),
+        tuple(
+            HeldParts(root, each.ranges, parse_peer_id(each.author) if each.author else None)
+            for root, each in zip(roots, message.held, strict=True)
+        ),
+    )
+
+
+def summed(peer: PeerId, message: wire.Summed, run: Run) -> Summed | Heartbeat:
+    """The event in a summer's word on a range that it was asked to add. One under another question
+    than the open one shows no more than that its sender is alive. `RemoteProtocolError` when it is
+    out of bounds or signed by somebody else.
+    """
+    round, digest = _round(peer, message.round), parse_digest(message.digest)
+    if not 1 <= message.result_bytes <= PAYLOAD_BYTES_LIMIT:
+        raise RemoteProtocolError(
+            f"{peer}: expected a result of 1..{PAYLOAD_BYTES_LIMIT} bytes, got one of "
+            f"{message.result_bytes}"
+        )
+    if len(message.public_key) != KEY_BYTES or peer_id(message.public_key) != peer:
+        raise RemoteProtocolError(f"{peer}: expected a sum signed by its sender, got another key")
+    asked = adding.question(run, round, message.range)
+    if asked is None:
+        return Heartbeat(peer)
+    try:
+        summer_of(asked, digest, message.public_key, message.signature)
+    except RemoteProtocolError:  # under an older question, perhaps: the learning rate has changed
+        return Heartbeat(peer)
+    return Summed(
+        peer,
+        round,
+        message.range,
+        digest,
+        message.result_bytes,
+        asked.learning_rate_bits,
+        message.public_key,
+        message.signature,
     )
 
 

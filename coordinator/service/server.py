@@ -268,7 +268,7 @@ class CoordinatorService(Calls):
                     return
                 received_ms = session.hears(self._sequencer.now_ms())
                 await self._heed_head(peer, session, message)
-                event = node_messages.event_of(peer, message)
+                event = self._event_of(peer, message)
                 await self._sequencer.submit(event)
                 session.waits(self._sequencer.now_ms())
                 if isinstance(event, inputs.Left):
@@ -286,6 +286,11 @@ class CoordinatorService(Calls):
             session.close()
         else:
             session.close()
+
+    def _event_of(self, peer: PeerId, message: wire.NodeMessage) -> inputs.Event:
+        if message.WhichOneof("kind") == "summed":
+            return node_messages.summed(peer, message.summed, self._sequencer.rounds)
+        return node_messages.event_of(peer, message)
 
     async def _heed_head(
         self, peer: PeerId, session: NodeSession, message: wire.NodeMessage

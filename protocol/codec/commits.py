@@ -119,6 +119,11 @@ class Commit:
         """Whose bytes make the step: the results of ranges, or the payloads of all entries."""
         return self.sums.results if self.sums else self.entries
 
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the sums that nodes fetch in place of its payloads; 0 where they fetch these."""
+        return sum(result.payload_bytes for result in self.sums.results) if self.sums else 0
+
     def needed_by(self, peer: PeerId) -> tuple[Needed, ...]:
         """Those of them that one node needs."""
         if self.mix is None or self.mix.mean:

@@ -7,6 +7,7 @@ from protocol.codec.chain import ChainEntry
 from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
+from protocol.sums.asked import Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,43 @@ class OpenRound:
     """Nodes mix parameters, and fetch their neighbours' alone."""
     only_mixes: bool = False
     """Nobody trains."""
+    plan: tuple[tuple[PeerId, ...], ...] = ()
+    """The summers of each range; none: every payload goes to everybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummerAdded:
+    """Tell everybody that one more node is to hold the parts of a range."""
+
+    round: int
+    number: int
+    """Of the range."""
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class SumsAsked:
+    """Ask a summer to add these ranges of a round, whose set of authors is fixed."""
+
+    peer: PeerId
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """Unlike sums of one range were signed: whoever adds again finds the wrong ones. The journal
+    has the signatures.
+    """
+
+    round: int
+    number: int
+    """Of the range."""
+    signed: tuple[tuple[PeerId, Digest], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRound:
-    """Sign, record and send a commit; the members `holders[i]` hold the payload of entry i."""
+    """Sign, record and send a commit; the members `holders[i]` hold what is needed in place i."""
 
     commit: Commit
     holders: tuple[tuple[PeerId, ...], ...]
@@ -233,6 +266,9 @@ Effect = (
     | Evict
     | TellMembers
     | OpenRound
+    | SummerAdded
+    | SumsAsked
+    | Dispute
     | CommitRound
     | Chained
     | SkipRound

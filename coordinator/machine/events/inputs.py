@@ -2,8 +2,8 @@
 
 Every event except `Heartbeat` is durable: the shell journals it before any of its effects leaves
 the process. `Heartbeat` only moves a lease, which a restart extends anyway. Time enters as `now_ms`
-and as `Lapsed`, `InstantReached`, `VoidDue` and `Concluded`, which the machine itself asks for
-(`RunMachine.due`), so that the journal replays without the heartbeats.
+and as `Lapsed`, `InstantReached`, `SummersLate`, `VoidDue` and `Concluded`, which the machine
+itself asks for (`RunMachine.due`), so that the journal replays without the heartbeats.
 
 The journal stores the class names of events and their fields: a change of either needs a new
 `coordinator.bound_run.FORMAT`.
@@ -86,6 +86,51 @@ class Holding:
     authors: tuple[PeerId, ...] = ()
     """Authors by the payloads' headers, in the order of the digests; an empty text, or none at
     all, where the node does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldParts:
+    """The parts of one payload that a summer holds."""
+
+    root: Digest
+    """The name of the payload."""
+    ranges: int
+    """Bit i: the part of range i."""
+    author: PeerId | None = None
+    """In the parts' headers; None where the node does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartsHeld:
+    """A summer holds parts of these payloads of a round, and has verified them."""
+
+    peer: PeerId
+    round: int
+    held: tuple[HeldParts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """A summer has added a range, and signed the digest of its result."""
+
+    peer: PeerId
+    round: int
+    number: int
+    """Of the range."""
+    digest: Digest
+    result_bytes: int
+    learning_rate_bits: int
+    """In the question that is signed: of all its parts this one alone may change."""
+    public_key: bytes
+    signature: bytes
+    """See `protocol.sums.asked`; with the key it stays here as evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SummersLate:
+    """The time of some summers of a round is over."""
+
+    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +292,7 @@ class Evaluated:
 
 
 MemberEvent = Joined | Ready | Heartbeat | LinksMeasured | Disconnected | Left | Lapsed
+SumsEvent = PartsHeld | Summed | SummersLate
 CheckpointEvent = RoomGiven | CheckpointSaid | CheckpointStored | CheckpointFailed
 OperatorEvent = Vouched | Salted | TokenShown | Ordered
 Event = (
@@ -254,6 +300,7 @@ Event = (
     | Restarted
     | Announced
     | Holding
+    | SumsEvent
     | Applied
     | Audited
     | NotHeld

@@ -27,7 +27,7 @@ def is_news(said: Announced, run: Run) -> bool:
     undecided = run.state.undecided_round(said.round)
     if run.members.get(said.peer) is None:
         return False  # a former member's
-    if undecided is None:
+    if undecided is None or (undecided.is_closed and said.peer in undecided.silent):
         closed = (each for each in run.state.closed_early if each.round == said.round)
         return any(said.peer in each.silent for each in closed)
     if said.peer not in undecided.assignments:
@@ -43,7 +43,7 @@ def take(said: Announced, run: Run, now_ms: int) -> list[Effect]:
     if not is_news(said, run):
         return []  # stale, late or repeated; lateness is counted as a strike already
     undecided = run.state.undecided_round(said.round)
-    if undecided is None:
+    if undecided is None or (undecided.is_closed and said.peer in undecided.silent):
         _prove_punctual(said, run, now_ms)
     elif said.peer in undecided.announced:  # repeated after a reconnect
         undecided.receipts.hold(said.peer, (Digest(said.digest),), now_ms)

@@ -1,8 +1,8 @@
-"""Closes rounds: when a round may be decided, whose payloads count, and who pays for a round that
-took all its time.
+"""Closes rounds: when a round may close, whose payloads count, and who pays for a round that took
+all its time.
 
 Rules
-- At `commit_by` a round is decided, whatever is missing. Before its least length it is not.
+- At `commit_by` a round closes, whatever is missing. Before its least length it does not.
 - Nobody waits for a member at its strike limit; in a run that is open to the public nobody waits
   for a key without standing. But while the quorum is not reached without them, all live members are
   waited for until `publish_by`: a skipped round helps nobody.
@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from coordinator.machine.events.inputs import Announced
 from coordinator.machine.rules import edges
+from coordinator.machine.rules.pacing import next_pace
 from coordinator.machine.state.membership import Membership
 from coordinator.machine.state.pace import Needs
 from coordinator.machine.state.run import Run
@@ -63,8 +64,10 @@ def waited_for(undecided: UndecidedRound, run: Run) -> Callable[[PeerId], bool]:
     return run.members.keeps_time if keep_time else run.members.live
 
 
-def may_decide(undecided: UndecidedRound, run: Run) -> bool:
-    """Whether the round's decision may fall now."""
+def may_close(undecided: UndecidedRound, run: Run) -> bool:
+    """Whether the payloads that count may be fixed now: with them the round is decided, or summers
+    add them.
+    """
     members = run.members
     if undecided.reached == "commit_by":
         return True
@@ -156,7 +159,7 @@ def _credit(undecided: UndecidedRound, counted: list[Announced], members: Member
             member.work.rounds_counted += 1
             took_ms = _upload_ms(undecided, payload.peer)
             if took_ms is not None and not undecided.disturbed:
-                member.work.book_upload(payload.payload_bytes, took_ms)
+                member.work.book_upload(_sent_bytes(undecided, payload), took_ms)
             if members.public:
                 took_ms = undecided.announced_ms[payload.peer] - undecided.instants.opened
                 member.work.book(payload.samples, max(took_ms, payload.compute_ms))
@@ -164,26 +167,46 @@ def _credit(undecided: UndecidedRound, counted: list[Announced], members: Member
 
 def _upload_ms(undecided: UndecidedRound, author: PeerId) -> int | None:
     """Time from a payload's announcement until those held it that were waited for: its neighbours,
-    where nodes mix parameters, else `copies_min` others. None where that is not known, and in a
-    round of the mean, which sends many at once.
+    where nodes mix parameters, summers where these add, else `copies_min` others. None where that
+    is not known, and in a round of the mean, which sends many at once.
     """
     if undecided.mean:
         return None
     if undecided.edges:
         return edges.slowest_edge_ms(undecided, author)
-    if not undecided.receipts.copies_min:
+    if not (undecided.receipts.copies_min or undecided.sums):
         return None
-    copied_ms = undecided.receipts.copied_ms.get(author)
+    copied_ms = undecided.copied_ms.get(author)
     return None if copied_ms is None else copied_ms - undecided.announced_ms[author]
 
 
-def close(undecided: UndecidedRound, run: Run) -> None:
-    """The round is decided: note how long it took, strike authors whose payloads could not be had,
-    and remember the members that may still prove themselves punctual.
+def _sent_bytes(undecided: UndecidedRound, payload: Announced) -> int:
+    """Bytes that an author has sent by then: one copy; to summers two of each part, without those
+    of the ranges that it adds itself.
+    """
+    if undecided.sums is None:
+        return payload.payload_bytes
+    ranges, own = undecided.sums.ranges, undecided.sums.parts.adds.get(payload.peer, 0)
+    return payload.payload_bytes * (2 * ranges - own.bit_count()) // ranges
+
+
+def close(undecided: UndecidedRound, run: Run, now_ms: int) -> list[Announced]:
+    """The round closes: set the pace of the next one by it, and judge its members. Returns the
+    payloads that count.
+    """
+    state, rounds = run.state, run.spec.rounds
+    state.pace = next_pace(
+        state.pace, needs(undecided, run.members, now_ms), rounds, hides=rounds.hides
+    )
+    _judge(undecided, run)
+    return contributors(undecided, run.members)
+
+
+def _judge(undecided: UndecidedRound, run: Run) -> None:
+    """Strike authors whose payloads could not be had, and remember the members that may still
+    prove themselves punctual.
     """
     state, members = run.state, run.members
-    usual = not (undecided.disturbed or undecided.mean or undecided.only_mixes)
-    state.period.note(undecided.instants.opened, state.last_ms, usual=usual)
     decided_ms = undecided.instants.commit_by
     available = {payload.peer for payload in undecided.available(members.roster)}
     for payload in undecided.payloads():
@@ -192,7 +215,8 @@ def close(undecided: UndecidedRound, run: Run) -> None:
         elif undecided.reached == "commit_by" and not undecided.disturbed:
             members.note_copies(payload.peer, decided_ms, copied=False)
     for peer in filter(members.decides, undecided.assignments):
-        if members.public and not undecided.disturbed and available - {peer}:
+        confirms = members.public and undecided.sums is None
+        if confirms and not undecided.disturbed and available - {peer}:
             members.note_receipts(peer, given=undecided.receipts.confirmed_by(peer))
     soon_ms, judged = _judge_pace(undecided, run)
     state.closed_early = [each for each in state.closed_early if each.publish_by_ms > state.last_ms]
@@ -212,7 +236,7 @@ def _judge_pace(undecided: UndecidedRound, run: Run) -> tuple[int, int]:
     asked = sorted(filter(members.decides, undecided.assignments.keys() | undecided.gone_ms.keys()))
     if not members.public or undecided.disturbed or undecided.edges or len(asked) < JUDGED_MIN:
         return 0, 0
-    opened_ms, copied_ms = undecided.instants.opened, undecided.receipts.copied_ms
+    opened_ms, copied_ms = undecided.instants.opened, undecided.copied_ms
     came_ms = undecided.gone_ms | undecided.announced_ms
     said_ms = {peer: came_ms.get(peer, members.awaited_until(peer, now_ms)) for peer in asked}
     there_ms = {

@@ -9,11 +9,11 @@ from protocol.ids import PeerId
 
 
 def news(said: Holding, run: Run) -> Holding | None:
-    """The part of the receipts that is new; late, a former member's, or of one that is no witness:
-    none of it.
+    """The part of the receipts that is new; late, a former member's, of one that is no witness, or
+    where summers hold parts of payloads: none of it.
     """
     undecided = run.state.undecided_round(said.round)
-    if undecided is None or not _may_confirm(said.peer, undecided, run):
+    if undecided is None or undecided.sums or not _may_confirm(said.peer, undecided, run):
         return None
     digests = undecided.receipts.news(said.peer, said.digests)
     named = dict(zip(said.digests, said.authors, strict=False))

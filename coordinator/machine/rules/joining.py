@@ -26,7 +26,7 @@ def take(said: Joined, run: Run, now_ms: int) -> list[Effect]:
     effects = _join(said, run, now_ms)
     joined = run.members.get(peer) is not None
     for undecided in state.undecided if joined else ():
-        undecided.receipts.doubt(peer)
+        undecided.doubt(peer)
     state.voids.forget(peer)
     if state.end.concluded and joined:  # the others were let go
         effects.append(ending.farewell(state))

@@ -13,6 +13,7 @@ the mean.
 from coordinator.machine.events.effects import Assignment, Effect, OpenRound
 from coordinator.machine.rules import closing, edges
 from coordinator.machine.rules.pacing import samples_per_share
+from coordinator.machine.rules.sums import planning
 from coordinator.machine.state.checkpoints import WISH
 from coordinator.machine.state.member import Member
 from coordinator.machine.state.membership import Membership
@@ -146,6 +147,8 @@ def _begin_round(run: Run, now_ms: int) -> UndecidedRound:
     if not equal:
         opened.mean, opened.only_mixes = mean, bool(why)
         edges.plan(opened, in_force, state.consensus, run.members)
+    else:
+        opened.sums = planning.plan(opened, run)
     opened.receipts.auditors = frozenset(state.verdicts.auditors)
     state.next_round += 1
     state.undecided.append(opened)
@@ -189,6 +192,7 @@ def effect(
         mean=mean,
         among_neighbours=not (mean or spec.algorithm.meets_all),
         only_mixes=undecided.only_mixes,
+        plan=undecided.sums.plan() if undecided.sums else (),
     )
 
 

@@ -3,13 +3,15 @@
 Rules
 - A report of a state that the log does not make any more is ignored: its node will discard it.
 - A member whose report is judged wrong is not ready.
-- One that is ready holds what it has named again, and is given its work of open rounds again.
+- One that is ready holds what it has named again, and is given its work of open rounds again, as
+  author and as summer.
 """
 
 from coordinator.machine.events.effects import AskResync, Effect, Evict, TellMembers
 from coordinator.machine.events.inputs import Applied, Ready
 from coordinator.machine.rules import membership, opening
 from coordinator.machine.rules.judging import Judge
+from coordinator.machine.rules.sums import adding
 from coordinator.machine.state.run import Run
 
 
@@ -55,8 +57,9 @@ def _welcome_back(said: Ready, run: Run, now_ms: int) -> list[Effect]:
             member.listed = True
             effects.append(TellMembers(came=(said.peer,)))
     for each in undecided:
-        each.receipts.settle_doubt(said.peer)
+        each.settle_doubt(said.peer, now_ms)
     for each in undecided:
         if said.peer in each.silent:  # it lost its session in the middle of the round
             effects.append(opening.effect(each, (each.assignments[said.peer],), run.spec))
+        effects += adding.asked_again(each, said.peer, run)
     return effects

@@ -8,6 +8,9 @@ from coordinator.machine.state.standing import Standing
 from protocol.ids import PeerId, short
 from protocol.mixing.link_report import MeasuredLink
 
+MISSED_MAX = 16
+"""Rounds that a member has missed as a summer at most: each halves what it is given to add."""
+
 
 @dataclass(slots=True)
 class WorkRecord:
@@ -25,6 +28,10 @@ class WorkRecord:
     """Rounds in a row in which payloads of others could be had and it gave no receipt."""
     copies_tardy: bool = False
     """Whether it was the copies of its payload for which others waited last, not the member."""
+    missed: int = 0
+    """Rounds in which it was asked to add and did not, less those in which it did."""
+    ranges_added: int = 0
+    """Committed results that it has signed."""
     up_bit_s: int = 0
     """Bits a second, at least, at which its payloads have reached others; 0 while unknown."""
     links: tuple[MeasuredLink, ...] = ()
@@ -35,6 +42,11 @@ class WorkRecord:
         self.samples += samples
         if samples:
             self.speed = smoothed_speed(self.speed, samples, took_ms)
+
+    def book_sums(self, added: int, *, missed: bool) -> None:
+        """A round has ended for which the member added these ranges in time, or missed some."""
+        self.ranges_added += added
+        self.missed = min(MISSED_MAX, self.missed + 1) if missed else max(0, self.missed - 1)
 
     def book_upload(self, payload_bytes: int, took_ms: int) -> None:
         """A payload of the member was with those that it had to reach in this time."""

@@ -1,8 +1,12 @@
 """One run as its rules see it: the run file, and the state that the events have made."""
 
+from functools import cached_property
+
 from coordinator.machine.state.membership import Membership
 from coordinator.machine.state.run_state import RunState, new_state
+from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId
+from protocol.planner.parameters import size_of
 from protocol.runfile import RunSpec
 
 
@@ -12,6 +16,14 @@ class Run:
     def __init__(self, spec: RunSpec, run_id: RunId) -> None:
         self.spec, self.run_id = spec, run_id
         self.install(new_state(spec, run_id))
+
+    @cached_property
+    def chunks(self) -> int | None:
+        """Chunks of the model; None for one whose layout is not written down."""
+        try:
+            return size_of(self.spec.model).chunks
+        except SettingsError:
+            return None
 
     def install(self, state: RunState) -> None:
         """Take this state in place of the one that was there."""

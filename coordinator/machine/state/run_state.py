@@ -45,6 +45,8 @@ class RunTotals:
     payloads: int = 0
     """Committed payloads."""
     payload_bytes: int = 0
+    result_bytes: int = 0
+    """Bytes of the sums that nodes fetched in place of payloads."""
 
     @property
     def samples_counted(self) -> int:

@@ -16,6 +16,7 @@ from coordinator.machine.events.effects import Assignment
 from coordinator.machine.events.inputs import Announced, Instant
 from coordinator.machine.state.pace import Needs
 from coordinator.machine.state.receipts import Receipts
+from coordinator.machine.state.sums.round_sums import RoundSums
 from protocol.clock import Instants
 from protocol.codec.commits import Entry
 from protocol.errors import RemoteProtocolError
@@ -64,6 +65,8 @@ class UndecidedRound:
     """Whether members take the mean of all parameters."""
     only_mixes: bool = False
     """Whether nobody trains in it."""
+    sums: RoundSums | None = None
+    """The summers that add its payloads; None where every payload goes to everybody."""
 
     @classmethod
     def open(
@@ -111,6 +114,18 @@ class UndecidedRound:
             old.publish_by + milliseconds,
             old.commit_by + milliseconds,
         )
+        if self.sums:
+            self.sums.postpone(milliseconds)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the authors are fixed, and summers add."""
+        return self.sums is not None and self.sums.adding is not None
+
+    @property
+    def copied_ms(self) -> dict[PeerId, int]:
+        """Time at which an author's payload was first with all that have to get it."""
+        return self.sums.whole_ms if self.sums else self.receipts.copied_ms
 
     def needs(
         self, live: Callable[[PeerId], bool], copied: Callable[[PeerId], bool], now_ms: int
@@ -127,7 +142,7 @@ class UndecidedRound:
                 continue
             publish.append(max(0, at_ms - bell, at_ms - opened - self.announced[peer].compute_ms))
         exchange = [
-            self.receipts.copied_ms.get(said.peer, now_ms) - self.announced_ms[said.peer]
+            self.copied_ms.get(said.peer, now_ms) - self.announced_ms[said.peer]
             for said in self.payloads()
             if copied(said.peer)
         ]
@@ -158,6 +173,8 @@ class UndecidedRound:
         self.silent.discard(event.peer)
         if event.digest:
             self.receipts.announce(event.peer, Digest(event.digest), now_ms, witnesses)
+            if self.sums:
+                self.sums.announce(event.peer, Digest(event.digest), now_ms)
 
     def has_payload(self, peer: PeerId) -> bool:
         """Whether the member has announced a payload."""
@@ -175,6 +192,11 @@ class UndecidedRound:
         """Whether a payload that a member holds has too few copies, of an author for whose copies
         rounds wait. A payload that no member holds any more does not come back.
         """
+        if self.sums:
+            return any(
+                copied(author) and self.sums.waits_for(author, present=author in members)
+                for author in self.sums.parts.copies
+            )
         return any(
             self.receipts.holding(Digest(self.announced[author].digest))
             and not self._copied(author, members)
@@ -186,8 +208,10 @@ class UndecidedRound:
         """Payloads that enough members hold: `copies_min` besides the author, or fewer when fewer
         of the round's other workers are still members. A member that is catching up holds nothing
         yet and is not waited for. A payload without holders is not available, however few members
-        are left.
+        are left. Where summers add, half of the ranges include its author.
         """
+        if self.sums:
+            return [each for each in self.payloads() if self.sums.is_available(each.peer)]
         return [
             payload
             for payload in self.payloads()
@@ -223,9 +247,23 @@ class UndecidedRound:
         that it has not announced.
         """
         self.receipts.forget(peer)
+        if self.sums:
+            self.sums.forget(peer, now_ms)
         if peer in self.silent:
             self.gone_ms[peer] = now_ms
         return self.withdraw(peer)
+
+    def doubt(self, peer: PeerId) -> None:
+        """A member has a new session, perhaps as a new process."""
+        self.receipts.doubt(peer)
+        if self.sums:
+            self.sums.parts.doubt(peer)
+
+    def settle_doubt(self, peer: PeerId, now_ms: int) -> None:
+        """The member is ready: what it has not said again counts no more."""
+        self.receipts.settle_doubt(peer)
+        if self.sums:
+            self.sums.settle_doubt(peer, now_ms)
 
     def withdraw(self, peer: PeerId) -> tuple[Share, ...]:
         """Take the work back from a member that has not announced; returns its samples."""

@@ -109,8 +109,12 @@ class Voids:
         trained: Iterable[tuple[Share, ...]],
         voters: set[PeerId],
     ) -> None:
-        """A round was committed; `holders` and `trained` in the order of its entries."""
-        digests = [entry.digest for entry in commit.entries]
+        """A round was committed; `holders` in the order of what nodes need, `trained` in that of
+        its entries. A result that becomes void takes nothing back: its authors' samples stay
+        trained.
+        """
+        digests = [needed.digest for needed in commit.needed]
+        trained = [() for _ in digests] if commit.sums else trained
         payloads = CommittedPayloads(voters, dict(zip(digests, holders, strict=True)))
         for digest, shares in zip(digests, trained, strict=True):  # two may announce one digest
             payloads.trained[digest] = (*payloads.trained.get(digest, ()), *shares)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.machine.state.summers import DRAWS_MAX, UPLINK_MAX, Summers, draw
+from coordinator.machine.state.sums.summers import DRAWS_MAX, UPLINK_MAX, Summers, draw
 from protocol.ids import Digest, PeerId, sha256
 from protocol.sums.ranges import range_count
 

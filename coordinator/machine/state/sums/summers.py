@@ -13,7 +13,7 @@ Rules
   add one range.
 - The order of candidates follows from the hash, so nobody chooses its ranges or its companion.
 - In place of a summer that is gone, or beside two that differ, the next of a draw by uplinks adds
-  the range, those that are no authors first; after `DRAWS_MAX` the range goes to everybody.
+  the range, those that are no authors first; after `DRAWS_MAX` nobody is left.
 - Two summers of one range that lie together are found by its checker: it is drawn by the hash of
   what they signed, so neither knows it before it has lied.
 
@@ -58,8 +58,8 @@ class Summers:
 
     def third(self, number: int, gone: Collection[PeerId]) -> PeerId | None:
         """The node, not one that is `gone`, that adds a range, by its number, in place of a summer
-        or beside both; None: everybody adds it. With more that are gone it is a later one of the
-        same draw.
+        or beside both; None: nobody is left. With more that are gone it is a later one of the same
+        draw.
         """
         return self._next(b"third", number, gone)
 

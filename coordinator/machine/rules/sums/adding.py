@@ -1,0 +1,154 @@
+"""The summers of a round are asked to add, and answer.
+
+    holding --the oldest round closes, with a quorum--> its authors are fixed: summers are asked
+       '------------------------, without one--------> skipped
+    asked --every range is settled, or nobody's------> committed; skipped where no range is settled
+
+Rules
+- Only the oldest undecided round is added: so the learning rate of its step is known. When the
+  operator changes it meanwhile, everybody is asked again.
+- Summers that went are replaced at once, those that are late when their time is over
+  (`coordinator.machine.state.sums.round_sums`). Everybody is told of each that comes, so that
+  authors give it their parts.
+- Unlike sums are a dispute. The journal has what was signed; nobody is judged here.
+"""
+
+from collections.abc import Iterable
+
+from coordinator.machine.events.effects import Dispute, Effect, SummerAdded, SumsAsked
+from coordinator.machine.events.inputs import Summed, SummersLate
+from coordinator.machine.rules import closing
+from coordinator.machine.state.run import Run
+from coordinator.machine.state.sums.adding import SignedSum
+from coordinator.machine.state.sums.round_sums import Asked
+from coordinator.machine.state.undecided_round import UndecidedRound
+from protocol.codec.commits import RangeSum, Sums
+from protocol.ids import Digest, PeerId
+from protocol.schedule import scalars
+from protocol.sums.asked import Question, SumAuthor
+
+
+def is_news(said: Summed, run: Run) -> bool:
+    """Whether the sum is a further one of a member that was asked, under the question that is
+    open.
+    """
+    undecided = run.state.undecided_round(said.round)
+    if undecided is None or undecided.sums is None or run.members.get(said.peer) is None:
+        return False
+    return undecided.sums.is_news(said.number, _signed(said), said.learning_rate_bits)
+
+
+def take(event: Summed | SummersLate, run: Run, now_ms: int) -> list[Effect]:
+    """A summer says what it has found, or the time of some is over."""
+    undecided = run.state.undecided_round(event.round)
+    if undecided is None or undecided.sums is None:
+        return []  # decided at the same instant
+    if isinstance(event, SummersLate):
+        asked = undecided.sums.reach(now_ms, run.members.copies_are_awaited)
+        return _added(undecided, asked, run)
+    if not is_news(event, run):
+        return []
+    signed, asked = undecided.sums.sign(event.number, _signed(event), now_ms)
+    dispute = [Dispute(event.round, event.number, signed)] if signed else []
+    return [*dispute, *_added(undecided, asked, run)]
+
+
+def question(run: Run, round: int, number: int) -> Question | None:
+    """What the summers of a range were asked; None while they were not, or for no range."""
+    undecided = run.state.undecided_round(round)
+    adding = undecided.sums.adding if undecided and undecided.sums else None
+    if adding is None or not 0 <= number < len(adding.by_range):
+        return None
+    return adding.question(run.run_id, round, number)
+
+
+def replace_gone(undecided: UndecidedRound, run: Run, now_ms: int) -> list[Effect]:
+    """Ask others in place of the summers that went."""
+    if undecided.sums is None or not undecided.sums.vacant:
+        return []
+    return _added(undecided, undecided.sums.fill(now_ms), run)
+
+
+def go_on(undecided: UndecidedRound, run: Run, now_ms: int) -> list[Effect]:
+    """Fix the authors of the oldest undecided round when it closes with a quorum, and ask."""
+    sums, state = undecided.sums, run.state
+    if sums is None:
+        return []
+    rate, _ = scalars(state.schedule(run.spec), state.totals.committed)
+    told = list[Asked]()
+    if sums.adding is None and closing.may_close(undecided, run):
+        if closing.reaches_quorum(closing.contributors(undecided, run.members), run):
+            counted = closing.close(undecided, run, now_ms)
+            authors = [SumAuthor(each.peer, Digest(each.digest), each.samples) for each in counted]
+            told = sums.fix(authors, rate, now_ms)
+    elif sums.adding and sums.adding.learning_rate_bits != rate:
+        told = sums.ask_again(rate, now_ms)
+    asks = _asks(undecided, told, run)
+    return [*asks, *replace_gone(undecided, run, now_ms)]
+
+
+def asked_again(undecided: UndecidedRound, peer: PeerId, run: Run) -> list[Effect]:
+    """The question to a summer that is back and has not answered it."""
+    sums = undecided.sums
+    if sums is None or sums.adding is None:
+        return []
+    numbers = [
+        number
+        for number, found in enumerate(sums.adding.by_range)
+        if found.is_open and peer in sums.living(number) and not found.said(peer)
+    ]
+    return _asks(undecided, [(peer, number) for number in numbers], run)
+
+
+def results(undecided: UndecidedRound) -> tuple[Sums | None, tuple[tuple[PeerId, ...], ...]]:
+    """The sums of a round that is added, and who signed each; none where payloads are applied."""
+    adding = undecided.sums.adding if undecided.sums else None
+    if adding is None:
+        return None, ()
+    settled = [
+        (RangeSum(number, kept.digest, kept.result_bytes, found.silent), found.signers())
+        for number, found in enumerate(adding.by_range)
+        if (kept := found.settled)
+    ]
+    sums = Sums(len(adding.by_range), tuple(result for result, _ in settled))
+    return sums, tuple(signers for _, signers in settled)
+
+
+def book(undecided: UndecidedRound, run: Run, now_ms: int) -> None:
+    """The round is decided: note what its summers have done."""
+    sums = undecided.sums
+    if sums is None or sums.adding is None:
+        return
+    _, holders = results(undecided)
+    signers = [peer for each in holders for peer in each]
+    missed = set() if undecided.disturbed else sums.missed(now_ms)
+    for peer in sorted({*signers, *missed}):
+        if member := run.members.get(peer):
+            member.work.book_sums(signers.count(peer), missed=peer in missed)
+
+
+def _signed(said: Summed) -> SignedSum:
+    return SignedSum(said.peer, said.digest, said.result_bytes)
+
+
+def _added(undecided: UndecidedRound, asked: Iterable[Asked], run: Run) -> list[Effect]:
+    """Tell everybody of these summers, and ask them if the authors are fixed."""
+    come = [SummerAdded(undecided.round, number, peer) for peer, number in asked]
+    return [*come, *_asks(undecided, asked, run)]
+
+
+def _asks(undecided: UndecidedRound, asked: Iterable[Asked], run: Run) -> list[Effect]:
+    """The questions to these summers, each in one message; none before the authors are fixed."""
+    adding = undecided.sums.adding if undecided.sums else None
+    if adding is None:
+        return []
+    numbers = dict[PeerId, list[int]]()
+    for peer, number in asked:
+        numbers.setdefault(peer, []).append(number)
+    return [
+        SumsAsked(
+            peer,
+            tuple(adding.question(run.run_id, undecided.round, number) for number in numbers[peer]),
+        )
+        for peer in sorted(numbers)
+    ]

@@ -1,0 +1,74 @@
+"""Who adds the payloads of a round that opens.
+
+Rules
+- A round has summers when the run file wants them for as many authors, and the size of the model
+  is known here (`protocol.planner.parameters`). Without two candidates every payload goes to
+  everybody.
+- Candidates are the members that rounds wait for, and that others can reach at an address.
+- They add by their measured uplinks. One that is not measured yet counts as the least measured
+  one. In a run that is open to the public nobody counts for more than `COUNTED_UPLINK` times the
+  median, unless it was vouched for: who hears that a payload has arrived may say so too soon.
+- Each round that a member has missed as a summer halves what it is given; each that it has not
+  missed makes up for one.
+- A patience is a third of the time that the exchange has in the round's slot.
+"""
+
+from typing import Final
+
+from coordinator.machine.state.member import Member
+from coordinator.machine.state.run import Run
+from coordinator.machine.state.sums.round_sums import RoundSums
+from coordinator.machine.state.sums.summers import draw
+from coordinator.machine.state.undecided_round import RECEIPTS_PER_AUTHOR, UndecidedRound
+from protocol.ids import Digest, PeerId, sha256
+
+COUNTED_UPLINK: Final = 2
+"""Times the median uplink that a key counts at most which was not vouched for."""
+
+PATIENCE_PARTS: Final = 3
+"""Patiences in the time between `publish_by` and `commit_by`: a node that is asked in place of
+another one has two."""
+
+LEAST_MS: Final = 2_000
+"""Least patience, where slots are short: a node that is busy, or a link that lost a packet, is back
+by then."""
+
+
+def plan(opened: UndecidedRound, run: Run) -> RoundSums | None:
+    """The summers of a round that opens; None: every payload goes to everybody."""
+    authors = [peer for peer, asked in opened.assignments.items() if not asked.muted]
+    wanted = run.spec.rounds.sums
+    if not wanted or len(authors) < wanted or run.chunks is None:
+        return None
+    drawn = draw(_seed(opened.round, run), run.chunks, {}, _uplinks(run), authors)
+    if drawn is None:
+        return None
+    exchange_ms = opened.instants.commit_by - opened.instants.publish_by
+    patience_ms = max(LEAST_MS, exchange_ms // PATIENCE_PARTS)
+    return RoundSums.open(drawn, patience_ms, RECEIPTS_PER_AUTHOR * len(opened.assignments))
+
+
+def _seed(round: int, run: Run) -> Digest:
+    """What nobody knows before the round opens, where the coordinator has a secret."""
+    said = b"lockstep.round.v1:%b:%d:%b:" % (run.run_id.encode(), round, run.state.head)
+    return sha256(said + run.members.standing.salt)
+
+
+def _uplinks(run: Run) -> dict[PeerId, int]:
+    """The candidates with their uplinks in bytes a second, at least 1."""
+    members, idle = run.members, run.state.verdicts.held.keys()
+    able = [
+        member
+        for member in members.ready()
+        if member.addresses and members.keeps_time(member.peer) and member.peer not in idle
+    ]
+    known = sorted(member.work.up_bit_s for member in able if member.work.up_bit_s)
+    least, median = (known[0], known[(len(known) - 1) // 2]) if known else (8, 8)
+
+    def counted(member: Member) -> int:
+        bit_s = member.work.up_bit_s or least
+        if members.public and members.standing.word(member.peer) != "vouched":
+            bit_s = min(bit_s, COUNTED_UPLINK * median)
+        return max(1, bit_s // 8 >> member.work.missed)
+
+    return {member.peer: counted(member) for member in able}
