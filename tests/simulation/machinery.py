@@ -3,7 +3,8 @@
 Clock, chance and files are looked up by module, so each module of the product that imports `time`,
 `random`, `secrets` or `os` gets the world's: the clock of the process that runs, the world's
 chance, disks in memory. The ranges of a snapshot can be made small, so that there are several. The
-exchange checks its invariants after each event.
+coordinator takes the model for that of the stand-in. The exchange checks its invariants after each
+event.
 """
 
 import contextlib
@@ -17,10 +18,14 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from coordinator.machine.state import run
 from node.gossip import payload_log
 from node.replica import snapshot
+from protocol.limits import CHUNK_ENTRIES
+from protocol.planner.parameters import Size
 from tests.simulation import disk
 from tests.simulation.invariants import checks
+from tests.simulation.stand_in import CHUNKS
 from tests.simulation.world import PROCESS, World
 
 PACKAGES = ("protocol", "coordinator", "node")
@@ -81,6 +86,7 @@ def installed(world: World, part_bytes: int) -> Iterator[None]:
         (snapshot, "os", files),
         (snapshot, "replacing_file", disk.replacing_file),
     ]
+    changes.append((run, "size_of", lambda model: Size(CHUNKS * CHUNK_ENTRIES, CHUNKS)))
     changes.append((snapshot, "RANGE_BYTES", min(snapshot.RANGE_BYTES, 8 * part_bytes)))
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     silent = logging.root.manager.disable

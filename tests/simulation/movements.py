@@ -21,7 +21,7 @@ from protocol.ids import Digest
 from protocol.limits import CHUNK_SIDE
 from protocol.runfile import AlgorithmSpec
 from protocol.schedule import float32_value
-from protocol.sums.adding import COARSE, Author, result_of
+from protocol.sums.adding import Author, result_of
 from protocol.sums.movements import Movement, code_max, code_max_of
 from protocol.sums.parts import cut, shape_of
 from protocol.sums.ranges import ranges_of
@@ -91,17 +91,12 @@ def added_again(
     assert commit.sums is not None, "a commit with a result has sums"
     shape, count = PayloadShape.of(algorithm, LAYOUT.chunks), commit.sums.ranges
     among = ranges_of(shape.chunks, count)[result.number]
+    silent = {commit.entries[place].author for place in result.silent}
     parts = {
         each.author: cut(payload_behind(each.digest), shape, count)[result.number]
-        for place, each in enumerate(commit.entries)
-        if place not in result.silent
+        for each in commit.entries
+        if each.author not in silent
     }
-    found = result_of(
-        commit.run_id,
-        commit.round,
-        authors_of(commit, algorithm),
-        parts,
-        shape_of(shape, among),
-        COARSE,
-    )
+    authors, of_range = authors_of(commit, algorithm), shape_of(shape, among)
+    found = result_of(commit.run_id, commit.round, authors, parts, of_range, silent=silent)
     return found.blob
