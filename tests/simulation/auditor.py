@@ -71,8 +71,8 @@ class Auditor:
     """The result of each range of a round, as whoever adds finds it."""
     may_lie: bool = False
     """Whether some summers lie: then two of them may have signed a wrong result."""
-    lies: int = 0
-    """Wrong results that were applied."""
+    lies: set[tuple[int, int]] = field(default_factory=set)
+    """Rounds and ranges of which a wrong result was applied."""
 
     def counts(self, commit: Commit, place: int, sent: Sequence[int]) -> None:
         """A replica counts the payload of a commit's entry, which holds these positions."""
@@ -107,7 +107,7 @@ class Auditor:
         if place not in self.expected:
             self.expected[place] = added_again(commit, result, spec, self.payload_behind)
         if blob != self.expected[place]:
-            self.lies += 1
+            self.lies.add(place)
             require(self.may_lie, "round", commit.round, "has a wrong result of range", place[1])
 
     def holds_parts(

@@ -139,6 +139,8 @@ class KeptLog(PayloadLog):
 class SimulatedNode:
     """One volunteer's machine: a disk, a clock that is wrong, and one process at a time."""
 
+    summer_type, swarm_type = Summer, Swarm
+
     def __init__(self, place: Place, sample_ms: int) -> None:
         chance = place.world.random
         self.place, self.world = place, place.world
@@ -344,7 +346,7 @@ class SimulatedNode:
             client.send,
             check.author_of,
         )
-        swarm = Swarm(
+        swarm = self.swarm_type(
             self.peer,
             info.run_id,
             SwarmLimits(replica.payload_bytes_max, membership.neighbours),
@@ -370,7 +372,7 @@ class SimulatedNode:
             swarm=swarm,
             status=status,
             witness=witness,
-            summer=Summer(info, self._key, replica.shape, swarm.parts, client.send),
+            summer=self.summer_type(info, self._key, replica.shape, swarm.parts, client.send),
             catch_up=CatchUp(info, replica, snapshots, swarm, fetch, status=status),
             save=lambda position: replica.save(self.disk, position),
             save_every=self.place.save_every,

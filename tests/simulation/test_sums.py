@@ -1,4 +1,5 @@
-"""Whole runs with summers: the real machines, swarms and summers, with every fault of the simulation.
+"""Whole runs with summers: the real machines, swarms and summers, with every fault of the
+simulation, and with a third of the nodes hostile.
 """
 
 from collections.abc import Iterator, Sequence
@@ -7,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from tests.simulation import summers
 from tests.simulation.test_simulation import violations
 from tests.simulation.verdicts import judge, processes
 from tests.support.draw import Draw
@@ -36,3 +38,17 @@ def keep_promises(pool: ProcessPoolExecutor, seeds: Sequence[int]) -> None:
     found = list(pool.map(partial(judge, sums=True), seeds, chunksize=2))
     assert not violations(found)
     assert sum(verdict.commits for verdict in found) > 20 * len(seeds)
+
+
+@pytest.mark.timeout(900)
+def test_a_third_of_hostile_summers_costs_little(pool: ProcessPoolExecutor) -> None:
+    assert not list(filter(None, pool.map(summers.judge, range(len(summers.KINDS)))))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_third_of_hostile_summers_costs_little_in_drawn_runs(
+    pool: ProcessPoolExecutor, draw: Draw
+) -> None:
+    seeds = draw.seeds("hostile summers", DRAWN, SEEDS)
+    assert not list(filter(None, pool.map(summers.judge, seeds)))

@@ -131,9 +131,8 @@ class RoundSums:
 
     def forget(self, peer: PeerId, now_ms: int) -> None:
         """A member went."""
-        if peer in self.parts.adds:
-            self.gone.add(peer)
-            self.vacant = True
+        self.gone.add(peer)  # it may be of those that would be asked next
+        self.vacant |= peer in self.parts.adds
         self._follow(self.parts.forget(peer), now_ms)
 
     def _lacking(self, author: PeerId) -> int:
