@@ -63,10 +63,8 @@ class MiserlySwarm(Swarm):
     ) -> None:
         """Open the round as if each range had one summer besides this node."""
         if plan:
-            own = self._own
-            fewer = (
-                frozenset({*sorted(each - {own})[:1], *(each & {own})}) for each in plan.summers
-            )
+            own = {self._itself}
+            fewer = (frozenset({*sorted(each - own)[:1], *(each & own)}) for each in plan.summers)
             plan = replace(plan, summers=tuple(fewer))
         super().open(round, near, plan)
 
