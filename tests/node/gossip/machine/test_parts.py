@@ -184,6 +184,13 @@ def test_a_part_that_counts_for_nothing_is_pulled_again_when_a_sum_needs_it() ->
     assert X in pulls(exchange.handle(events.Asked(ROUND, (events.Want(X, SIZE, (A,)),)), 1000))
 
 
+def test_a_part_that_was_offered_and_is_then_needed_for_a_sum_is_passed_on_to_nobody() -> None:
+    exchange = machine(part(X, 1, sender=C), part(Y, 1, sender=C))
+    exchange.handle(events.Asked(ROUND, (events.Want(X, SIZE, (C,)),)), 0)
+    assert told(exchange.handle(events.Pulled(X, C, SIZE, 1000), 0)) == {}
+    assert told(exchange.handle(events.Pulled(Y, C, SIZE, 1000), 0)) == {B: [Y]}
+
+
 def test_a_part_that_the_log_holds_is_not_asked_for() -> None:
     exchange = machine()
     want = events.Want(X, SIZE, (A,), held=True)
