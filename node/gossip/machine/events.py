@@ -60,7 +60,7 @@ class RoundStarted:
     near: frozenset[PeerId] | None = None
     """The peers whose payloads this node fetches, and which fetch its own; None: all peers."""
     plan: SumPlan | None = None
-    """Who gets which parts of payloads; None: payloads are not cut."""
+    """The nodes that get the parts of each range; None: payloads are not cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PartsNeeded:
     """This node is to add parts of an undecided round: it needs these, whatever they hold."""
 
     round: int
@@ -243,7 +243,7 @@ Event = (
     | Idle
     | OfferFailed
     | Wanted
-    | Asked
+    | PartsNeeded
     | Progressed
     | Pulled
     | PullFailed
