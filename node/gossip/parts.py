@@ -149,6 +149,7 @@ class Parts:
                 self.judge.passed(round, digest, verdict)
                 self._feed(events.Found(round, digest, len(blob), ranges))
         self._feed(offered)
+        self._collector.wake()
 
     def _tell(self, round: int, held: Mapping[Digest, int]) -> None:
         """Report what this node holds of the ranges that it adds; a relay that adds none reports

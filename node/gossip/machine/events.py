@@ -285,11 +285,13 @@ class Pull:
     """The round was decided without this node, which catches up with it."""
     ranges: int = 0
     """Bits of the ranges whose part it is; none for what is no part."""
+    disputed: bool = False
+    """Peers stated several sizes."""
 
     @property
     def named(self) -> bool:
         """A commit, or a question for a sum, names it: it is wanted whatever it holds."""
-        return not self.exact
+        return not (self.exact or self.disputed)
 
 
 @dataclass(frozen=True, slots=True)

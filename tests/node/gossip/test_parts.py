@@ -20,7 +20,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, sha256
 from protocol.sums.asked import Question, SumAuthor, summer_of
-from protocol.sums.part_list import LIST_BYTES_MAX, list_of
+from protocol.sums.part_list import LIST_BYTES_MAX, PartList, PartName, list_of
 from protocol.sums.parts import shape_of
 from protocol.sums.ranges import ranges_of
 from protocol.wire_pb2 import OfferedPayload, Offers
@@ -311,6 +311,23 @@ async def test_a_root_that_names_no_list_says_nothing(tmp_path: Path) -> None:
         await until(lambda: nodes.nodes[1].summed)
         expected = sum_of(0, {0: parts_of(0)[0], 2: b""})
         assert nodes.nodes[1].summed[0].digest == expected.digest
+
+
+@in_virtual_time
+async def test_a_wrong_length_in_anothers_list_keeps_no_part_out(tmp_path: Path) -> None:
+    async with crowd(tmp_path, 3, plan_of((2,), (2,), (2,), (2,))) as nodes:
+        summer, parts = nodes.nodes[2], parts_of(0)
+        nodes.nodes[1].log.put(ROUND, parts[0])
+        listed = list_of([*parts_of(1)[:3], parts[0]])
+        name = listed.names[3]
+        lie = PartList((*listed.names[:3], PartName(name.digest, name.bytes + 1)))
+        size = sum(each.bytes for each in lie.names)
+        offer = offered_payload(announce(key_of(1), RUN, ROUND, lie.root, size=size, samples=1))
+        offer.part_list, offer.ranges = lie.blob, 0b1000
+        told(summer, 1, offer)
+        await publish(nodes, 0)
+        await until(lambda: summer.holds(0, ranges=0b1111))
+        assert lie.root not in summer.held
 
 
 # ---- offers

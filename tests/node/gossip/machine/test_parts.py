@@ -95,6 +95,21 @@ def test_an_offer_that_failed_is_made_again() -> None:
     assert told(exchange.handle(events.Tick(), 1000)) == {B: [X]}
 
 
+def test_a_wrong_size_in_anothers_list_keeps_no_part_out() -> None:
+    exchange = machine()
+    wrong = events.Offered(C, ROUND, X, SIZE + 1, 0b010)
+    assert pulls(exchange.handle(wrong, 0)) == {X: C}
+    assert exchange.handle(part(X, 1, sender=B), 0) == []
+    failed = events.PullFailed(X, C, events.Failure.FAULTY, "another size")
+    effects = exchange.handle(failed, 0)
+    [pull] = [effect for effect in effects if isinstance(effect, events.Pull)]
+    assert (pull.source, pull.exact, pull.named) == (B, False, False)
+    exchange.handle(wrong, 0)
+    exchange.handle(events.Pulled(X, B, SIZE, 1000), 0)
+    assert isinstance(exchange.handle(wrong, 0)[0], events.Blame)
+    assert exchange.handle(part(X, 1, sender=B), 0) == []
+
+
 def test_one_more_summer_is_offered_what_is_held() -> None:
     exchange = machine(events.Published(ROUND, X, SIZE, 0b010))
     assert told(exchange.handle(events.SummerAdded(ROUND, 1, C), 0)) == {C: [X]}
