@@ -6,7 +6,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from node.control.addresses import address_towards, announced
 from node.control.client import CoordinatorClient
-from node.gossip.parts import ReportParts
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
@@ -14,6 +13,7 @@ from node.links.mesh import Mesh
 from node.replica.replica import Replica
 from node.replica.snapshot import Snapshots
 from node.settings import NodeSettings
+from node.sums.reports import PartReports
 from node.system.clock import own_clock_ms
 from node.transports.base import Transport
 from node.transports.dial_guard import DialGuard
@@ -59,11 +59,11 @@ def own_swarm(
     info: RunInfo,
     mesh: Mesh,
     replica: Replica,
+    client: CoordinatorClient,
     *,
     snapshots: Snapshots,
     check: PayloadCheck,
     report_holding: Callable[[int, list[Digest]], None],
-    report_parts: ReportParts,
 ) -> Swarm:
     """The swarm of the node with this key, not started yet; its payload log holds as many rounds as
     the run file wants. `StorageError`.
@@ -84,7 +84,7 @@ def own_swarm(
         check=check,
         key=key,
         report_holding=report_holding,
-        report_parts=report_parts,
+        report_parts=PartReports(client.send).add,
         clock_ms=own_clock_ms,
         snapshots=snapshots,
     )

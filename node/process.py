@@ -48,7 +48,6 @@ from node.round.witness import WitnessReports
 from node.settings import NodeSettings
 from node.status import NodeStatus, registry
 from node.sums.part_check import part_header_of
-from node.sums.reports import PartReports
 from node.sums.summer import Summer
 from node.system.absence import watch_absence
 from node.system.clock import own_clock_ms
@@ -209,13 +208,9 @@ class NodeProcess:
             client.send,
             check.author_of,
         )
-        parts_of_swarm = settings, self._key, info, mesh, replica
+        parts_of_swarm = settings, self._key, info, mesh, replica, client
         swarm = self._swarm = own_swarm(
-            *parts_of_swarm,
-            snapshots=snapshots,
-            check=check,
-            report_holding=witness.add,
-            report_parts=PartReports(client.send).add,
+            *parts_of_swarm, snapshots=snapshots, check=check, report_holding=witness.add
         )
         addresses = await swarm.start()
         self.address = addresses[0]

@@ -148,7 +148,7 @@ class Collector:
 
 
 def _whose(needed: Needed) -> str:
-    """Whose bytes they are, in words."""
+    """The author or the range, in words."""
     if isinstance(needed, RangeSum):
         return f"the sum of range {needed.number},"
     return f"{short(needed.author)}'s"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing
 from typing import Any
 
-from node.gossip.judge import Judge
+from node.gossip.judge import PayloadJudge
 from node.gossip.machine import events
 from node.gossip.payload_check import ForeignPartError, Verdict
 from node.gossip.payload_log import PayloadLog
@@ -57,7 +57,7 @@ class Fetcher:
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         tell: Callable[[events.Progressed | events.Pulled | events.PullFailed], None],
         *,
-        judge: Judge,
+        judge: PayloadJudge,
         clock_ms: Callable[[], int],
     ) -> None:
         self._size_max, self._judge, self._clock_ms = size_max, judge, clock_ms

@@ -10,7 +10,7 @@ from protocol.ids import Digest
 from protocol.sums.plan import SumPlan
 
 
-class Judge:
+class PayloadJudge:
     """The judge of one swarm; all methods belong to its event loop. `plan` is that of a round;
     `part_held(round, root)` is called when a part of a payload has passed.
     """

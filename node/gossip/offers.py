@@ -30,14 +30,16 @@ class WireOffers:
         offered: Offering,
         part_offered: Offering,
     ) -> None:
-        self._exchange, self._announcements, self._offered = exchange, announcements, offered
+        self._exchange, self._offered = exchange, offered
+        self.announcements = announcements
+        """The signatures of authors."""
         self._parts = PartOffers(exchange, announcements, book, peers, part_offered)
 
     def made(self, offer: events.Offer) -> list[OfferedPayload]:
         """What to send for an offer; nothing of payloads whose announcement is not known."""
         if plan := self._exchange.plan(offer.round):
             return self._parts.made(offer, plan)
-        signed = (self._announcements.offer(offer.round, digest) for digest, _ in offer.payloads)
+        signed = (self.announcements.offer(offer.round, digest) for digest, _ in offer.payloads)
         return [each for each in signed if each]
 
     def take(self, sender: PeerId, offered: OfferedPayload) -> list[str]:
@@ -53,11 +55,11 @@ class WireOffers:
 
     def _take_whole(self, sender: PeerId, said: Announcement) -> list[str]:
         """Take the offer of a payload that is not cut."""
-        if not self._announcements.admit(sender, said):
+        if not self.announcements.admit(sender, said):
             return []
         if not self._exchange.fetches_of(said.round, said.author):
             return []  # a relay offers all that it has
         refusals = self._offered(events.Offered(sender, said.round, said.digest, said.size))
         if self._exchange.knows(said.digest):
-            self._announcements.enter(said)
+            self.announcements.enter(said)
         return refusals

@@ -34,7 +34,7 @@ class _Root:
 class _Round:
     roots: dict[Digest, _Root] = field(default_factory=dict)
     claims: dict[Digest, dict[Digest, int]] = field(default_factory=dict)
-    """Of a part's digest: the roots that list it, and the ranges for which they do, as bits."""
+    """By a part's digest the roots that list it, and the ranges for which they do, as bits."""
 
 
 class PartBook:

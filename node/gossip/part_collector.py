@@ -32,7 +32,7 @@ class _Collection:
     number: int
     plan: SumPlan
     names: dict[Digest, PartName | None] = field(default_factory=dict)
-    """Of each root the name of the range's part; None: it names no list."""
+    """By root the name of the range's part; None: it names no list."""
     asked: set[Digest] = field(default_factory=set)
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -83,7 +83,7 @@ class PartCollector:
                     return found
                 waiting.asked |= {want.digest for want in wants}
                 if wants:
-                    self._feed(events.Asked(round, tuple(wants)))
+                    self._feed(events.PartsNeeded(round, tuple(wants)))
                 await waiting.news.wait()  # at once, if something arrived meanwhile
         finally:
             self._collections.discard(waiting)

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from node.gossip.announcements import Announcements
 from node.gossip.background import Background
-from node.gossip.judge import Judge
+from node.gossip.judge import PayloadJudge
 from node.gossip.machine import events
 from node.gossip.machine.exchange import Exchange
 from node.gossip.part_book import PartBook, parts_of
 from node.gossip.part_collector import PartCollector
+from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from protocol.codec.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -37,6 +38,7 @@ class Parts:
         background: Background,
         feed: Callable[[events.Event], object],
         *,
+        check: PayloadCheck,
         report: ReportParts,
         size_max: int,
     ) -> None:
@@ -49,6 +51,10 @@ class Parts:
         """Runs a task whose death is noticed."""
         self.book = PartBook()
         """The roots and parts that are known."""
+        self.judge = PayloadJudge(check, self.book, exchange.plan, self.held)
+        """Judges what is pulled."""
+        self._commits: dict[int, Commit] = {}
+        """Those that are collected and not settled, with results of ranges."""
         self._collector = PartCollector(
             exchange, payload_log, self.book, background, feed, size_max
         )
@@ -112,27 +118,38 @@ class Parts:
         """Forget all other rounds."""
         self.book.follow(rounds)
         self._listed = {root for root in self._listed if self.book.knows(root)}
+        self._commits = {each: self._commits[each] for each in self._commits if each in rounds}
 
     def wake(self) -> None:
         """Something arrived."""
         self._collector.wake()
 
-    async def recall(self, offered: events.Offered, judge: Judge) -> None:
+    def committed(self, commit: Commit) -> None:
+        """A commit's results are being collected."""
+        if commit.sums:
+            self._commits[commit.round] = commit
+
+    def forget(self, round: int) -> Commit | None:
+        """A round is settled; returns its commit if it has results."""
+        return self._commits.pop(round, None)
+
+    async def recall(self, offered: events.Offered) -> None:
         """Hold an offered part that is in the log, from before a restart, if it passes; then let
         the exchange hear of the offer.
         """
         round, digest, ranges = offered.round, offered.digest, offered.ranges
         blob = await asyncio.to_thread(self._payload_log.get, digest)
         if blob is not None:
-            check = judge.begin(round, digest, ranges)
+            check = self.judge.begin(round, digest, ranges)
             try:
                 verdict = await asyncio.to_thread(check, blob)
             except RemoteProtocolError:
                 pass  # pulled for a sum, whatever it held
             else:
-                judge.passed(round, digest, verdict)
+                self.judge.passed(round, digest, verdict)
                 self._feed(events.Found(round, digest, len(blob), ranges))
         self._feed(offered)
+        self._collector.wake()
 
     def _tell(self, round: int, held: Mapping[Digest, int]) -> None:
         """Report what this node holds of the ranges that it adds; a relay that adds none reports

@@ -28,7 +28,6 @@ from node.gossip.blob_server import BlobServer, Shelf
 from node.gossip.collector import Collector, NotRetainedError
 from node.gossip.fault_log import FaultLog
 from node.gossip.fetcher import Fetcher
-from node.gossip.judge import Judge
 from node.gossip.machine import events
 from node.gossip.machine.events import SwarmLimits
 from node.gossip.machine.exchange import Exchange
@@ -86,14 +85,12 @@ class Swarm:
         self._peers = AddressBook(own)
         self._background = Background(self._wake)
         self._collector = Collector(self._exchange, log, self._background, self._feed)
-        self._announcements = Announcements(run_id, key, clock_ms)
-        common = self._exchange, log, self._announcements, self._background, self._feed
+        announcements = Announcements(run_id, key, clock_ms)
+        common = self._exchange, log, announcements, self._background, self._feed
         size_max = limits.payload_bytes_max
-        self.parts = Parts(*common, report=report_parts, size_max=size_max)
+        self.parts = Parts(*common, check=check, report=report_parts, size_max=size_max)
         """Rounds whose payloads are cut in parts."""
-        book = self.parts.book
-        self._judge = Judge(check, book, self._exchange.plan, self.parts.held)
-        known = self._exchange, self._announcements, book, self._peers
+        known = self._exchange, announcements, self.parts.book, self._peers
         self._offers = WireOffers(*known, self._offered, self._part_offered)
         self._fetcher = Fetcher(
             size_max,
@@ -101,7 +98,7 @@ class Swarm:
             network,
             self._background.spawn,
             self._pull_moved,
-            judge=self._judge,
+            judge=self.parts.judge,
             clock_ms=clock_ms,
         )
         self._outbox = Outbox(
@@ -114,8 +111,6 @@ class Swarm:
         )
         self._blob_server = BlobServer(log, snapshots, clock_ms)
         self._faults = FaultLog(run_id)
-        self._commits: dict[int, Commit] = {}
-        """Those that were collected and are not settled, with results of ranges."""
 
     # ---- for the trainer
 
@@ -146,7 +141,7 @@ class Swarm:
         """
         self._peers.update(members, relays or {})
         self._network.keep(self._peers.by_importance)
-        self._announcements.set_members(frozenset(members))
+        self._offers.announcements.set_members(frozenset(members))
         self._feed(events.MembersChanged(frozenset(members), frozenset(relays or ())))
 
     def open(
@@ -169,7 +164,7 @@ class Swarm:
         log and being offered.
         """
         digest = sha256(blob)
-        self._announcements.make(round, digest, len(blob), samples)
+        self._offers.announcements.make(round, digest, len(blob), samples)
         write = self._background.spawn_write(self._keep(round, digest, blob))
         await asyncio.shield(write)  # `stop` waits for it, even if the caller is cancelled
         return digest
@@ -184,8 +179,7 @@ class Swarm:
         them. The digest identifies a payload: its size is not compared with the commit's, which
         only repeats the author's announcement.
         """
-        if commit.sums:
-            self._commits[commit.round] = commit
+        self.parts.committed(commit)
         try:
             return await self._collector.collect(commit, holders)
         except LocalProtocolError:
@@ -198,9 +192,9 @@ class Swarm:
         """The round is decided and applied (or skipped: nothing kept): drop payloads that were not
         committed, and parts of those that were not.
         """
-        commit = self._commits.get(round)
+        committed = self.parts.forget(round)
         self._forget(round)
-        settle = asyncio.to_thread(self._settle, round, list(kept), commit)
+        settle = asyncio.to_thread(self._settle, round, list(kept), committed)
         self._background.spawn_write(settle)
 
     def holding(self, round: int) -> list[Digest]:
@@ -318,7 +312,7 @@ class Swarm:
         is_held = self._exchange.holds(offer.round, offer.digest)
         if is_held or self._payload_log.size(offer.digest) is None:
             return self._offered(offer)
-        self._background.spawn(self.parts.recall(offer, self._judge))  # from before a restart
+        self._background.spawn(self.parts.recall(offer))  # from before a restart
         return []
 
     def _feed(self, event: events.Event) -> list[events.Effect]:
@@ -374,10 +368,10 @@ class Swarm:
             if blob is None:
                 continue
             try:
-                verdict = await asyncio.to_thread(self._judge.begin(round, digest, 0), blob)
+                verdict = await asyncio.to_thread(self.parts.judge.begin(round, digest, 0), blob)
             except RemoteProtocolError:
                 continue  # of a commit that was fetched before the journal was lost
-            self._judge.passed(round, digest, verdict)
+            self.parts.judge.passed(round, digest, verdict)
             self._feed(events.Found(round, digest, len(blob)))
 
     def _settle(self, round: int, kept: list[Digest], commit: Commit | None) -> None:
@@ -386,13 +380,12 @@ class Swarm:
 
     def _forget(self, round: int) -> None:
         self._feed(events.Settled(round))
-        self._commits.pop(round, None)
         self._follow()
         self._fetcher.forget(round)
         self._wake()
 
     def _follow(self) -> None:
-        self._announcements.follow(self._exchange.rounds)
+        self._offers.announcements.follow(self._exchange.rounds)
         self.parts.follow(self._exchange.rounds)
 
     def _wake(self) -> None:

@@ -50,6 +50,7 @@ class Inbox:
             context.client.send(wire.NodeMessage(announced=announced))
             context.witness.add(announced.round, context.swarm.holding(announced.round))
         context.swarm.parts.repeat()
+        context.summer.decided(context.decisions.decided_round)
         context.summer.repeat()
         context.state_requests.repeat()
         self._tell(events.Welcomed())

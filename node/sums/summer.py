@@ -162,7 +162,7 @@ def add(
 
 
 def questions_of(info: RunInfo, message: wire.SumsAsked, ranges: int) -> Sequence[Question]:
-    """The questions of a message about a round that is cut into so many `ranges`;
+    """The questions of a message about a round that is cut into that number of `ranges`;
     `RemoteProtocolError` for one out of bounds.
     """
     if not 1 <= len(message.authors) <= MEMBERS_MAX or len(message.ranges) > ranges:

@@ -54,6 +54,8 @@ def _enter(offer: events.Offered, round: Round) -> list[events.Effect]:
         if refusal := _no_room(offer, round):
             return [refusal]
         payload = round.payloads[offer.digest] = Payload(offer.size)
+    elif payload.size != offer.size and offer.ranges and not payload.held:
+        payload.disputed = True  # else who lists another's part, of a wrong size, keeps it out
     elif payload.size != offer.size and not payload.missing:
         reason = (
             f"payload {offer.digest.hex()[:8]}: expected {payload.size} bytes, "

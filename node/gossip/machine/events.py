@@ -60,7 +60,7 @@ class RoundStarted:
     near: frozenset[PeerId] | None = None
     """The peers whose payloads this node fetches, and which fetch its own; None: all peers."""
     plan: SumPlan | None = None
-    """Who gets which parts of payloads; None: payloads are not cut."""
+    """The nodes that get the parts of each range; None: payloads are not cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PartsNeeded:
     """This node is to add parts of an undecided round: it needs these, whatever they hold."""
 
     round: int
@@ -243,7 +243,7 @@ Event = (
     | Idle
     | OfferFailed
     | Wanted
-    | Asked
+    | PartsNeeded
     | Progressed
     | Pulled
     | PullFailed
@@ -285,11 +285,13 @@ class Pull:
     """The round was decided without this node, which catches up with it."""
     ranges: int = 0
     """Bits of the ranges whose part it is; none for what is no part."""
+    disputed: bool = False
+    """Peers stated several sizes."""
 
     @property
     def named(self) -> bool:
         """A commit, or a question for a sum, names it: it is wanted whatever it holds."""
-        return not self.exact
+        return not (self.exact or self.disputed)
 
 
 @dataclass(frozen=True, slots=True)

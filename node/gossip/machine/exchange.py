@@ -96,8 +96,8 @@ class Exchange:
                 self._on_offer_failed(event, now_ms)
             case events.Wanted():
                 effects = self._on_wanted(event)
-            case events.Asked():
-                effects = self._on_asked(event)
+            case events.PartsNeeded():
+                effects = self._on_parts_needed(event)
             case events.Progressed():  # never leads to an offer either
                 return self._on_progressed(event, now_ms)
             case events.Pulled():
@@ -264,7 +264,7 @@ class Exchange:
             payload.holders |= set(want.holders) - {self._own}
         return self._drop(self._rounds.unneeded(left_out))
 
-    def _on_asked(self, event: events.Asked) -> list[events.Effect]:
+    def _on_parts_needed(self, event: events.PartsNeeded) -> list[events.Effect]:
         round, effects = self._rounds.get(event.round), list[events.Effect]()
         if round is None or not round.has_parts:
             return []  # late: decided since

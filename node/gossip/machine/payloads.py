@@ -66,6 +66,8 @@ class Payload:
     """This node has it, verified."""
     own: bool = False
     """This node is its author."""
+    disputed: bool = False
+    """Lists of several authors name it, of several sizes: its digest alone identifies it."""
     wanted: bool = False
     """A commit names it; or, before that, a question for a sum that this node is to find."""
     replayed: bool = False

@@ -270,9 +270,17 @@ class PullPolicy:
         self._pulls[digest] = LivePull(source, now_ms, self._deadline_ms(payload, now_ms))
         payload.attempts += 1
         payload.idle_holder = None
-        exact = not payload.wanted
-        about = payload.size, number, exact, payload.replayed, payload.ranges
-        return events.Pull(source, digest, *about)
+        exact = not (payload.wanted or payload.disputed)
+        return events.Pull(
+            source,
+            digest,
+            payload.size,
+            number,
+            exact,
+            replayed=payload.replayed,
+            ranges=payload.ranges,
+            disputed=payload.disputed and not payload.wanted,
+        )
 
     def _deadline_ms(self, payload: Payload, now_ms: int) -> int:
         # Each further attempt gets twice the time: on a link that is slow to every source,

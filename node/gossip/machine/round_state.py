@@ -67,7 +67,7 @@ class Round:
     payloads_max: int = 0
     """Payloads that peers may offer, one for each member; or its parts that this node takes."""
     plan: SumPlan | None = None
-    """Who gets which parts; None: payloads are not cut."""
+    """The nodes that get the parts of each range; None: payloads are not cut."""
     ranges: int = 0
     """Bits of the ranges whose parts this node takes."""
     takers: tuple[frozenset[PeerId], ...] = ()

@@ -95,6 +95,21 @@ def test_an_offer_that_failed_is_made_again() -> None:
     assert told(exchange.handle(events.Tick(), 1000)) == {B: [X]}
 
 
+def test_a_wrong_size_in_anothers_list_keeps_no_part_out() -> None:
+    exchange = machine()
+    wrong = events.Offered(C, ROUND, X, SIZE + 1, 0b010)
+    assert pulls(exchange.handle(wrong, 0)) == {X: C}
+    assert exchange.handle(part(X, 1, sender=B), 0) == []
+    failed = events.PullFailed(X, C, events.Failure.FAULTY, "another size")
+    effects = exchange.handle(failed, 0)
+    [pull] = [effect for effect in effects if isinstance(effect, events.Pull)]
+    assert (pull.source, pull.exact, pull.named) == (B, False, False)
+    exchange.handle(wrong, 0)
+    exchange.handle(events.Pulled(X, B, SIZE, 1000), 0)
+    assert isinstance(exchange.handle(wrong, 0)[0], events.Blame)
+    assert exchange.handle(part(X, 1, sender=B), 0) == []
+
+
 def test_one_more_summer_is_offered_what_is_held() -> None:
     exchange = machine(events.Published(ROUND, X, SIZE, 0b010))
     assert told(exchange.handle(events.SummerAdded(ROUND, 1, C), 0)) == {C: [X]}
@@ -167,7 +182,7 @@ def test_a_round_has_room_for_a_part_of_each_member_in_each_range_of_this_node()
 def test_a_part_that_a_sum_needs_is_asked_of_everybody_unchecked_and_passed_on_to_nobody() -> None:
     exchange = machine(events.Linked(frozenset([A, C])))
     want = events.Want(X, SIZE, (A,))
-    [pull] = exchange.handle(events.Asked(ROUND, (want,)), 0)
+    [pull] = exchange.handle(events.PartsNeeded(ROUND, (want,)), 0)
     assert pull == events.Pull(A, X, SIZE, ROUND, exact=False)
     assert isinstance(pull, events.Pull)
     assert pull.named
@@ -181,15 +196,24 @@ def test_a_part_that_counts_for_nothing_is_pulled_again_when_a_sum_needs_it() ->
     exchange = machine(part(X, 1))
     exchange.handle(events.PullFailed(X, A, events.Failure.WORTHLESS, "bad"), 0)
     assert isinstance(exchange.handle(part(X, 1), 0)[0], events.Blame)
-    assert X in pulls(exchange.handle(events.Asked(ROUND, (events.Want(X, SIZE, (A,)),)), 1000))
+    assert X in pulls(
+        exchange.handle(events.PartsNeeded(ROUND, (events.Want(X, SIZE, (A,)),)), 1000)
+    )
+
+
+def test_a_part_that_was_offered_and_is_then_needed_for_a_sum_is_passed_on_to_nobody() -> None:
+    exchange = machine(part(X, 1, sender=C), part(Y, 1, sender=C))
+    exchange.handle(events.PartsNeeded(ROUND, (events.Want(X, SIZE, (C,)),)), 0)
+    assert told(exchange.handle(events.Pulled(X, C, SIZE, 1000), 0)) == {}
+    assert told(exchange.handle(events.Pulled(Y, C, SIZE, 1000), 0)) == {B: [Y]}
 
 
 def test_a_part_that_the_log_holds_is_not_asked_for() -> None:
     exchange = machine()
     want = events.Want(X, SIZE, (A,), held=True)
-    assert exchange.handle(events.Asked(ROUND, (want,)), 0) == []
+    assert exchange.handle(events.PartsNeeded(ROUND, (want,)), 0) == []
     assert exchange.holds(ROUND, X)
-    assert exchange.handle(events.Asked(99, (want,)), 0) == []
+    assert exchange.handle(events.PartsNeeded(99, (want,)), 0) == []
 
 
 def test_a_commit_drops_the_parts_and_spreads_the_results_as_payloads() -> None:
@@ -240,7 +264,7 @@ _events = st.one_of(
     st.builds(events.Offered, _peers, _rounds, _digests, st.just(SIZE), _bits),
     st.builds(events.OfferFailed, _peers, _rounds),
     st.builds(events.Wanted, _rounds, _wants),
-    st.builds(events.Asked, _rounds, _wants),
+    st.builds(events.PartsNeeded, _rounds, _wants),
     st.builds(events.Pulled, _digests, _peers, st.just(SIZE), st.integers(0, 10**9)),
     st.builds(
         events.PullFailed, _digests, _peers, st.sampled_from(events.Failure), st.just("reason")
