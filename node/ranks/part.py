@@ -177,7 +177,7 @@ class RankPart:
     # ---- the replica
 
     def _extract(self, code_max: int) -> Extraction:
-        """Signs and scales, on rank 0 those of all chunks."""
+        """Values and scales, on rank 0 those of all chunks."""
         replica = self.replica
         own = replica.take(code_max)
         assert own.scales is not None, "movements have scales"
@@ -186,7 +186,7 @@ class RankPart:
         indices, values = (
             torch.zeros(chunks, sent[0].shape[1], dtype=torch.int16, device="cpu") for _ in range(2)
         )
-        scales = torch.zeros(chunks, dtype=torch.uint8, device="cpu")
+        scales = torch.zeros((chunks, *sent[2].shape[1:]), dtype=torch.uint8, device="cpu")
         for source in range(self._exchange.ranks):
             there = replica.share.chunks_of(source)
             parts: Sequence[Tensor] = sent
@@ -229,20 +229,21 @@ class RankPart:
 
     def _told(self, count: int) -> Coefficients:
         """The coefficients of an author, of this number, as rank 0 tells them."""
-        chunks = self.replica.layout.chunks
-        ends = np.cumsum([2 * chunks, 2 * count, chunks, count])
+        shape = self.replica.shape
+        chunks, columns = shape.chunks, shape.scale_count
+        ends = np.cumsum([2 * chunks, 2 * count, columns * chunks, count])
         packed = self._exchange.tell(torch.empty(int(ends[-1]), dtype=torch.uint8, device="cpu"), 0)
         counts, indices, scales, values = np.split(packed.numpy(), ends[:-1])
         return Coefficients(
             counts.view(np.uint16),
             indices.view(np.uint16),
             values.view(np.int8).astype(np.int16),
-            scales,
+            scales if columns == 1 else scales.reshape(chunks, columns),
         )
 
 
 def _packed(sent: Coefficients) -> Tensor:
-    """Signs with scales as one tensor, uint8: counts, indices, scales, values."""
+    """Values with scales as one tensor, uint8: counts, indices, scales, values."""
     assert sent.scales is not None, "movements have scales"
-    parts = sent.counts, sent.indices, sent.scales, sent.values.astype(np.int8)
+    parts = sent.counts, sent.indices, sent.scales.reshape(-1), sent.values.astype(np.int8)
     return torch.from_numpy(np.concatenate([part.view(np.uint8) for part in parts]))

@@ -180,6 +180,7 @@ class LocalStepsReplica(Replica):
             self.share.layout,
             algorithm.top_k,
             store,
+            value_bits=algorithm.value_bits,
             fade=algorithm.fade,
             rounding=Rounding(store, self._seed),
         )
