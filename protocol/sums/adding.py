@@ -12,6 +12,7 @@ they are added changes a bit, and the results of all ranges are that of the whol
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.limits import CHUNK_ENTRIES, MEMBERS_MAX
 from protocol.sums.movements import Counted, Movement, changes_of
+
+COARSE: Final = 4
+"""The rounding of results: the step is twice the root mean square of a chunk's sums."""
 
 STRIP_CHUNKS = 128
 """Chunks whose sums are held at a time: 2 MiB, and twice that of squares."""

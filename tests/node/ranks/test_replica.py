@@ -27,6 +27,7 @@ from protocol.runfile import AlgorithmSpec, ModelSpec
 from protocol.schedule import float32_bits
 from tests.support.crew import CPU
 from tests.support.payloads import signs_of
+from tests.support.summed import summed
 from tests.support.tiny import CONFIG, tiny_spec
 
 RUN, OWN, OTHER = RunId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
@@ -122,6 +123,25 @@ def test_payloads_and_digests_do_not_know_the_ranks(
     replicas[0].reset()
     assert alike(work(replicas[1], 0), work(replicas[0], 0), replicas[0]) >= 0.99
     assert replicas[0].digest == replicas[1].digest
+
+
+def test_a_step_by_results_does_not_know_the_ranks(
+    replicas: tuple[Replica, SharedReplica],
+) -> None:
+    alone, many = replicas
+    payload = work(alone, 0)
+    payloads = {OWN: payload, OTHER: theirs(payload, alone, 0)}
+    spec = alone._spec.algorithm
+    for authors in ((OWN, OTHER), (OWN,)):
+        said = {author: payloads[author] for author in authors}
+        made = summed(RUN, 0, said, alone.shape, spec, RATE_BITS, ranges=5)
+        for blobs in (made.results, [*made.results[:3], b"", b"junk"]):
+            before = alone.digest
+            for each in replicas:
+                each.apply(made.commit, blobs)
+                each.stand_at()
+            assert before != alone.digest == many.digest
+        assert alone.engine.fade == many._part.engine.fade
 
 
 def test_each_rank_owns_its_part_and_one_largest_parameter_at_most(
