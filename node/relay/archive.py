@@ -31,6 +31,7 @@ from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.run_info import RunInfo
+from protocol.sums.part_list import open_list
 
 log = logging.getLogger("lockstep.relay")
 
@@ -186,8 +187,7 @@ class Archive:
         return True
 
     async def _settle(self, commit: Commit) -> None:
-        kept = [each.digest for each in commit.needed]
-        await asyncio.to_thread(self._payloads.settle, commit.round, kept)
+        await asyncio.to_thread(self._keep, commit)
         if self._payloads.rounds_dropped and not self._told_dropped:
             self._told_dropped = True
             log.warning(
@@ -195,6 +195,25 @@ class Archive:
                 "no longer be audited from its first round; give it more with --disk",
                 extra={"first_round": self._payloads.first_round},
             )
+
+    def _keep(self, commit: Commit) -> None:
+        """Settle a round: what its commit names stays and, in a round with sums, what is here of
+        the lists and parts of its authors.
+        """
+        kept = [each.digest for each in commit.needed]
+        if commit.sums:
+            for entry in commit.entries:
+                kept += self._listed(entry.digest, commit.sums.ranges)
+        self._payloads.settle(commit.round, kept)
+
+    def _listed(self, root: Digest, ranges: int) -> list[Digest]:
+        """A root and the parts that its list names, if that is here."""
+        blob = self._payloads.get(root)
+        try:
+            names = open_list(blob, ranges, root).names if blob else ()
+        except RemoteProtocolError:
+            names = ()  # no list
+        return [root, *(Digest(name.digest) for name in names)]
 
     def _say_missing(self, count: int) -> None:
         """Say once for a page of the log that nobody gave some of its payloads."""

@@ -24,6 +24,8 @@ class SummedRound:
     """In the order of `Commit.needed`."""
     parts: Mapping[PeerId, Sequence[bytes]]
     lists: Mapping[PeerId, PartList]
+    shape: PayloadShape
+    """That of a whole payload."""
 
     @property
     def blobs(self) -> dict[Digest, bytes]:
@@ -42,18 +44,19 @@ def summed(
     rate_bits: tuple[int, int],
     *,
     ranges: int = 3,
-    samples: int = 3,
+    samples: int | Mapping[PeerId, int] = 3,
     silent: Mapping[int, Sequence[PeerId]] | None = None,
     previous: Digest | None = None,
 ) -> SummedRound:
-    """A round of these payloads, each of as many samples. `silent`: authors without a part in a
-    range, which every honest summer adds as nothing.
+    """A round of these payloads; `samples` are those of each author. `silent`: authors without a
+    part in a range, which every honest summer adds as nothing.
     """
     authors = sorted(payloads)
     parts = {author: cut(payloads[author], shape, ranges) for author in authors}
     lists = {author: list_of(parts[author]) for author in authors}
-    most = code_max_of(samples, float32_value(rate_bits[0]), algorithm)
-    counted = [Author(author, samples, most) for author in authors]
+    trained = samples if isinstance(samples, Mapping) else dict.fromkeys(authors, samples)
+    rate = float32_value(rate_bits[0])
+    counted = [Author(a, trained[a], code_max_of(trained[a], rate, algorithm)) for a in authors]
     results, sums = list[bytes](), list[RangeSum]()
     for number, among in enumerate(ranges_of(shape.chunks, ranges)):
         unheard = (silent or {}).get(number, ())
@@ -63,8 +66,7 @@ def summed(
         sums.append(RangeSum(number, found.digest, len(found.blob), places))
         results.append(found.blob)
     entries = tuple(
-        Entry(author, lists[author].root, sum(map(len, parts[author])), samples, samples)
-        for author in authors
+        Entry(a, lists[a].root, sum(map(len, parts[a])), trained[a], trained[a]) for a in authors
     )
     made = Commit(
         run_id,
@@ -75,4 +77,4 @@ def summed(
         previous or genesis_digest(run_id),
         sums=Sums(ranges, tuple(sums)),
     )
-    return SummedRound(made, results, parts, lists)
+    return SummedRound(made, results, parts, lists, shape)
