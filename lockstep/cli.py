@@ -32,6 +32,7 @@ from lockstep.settings_file import option_names, read_settings
 from lockstep.wan.cli import wan_app
 from node.relay.settings import RelaySettings
 from protocol.errors import LockstepError, SettingsError
+from protocol.limits import MEMBERS_MAX
 from protocol.option import PLACES, Option
 
 _EPILOG = "\n".join(
@@ -203,11 +204,22 @@ def init(
         ),
     ] = None,
     algorithm: Annotated[str, replace(ALGORITHM, shown="local_steps, or as asked")] = "",
+    nodes: Annotated[
+        int,
+        Option(
+            "N",
+            shown="a few",
+            least=0,
+            most=MEMBERS_MAX,
+            variable=False,
+            help="Nodes that are expected at a time; so many that some should add for all do.",
+        ),
+    ] = 0,
 ) -> None:
     """Write a commented run file, and print what comes next."""
     from lockstep.commands.init import init as write
 
-    write(path, published, algorithm, public=public, defaults=defaults, force=force)
+    write(path, published, algorithm, nodes, public=public, defaults=defaults, force=force)
 
 
 @app.command(rich_help_panel=OPERATOR)

@@ -1,6 +1,6 @@
 """What the payloads of a round count for in its step: an audit weighs what the step weighs.
 
-A sign of local steps moves the network by its chunk's scale, which the step cuts to what the
+A sign of local steps moves the network by a scale of its chunk, which the step cuts to what the
 author's samples could move and to what the others of the round say (`counted_codes`). So who reads
 one payload of a round reads the scales of all. Places and signs are dropped at once, and no two
 whole payloads are in memory.
@@ -39,7 +39,7 @@ async def movements_of(
 
 
 def weights_of(movements: Mapping[PeerId, Movement], chunks: int) -> dict[PeerId, Weights]:
-    """By author, what the signs of its movement weigh, float64 [chunks]."""
+    """By author, what the signs of its movement weigh, float64 [chunks] or [chunks, 2]."""
     found = acting_weights(list(movements.values()), chunks)
     return dict(zip(movements, found, strict=True))
 

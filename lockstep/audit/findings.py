@@ -15,7 +15,7 @@ class Findings:
     commits: int = 0
     """Number of commits with a valid signature and link."""
     replayed: int = 0
-    """Number of commits whose payloads were applied."""
+    """Number of commits whose payloads or sums were applied."""
     digests_compared: int = 0
     """Number of rounds whose recorded majority digest equals the replay's."""
     voids: int = 0
@@ -42,6 +42,13 @@ class Findings:
     """Number of those that the replay did not come by, or whose source it did not."""
     evidence_proven: int = 0
     """Number of published pieces of evidence that prove what they find, by the published rule."""
+    replayed_by_sums: int = 0
+    """Number of replayed commits with sums: the payloads of their authors did not matter."""
+    sums_added: int | None = None
+    """Number of ranges that were added again, with the result that the commit names; None: it was
+    not asked for."""
+    sums_unadded: int = 0
+    """Number of ranges that were not, as nobody gave a part of them."""
     first_difference: dict[str, Any] | None = None
     seconds: float = 0.0
 
@@ -64,6 +71,15 @@ def in_words(findings: Findings) -> str:
     if findings.schedules:
         changed = quantity(findings.schedules, "time")
         voids += f"; the operator has changed length or rate {changed}"
+    if findings.replayed_by_sums:
+        rounds = quantity(findings.replayed_by_sums, "round")
+        voids += f"; {rounds} by the sums of members"
+        if findings.sums_added is None:
+            voids += ", which --sums adds again"
+    if findings.sums_added is not None:
+        voids += f"; {quantity(findings.sums_added, 'range')} added up to the same again"
+    if findings.sums_unadded:
+        voids += f", {findings.sums_unadded} were not added, as nobody gave their parts"
     if findings.work_checked is not None:
         voids += f"; {findings.work_checked} audits of work came out as published"
     if findings.copies_checked or findings.copies_unchecked:

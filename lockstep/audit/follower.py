@@ -173,7 +173,7 @@ class Follower:
         until_s = time.monotonic() + POLL_S
         while not self._leaving.is_set():
             left_s = until_s - time.monotonic()
-            if left_s <= 0 or not await self._authors.step(self._record.payload, left_s):
+            if left_s <= 0 or not await self._authors.step(self._walk.payloads.payload, left_s):
                 break
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until_s - time.monotonic())):
@@ -236,7 +236,7 @@ class Follower:
             recorded,
             voids,
             self._walk.replica,
-            self._record.payload,
+            self._walk.payloads.payload,
             behind=self._record.newest_round - commit.round,
             restarts=self._findings.restarts,
         )

@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from lockstep import __version__
 from lockstep.audit.follower import Follower
 from lockstep.audit.metrics import AuditCollector
+from lockstep.audit.records import Named
 from lockstep.audit.settings import AuditorSettings
 from lockstep.audit.words import REPEAT_S, Words
 from lockstep.audit.work.start import begin
@@ -35,7 +36,6 @@ from node.settings import NodeSettings
 from node.system.device import use_threads
 from node.system.malloc import keep_freed_memory
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import Needed
 from protocol.codec.evidence import Evidence, sign_evidence
 from protocol.codec.payload_header import Blob, Header
 from protocol.errors import DivergedError, UnavailableError
@@ -75,7 +75,7 @@ class RelayRecord:
         self._head_round = max(self._head_round, reply.head_round)
         return reply
 
-    async def payload(self, round: int, needed: Needed) -> bytes:
+    async def payload(self, round: int, needed: Named) -> bytes:
         return await self._archive.payload(round, needed.digest)
 
     async def close(self) -> None:

@@ -42,7 +42,6 @@ from node.transports.dial_guard import DialGuard
 from node.transports.grpc_transport import GrpcTransport
 from protocol import wire_pb2 as wire
 from protocol.border.join_link import JoinLink
-from protocol.codec.commits import Needed
 from protocol.codec.evidence import read_evidence
 from protocol.errors import (
     DivergedError,
@@ -52,13 +51,25 @@ from protocol.errors import (
     UnavailableError,
 )
 from protocol.handshake import public_bytes
-from protocol.ids import RunId, sha256, short
+from protocol.ids import Digest, RunId, sha256, short
 from protocol.limits import COMMITS_PER_REPLY
 from protocol.run_info import RunInfo
 from protocol.runfile import run_id
 
 CONNECT_S = 5
 """Longest wait for the first answer of a coordinator."""
+
+
+class Named(Protocol):
+    """The name of some bytes: an entry or the sum of a range, or what a list of these names."""
+
+    @property
+    def digest(self) -> Digest:
+        """SHA-256 of the bytes."""
+
+    @property
+    def title(self) -> str:
+        """What they are, in words."""
 
 
 class RunRecord(Protocol):
@@ -69,8 +80,8 @@ class RunRecord(Protocol):
     async def commits(self, after_round: int) -> wire.Commits:
         """Reads the commits after a round, oldest first, at most one reply full."""
 
-    async def payload(self, round: int, needed: Needed) -> bytes:
-        """Reads the bytes that a commit names.
+    async def payload(self, round: int, needed: Named) -> bytes:
+        """Reads the bytes of a round that have a name.
 
         Raises `DivergedError` when only other bytes are found under that name, `StorageError` or
         `UnavailableError` when none are found.
@@ -115,7 +126,7 @@ class RecordInFiles:
         entries = self._journal.entries(after_round + 1, rows[-1].round if rows else head)
         return commits_reply(rows, head, head, entries)
 
-    async def payload(self, round: int, needed: Needed) -> bytes:
+    async def payload(self, round: int, needed: Named) -> bytes:
         return await asyncio.to_thread(self._read, round, needed)
 
     async def evidence(self) -> list[Accusation]:
@@ -127,7 +138,7 @@ class RecordInFiles:
     async def close(self) -> None:
         self._opened.close()
 
-    def _read(self, round: int, needed: Needed) -> bytes:
+    def _read(self, round: int, needed: Named) -> bytes:
         paths = [directory / str(round) / needed.digest.hex() for directory in self._payloads]
         present = [path for path in paths if path.is_file()]
         for path in present:
@@ -230,7 +241,7 @@ class RecordOverNetwork:
     async def commits(self, after_round: int) -> wire.Commits:
         return await self._client.calls.fetch_commits(after_round)
 
-    async def payload(self, round: int, needed: Needed) -> bytes:
+    async def payload(self, round: int, needed: Named) -> bytes:
         # Members and relays are asked in turn, the one that sent the last payload first.
         if not self._members:
             listed = await self._client.calls.fetch_members()
@@ -271,7 +282,7 @@ class RecordOverNetwork:
         await self._links.stop()
         await self._client.close()
 
-    async def _fetch(self, member: PeerAddress, needed: Needed, transfer: Transfer) -> None:
+    async def _fetch(self, member: PeerAddress, needed: Named, transfer: Transfer) -> None:
         async with aclosing(
             self._links.fetch(member, BlobRange(needed.digest), Purpose.CATCH_UP)
         ) as parts:

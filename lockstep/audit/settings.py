@@ -65,6 +65,9 @@ class VerifySettings:
     ] = None
     """The run's prepared data: compute again the evidence against authors."""
 
+    sums: Annotated[bool, Option(variable=False)] = False
+    """In rounds that members added for all: add their ranges again, from the parts of authors."""
+
     proof: Annotated[Path | None, Option("FILE", shown=False, variable=False)] = None
     """In place of a run: check a proof that its coordinator signed two histories."""
 

@@ -23,6 +23,8 @@ from lockstep.audit.published import PublishedCheckpoint
 from lockstep.audit.records import RecordInFiles, RecordOverNetwork, RunRecord
 from lockstep.audit.restarts import snapshot_directories, snapshot_file
 from lockstep.audit.settings import VerifySettings
+from lockstep.audit.sums.check import SumsCheck
+from lockstep.audit.sums.parts import WholePayloads
 from lockstep.audit.walk import LogWalk
 from lockstep.audit.work.check import WorkCheck
 from lockstep.audit.work.proofs import ProofCheck
@@ -38,6 +40,7 @@ from protocol import wire_pb2 as wire
 from protocol.border.join_link import parse_link
 from protocol.codec.commits import Commit
 from protocol.ids import Digest
+from protocol.runfile import RunSpec
 
 
 def verify(settings: VerifySettings) -> None:
@@ -74,8 +77,10 @@ async def _verify(settings: VerifySettings) -> Findings:
             walk = LogWalk(record, findings, snapshot, published, places)
             if settings.work:
                 recomputer = await asyncio.to_thread(recomputer_for, record.info, settings.work)
-            evidence = EvidenceCheck(await record.evidence(), record, recomputer)
-            await replay(record, walk, findings, evidence, advance)
+            said, spec = await record.evidence(), record.info.spec
+            evidence = EvidenceCheck(said, walk.payloads, spec, recomputer)
+            sums = SumsCheck(record, walk.payloads, walk.replica.shape) if settings.sums else None
+            await replay(record, walk, findings, evidence, sums, advance)
         findings.verified = True
         return findings
     except Difference as error:
@@ -94,11 +99,15 @@ class EvidenceCheck:
     """
 
     def __init__(
-        self, accusations: Sequence[Accusation], record: RunRecord, recomputer: Recomputer | None
+        self,
+        accusations: Sequence[Accusation],
+        payloads: WholePayloads,
+        spec: RunSpec,
+        recomputer: Recomputer | None,
     ) -> None:
         evidence = [each.evidence for each in accusations]
-        self._payload = record.payload
-        self._proofs = ProofCheck(accusations, record.info.spec)
+        self._payload = payloads.payload
+        self._proofs = ProofCheck(accusations, spec)
         self._copies = CopyCheck(evidence)
         self._work = WorkCheck(evidence, recomputer) if recomputer else None
 
@@ -122,17 +131,26 @@ class EvidenceCheck:
 
 
 async def replay(
-    record: RunRecord, walk: LogWalk, findings: Findings, evidence: EvidenceCheck, advance: Advance
+    record: RunRecord,
+    walk: LogWalk,
+    findings: Findings,
+    evidence: EvidenceCheck,
+    sums: SumsCheck | None,
+    advance: Advance,
 ) -> None:
     """Walks to the end of the log; `Difference` at the first round that differs."""
     async for commit, recorded, voids in walk.commits():
         if not walk.awaits_snapshot:
             await evidence.before(commit, recorded, voids, walk.replica)
+            if sums:
+                await sums.before(commit, voids)
         if await walk.take(commit, recorded, voids):
             _check_digest(commit, recorded, walk.replica, findings)
             advance(findings.commits, record.info.spec.schedule.steps)
     walk.finish()
     evidence.tell(findings)
+    if sums:
+        findings.sums_added, findings.sums_unadded = sums.added, sums.unadded
 
 
 def _check_digest(

@@ -21,6 +21,7 @@ from lockstep.audit.ledger import ChainLedger
 from lockstep.audit.published import PublishedCheckpoint
 from lockstep.audit.records import RunRecord
 from lockstep.audit.restarts import names_restart, snapshot_of
+from lockstep.audit.sums.parts import WholePayloads
 from node.own_genesis import genesis_of
 from node.replica.digest import canonical_sha256
 from node.replica.factory import replica_for
@@ -61,6 +62,8 @@ class LogWalk:
         genesis = genesis_of(info.spec, GENESIS_DIRECTORY.expanduser())
         self.replica = replica_for(info.spec, info.run_id, torch.device("cpu"), 1, genesis=genesis)
         """The state that the log has led to."""
+        self.payloads = WholePayloads(record.payload, info.run_id, self.replica.shape)
+        """The payloads of the authors of all commits that were yielded."""
         self._snapshot = snapshot
         self._awaited = file_sha256(snapshot) if snapshot else None
         """SHA-256 of the snapshot to begin at, until the walk has come to it."""
@@ -102,6 +105,7 @@ class LogWalk:
                 head, findings.round = commit_digest(commit), commit.round
                 self._head = head
                 findings.commits += 1
+                self.payloads.passed(commit)
                 yield commit, recorded, voids
             head = self._head = self._end_of_page(head, reply)
             await self._pass_restarts()
@@ -149,6 +153,7 @@ class LogWalk:
             self._findings.payload_bytes += len(payloads[-1])
         await asyncio.to_thread(self.replica.apply, commit, payloads)
         self._findings.replayed += 1
+        self._findings.replayed_by_sums += commit.sums is not None
 
     def _begin_here(self, commit: Commit) -> None:
         assert self._snapshot is not None, "only a snapshot is awaited"

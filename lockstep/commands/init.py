@@ -15,11 +15,12 @@ from lockstep.exit_codes import UsageError
 from lockstep.presets import ORIGIN, at_its_width, run_of
 from lockstep.run_file import require_replaceable, write_run_file
 from lockstep.service.invitation import own_host
-from lockstep.volunteer.needs import exchange_text, memory_text
+from lockstep.volunteer.needs import exchange_text, memory_text, sized
 from node.data.builtin import BUILTIN_CORPUS, BUILTIN_SHA256
 from protocol.errors import SettingsError
 from protocol.planner.needs import needs_of
 from protocol.planner.parameters import has_layout, size_of
+from protocol.planner.sums import authors_from, with_sums
 from protocol.runfile import RunSpec, parse_run_json, run_json
 from protocol.words import quantity
 
@@ -34,12 +35,19 @@ URL = "URL at which the data are published (`lockstep data publish`)"
 
 
 def init(
-    path: Path, published: Path | None, algorithm: str, *, public: bool, defaults: bool, force: bool
+    path: Path,
+    published: Path | None,
+    algorithm: str,
+    nodes: int,
+    *,
+    public: bool,
+    defaults: bool,
+    force: bool,
 ) -> None:
     """Writes the run file and says what the operator should know of it, and do next. Errors as of
     `chosen` and `for_strangers`.
     """
-    spec = chosen(path, published, algorithm, defaults=defaults, force=force)
+    spec = for_crowd(chosen(path, published, algorithm, defaults=defaults, force=force), nodes)
     asks = not defaults and published is None
     host = own_host()
     if public:
@@ -50,6 +58,16 @@ def init(
         messages.print(remark, soft_wrap=True)
     for line in next_commands(path, spec, host) if public else [next_command(path)]:
         output.print(line, soft_wrap=True)
+
+
+def for_crowd(spec: RunSpec, nodes: int) -> RunSpec:
+    """The run file for this many nodes at a time: where a few of so many send less if they add for
+    all, they do. `SettingsError` for a model that no payload is large enough for.
+    """
+    size = sized(spec) if spec.algorithm.facts.steps_within_round and nodes else None
+    if size is None or not 0 < authors_from(spec.algorithm, size) <= nodes:
+        return spec
+    return with_room(with_sums(spec, size))
 
 
 def for_strangers(spec: RunSpec, *, asks: bool) -> RunSpec:
@@ -169,7 +187,7 @@ def _uses(spec: RunSpec) -> list[str]:
         return []
     size = size_of(spec.model)
     return [
-        f"traffic of a node: {exchange_text(spec, size, 1, 'a round')}",
+        f"traffic of a node: {exchange_text(spec, size, 1, 'a round', spec.rounds.sums)}",
         f"memory of a node: {memory_text(needs_of(spec, size))}",
     ]
 

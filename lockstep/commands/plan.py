@@ -33,6 +33,7 @@ from protocol.planner.needs import needs_of
 from protocol.planner.parameters import Size, size_of
 from protocol.planner.payload_bytes import parameters_bytes, votes_bytes
 from protocol.planner.plan import RunPlan, plan
+from protocol.planner.sums import authors_from, parts_bytes, results_bytes, round_bytes, with_sums
 from protocol.runfile import RunSpec
 
 CORE_FLOPS = 50e9
@@ -48,7 +49,7 @@ def plan_run(run_file: Path, options: PlanOptions, json_path: str | None) -> Non
     size = size_of(spec.model, options.parameters)
     members = _members(options) if options.measure else None
     found = plan(spec, setting_of(spec, size, options, members))
-    words = sentences(found)
+    words = [*sentences(found), *crowd_words(spec, size, found.setting.nodes)]
     if json_path is not None:
         about = {"run": spec.name, "parameters": size.parameters, "chunks": size.chunks}
         links = _links(found.setting.network, members)
@@ -68,6 +69,20 @@ def _members(options: PlanOptions) -> MeasuredMembers:
         names = ", ".join(found.left_out)
         messages.print(f"note: too little is known of {names}", soft_wrap=True, markup=False)
     return found
+
+
+def crowd_words(spec: RunSpec, size: Size, nodes: int) -> list[str]:
+    """What a crowd as large as this one would send less if it added for all, in a sentence; nothing
+    where it does already, or would not.
+    """
+    if spec.rounds.sums or not 0 < authors_from(spec.algorithm, size) <= nodes:
+        return []
+    less, now = round_bytes(with_sums(spec, size), size, nodes), round_bytes(spec, size, nodes)
+    words = (
+        f"If {nodes} nodes add for each other, each sends {bytes_text(less)} a round instead of "
+        f"{bytes_text(now)}: `lockstep init --nodes {nodes}` writes such a run file."
+    )
+    return [words]
 
 
 def _links(network: Network, members: MeasuredMembers | None) -> dict[str, object]:
@@ -97,10 +112,16 @@ def setting_of(
             compute_s=pass_s if options.compute_s is None else options.compute_s,
             slower=options.slower or members.slower,
         )
+    algorithm, nodes = spec.algorithm, len(network)
+    payload, results = votes_bytes(PayloadShape.of(algorithm, size.chunks)), 0.0
+    if 0 < spec.rounds.sums <= nodes:
+        payload = parts_bytes(algorithm, size, nodes)
+        results = results_bytes(algorithm, size, nodes)
     traffic = MethodTraffic(
         gradient=size.parameters * DENSE_BYTES,
-        payload=votes_bytes(PayloadShape.of(spec.algorithm, size.chunks)),
-        parameters=parameters_bytes(spec.algorithm, size.parameters),
+        payload=payload,
+        parameters=parameters_bytes(algorithm, size.parameters),
+        results=results,
     )
     return Setting(_compute(spec, size, options, len(network)), network, traffic, MEASURED)
 
@@ -158,6 +179,7 @@ def _facts(found: RunPlan, size: Size, members: MeasuredMembers | None) -> Table
     spec, setting = found.spec, found.setting
     network, compute, traffic = setting.network, setting.compute, setting.traffic
     arithmetic_s = compute.extract_s + compute.apply_s
+    added = f", sums {bytes_text(traffic.results)}" if traffic.results else ""
     facts = {
         "run": f"{spec.name}: {size.parameters:,} parameters, {_form(spec)}",
         "nodes": f"{setting.nodes}, lines {_span(network.up_bit_s, rate_text)} up, "
@@ -167,7 +189,7 @@ def _facts(found: RunPlan, size: Size, members: MeasuredMembers | None) -> Table
         f"{found.title(found.method('demo'))} {seconds_text(arithmetic_s)}; "
         f"varies by {compute.jitter:.0%}",
         "sent": f"gradient {bytes_text(traffic.gradient)}, payload {bytes_text(traffic.payload)}, "
-        f"parameters {bytes_text(traffic.parameters)}",
+        f"parameters {bytes_text(traffic.parameters)}{added}",
         "a node": memory_text(needs_of(spec, size)),
         "links": _links_words(network, members),
     }

@@ -12,6 +12,7 @@ from coordinator.machine.state.standing import COUNTED_ROUNDS
 from lockstep.console import bytes_text
 from protocol.planner.parameters import Size
 from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.sums import SUMMERS, round_bytes
 from protocol.runfile import RunSpec
 from protocol.words import quantity
 
@@ -90,7 +91,8 @@ def limit_trouble(
     """Why limits in bytes per second, 0 for none, are too low for a run with this number of
     members, in words; empty where they will do.
     """
-    payload = payload_bytes(spec.algorithm, size)
+    copies = SUMMERS if 0 < spec.rounds.sums <= members else 1
+    payload = copies * payload_bytes(spec.algorithm, size)
     exchange_s = (spec.rounds.publish_ms + spec.rounds.exchange_ms) / 1000
     if upload and upload * exchange_s < payload:
         least = math.ceil(payload / exchange_s)
@@ -98,12 +100,11 @@ def limit_trouble(
             f"--upload-limit {upload} is too low: one payload of {bytes_text(payload)} needs "
             f"{least} bytes per second to be out in time"
         )
-    others = max(1, members - 1) if spec.algorithm.meets_all else 1
-    every_s = slot_s(spec)
-    if download and download * every_s < others * payload:
-        least = math.ceil(others * payload / every_s)
+    received, every_s = round_bytes(spec, size, max(2, members)), slot_s(spec)
+    if download and download * every_s < received:
+        least = math.ceil(received / every_s)
         return (
-            f"--download-limit {download} is too low: {bytes_text(others * payload)} come in each "
+            f"--download-limit {download} is too low: {bytes_text(received)} come in each "
             f"round of {every_s:g} s, which needs {least} bytes per second"
         )
     return ""

@@ -13,6 +13,7 @@ from protocol.errors import SettingsError
 from protocol.planner.needs import COMPILER_BYTES, Needs, needs_of
 from protocol.planner.parameters import Size, has_layout, size_of
 from protocol.planner.payload_bytes import mean_bytes, payload_bytes
+from protocol.planner.sums import round_bytes
 from protocol.runfile import RunSpec
 from protocol.words import quantity
 
@@ -102,6 +103,12 @@ def exchange_text(spec: RunSpec, size: Size, rounds: float, period: str, members
     a run of this many members, or of as many as it begins with.
     """
     mixing, members = spec.algorithm.mixing, max(members, spec.membership.start_members, 2)
+    if 0 < spec.rounds.sums <= members:
+        both = bytes_text(2 * rounds * round_bytes(spec, size, members))
+        return (
+            f"about {both} {period}, half of it up, with {members:,} members, whose payloads are "
+            "added for all; little more with further ones"
+        )
     sent = rounds * payload_bytes(spec.algorithm, size)
     means = ""
     if not spec.algorithm.facts.replicas_equal:

@@ -48,8 +48,8 @@ class Extraction:
     """Packs it."""
 
     scales: Tensor | None = None
-    """uint8 [chunks] on the host: the codes of the chunks' scales; None where only signs are
-    sent."""
+    """uint8 [chunks] on the host, or [chunks, 2] of two scales: the codes of the chunks' scales;
+    None where only values are sent."""
 
     _coefficients: Coefficients | None = None
 

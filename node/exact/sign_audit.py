@@ -9,8 +9,8 @@ the payload that it was copied from.
 
 With local steps the movement of the same steps takes the place of the gradient: an author sends the
 signs of what it moved and did not say yet. There a sign counts as much as the step moves by it: by
-the square of its chunk's scale, as the step counts scales (`acting_weights`). Else an author could
-do its work where it says next to nothing, and turn the signs where it says much.
+the square of its scale, as the step counts scales (`acting_weights`). Else an author could do its
+work where it says next to nothing, and turn the signs where it says much.
 
 Nothing here decides. How far honest authors agree depends on the network, the round and k:
 `tests.benchmarks.work_audit` measures it, and only what was measured may become a threshold. It
@@ -21,7 +21,7 @@ overlap. Pure.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ from protocol.sums.movements import Movement, counted_codes
 
 Signs = npt.NDArray[np.int8]
 Weights = npt.NDArray[np.float64]
+Floating = TypeVar("Floating", np.float32, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ NOTHING: Final = Agreement(0, math.nan)
 
 
 def acting_weights(movements: Sequence[Movement], chunks: int) -> list[Weights]:
-    """What a sign of each author of a round weighs, by chunk: float64 [chunks]. Places and signs
-    are not looked at.
+    """What a sign of each author of a round weighs, by chunk and scale: float64 [chunks], or
+    [chunks, 2] of two scales. Places and signs are not looked at.
     """
     scales = scales_of(counted_codes(movements, chunks)).astype(np.float64)
     return list(scales * scales)
@@ -85,8 +86,15 @@ def sign_agreement(
     """A payload's signs beside those of `gradient`, float32 [chunks, 64, 64] as
     `gradient_coefficients` makes it. `weights` are those of its author, None: all alike.
     """
-    by_chunk = np.ones(len(sent.counts)) if weights is None else weights
-    return weighed(signs_followed(sent, gradient), np.repeat(by_chunk, sent.counts))
+    by_scale = np.ones(len(sent.counts)) if weights is None else weights
+    return weighed(signs_followed(sent, gradient), of_values(by_scale, sent))
+
+
+def of_values(by_scale: npt.NDArray[Floating], sent: Coefficients) -> npt.NDArray[Floating]:
+    """[n]: of `by_scale`, which has [chunks] or [chunks, 2] numbers, that of each value."""
+    columns = by_scale.reshape(len(sent.counts), -1).T
+    lower, larger = (np.repeat(columns[each], sent.counts) for each in (0, -1))
+    return np.where(sent.values & 1, lower, larger)
 
 
 def weighed(followed: Signs, weights: Weights) -> Agreement:

@@ -4,6 +4,7 @@ follower    Hello ------------------------.
 rank 0      judges all -> Welcome         |  refused, or how long to wait and for what
 rank 0      Hold | Load | Work | Regroup | Sum | Limit | Rest | Leave
             Reset | Begin | MakeStep | StandAt | Accumulate | Extract | Apply | Digest | Fetch | Put
+            ApplySums
 follower    OrderAnswer to each but Leave
 
 The orders of the second line are to ranks that own parameters: those of a run with local steps.
@@ -124,6 +125,18 @@ class Apply(msgspec.Struct, frozen=True, tag="apply"):
     decay: float
 
 
+class ApplySums(msgspec.Struct, frozen=True, tag="apply_sums"):
+    """Make a commit's step by the sums of its ranges in what you own; rank 0 broadcasts them."""
+
+    levels: int
+    """Number of levels in all chunks."""
+    authors: tuple[int, int, int]
+    """The fields of `protocol.sums.results.AuthorSet`."""
+    entries: int
+    """Entries of the commit."""
+    decay: float
+
+
 class Digest(msgspec.Struct, frozen=True, tag="digest"):
     """Tell the digest of what you own."""
 
@@ -155,7 +168,17 @@ class Leave(msgspec.Struct, frozen=True, tag="leave"):
 
 
 PartOrder: TypeAlias = (
-    Reset | Begin | MakeStep | StandAt | Accumulate | Extract | Apply | Digest | Fetch | Put
+    Reset
+    | Begin
+    | MakeStep
+    | StandAt
+    | Accumulate
+    | Extract
+    | Apply
+    | ApplySums
+    | Digest
+    | Fetch
+    | Put
 )
 Order: TypeAlias = Hold | Load | Work | Regroup | Sum | Limit | Rest | Leave | PartOrder
 

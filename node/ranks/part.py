@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from node.ranks.exchange import TensorExchange
 from node.ranks.orders import (
     Accumulate,
     Apply,
+    ApplySums,
     Begin,
     Digest,
     Extract,
@@ -39,9 +41,11 @@ from node.ranks.orders import (
 )
 from node.ranks.sharded import RankReplica
 from protocol.codec.payload import Coefficients
+from protocol.codec.sums import Levels
 from protocol.errors import LocalProtocolError
 from protocol.ids import RunId
 from protocol.runfile import parse_run_json
+from protocol.sums.results import AuthorSet
 
 
 @dataclass(slots=True)
@@ -118,7 +122,7 @@ class RankPart:
             self._replica.network.recover()
 
     def obey(self, order: Load | Sum | PartOrder, given: Any = None) -> PartOutcome:
-        """`given`, on rank 0: the parameter to put, or the contributions to apply."""
+        """`given`, on rank 0: the parameter to put, or the contributions or sums to apply."""
         try:
             match order:
                 case Load():
@@ -145,6 +149,8 @@ class RankPart:
                     self._put(order.name, given)
                 case Apply():
                     self._apply(order, given)
+                case ApplySums():
+                    self._apply_sums(order, given)
                 case _:
                     assert_never(order)
         except GradientError as error:
@@ -177,7 +183,7 @@ class RankPart:
     # ---- the replica
 
     def _extract(self, code_max: int) -> Extraction:
-        """Signs and scales, on rank 0 those of all chunks."""
+        """Values and scales, on rank 0 those of all chunks."""
         replica = self.replica
         own = replica.take(code_max)
         assert own.scales is not None, "movements have scales"
@@ -186,7 +192,7 @@ class RankPart:
         indices, values = (
             torch.zeros(chunks, sent[0].shape[1], dtype=torch.int16, device="cpu") for _ in range(2)
         )
-        scales = torch.zeros(chunks, dtype=torch.uint8, device="cpu")
+        scales = torch.zeros((chunks, *sent[2].shape[1:]), dtype=torch.uint8, device="cpu")
         for source in range(self._exchange.ranks):
             there = replica.share.chunks_of(source)
             parts: Sequence[Tensor] = sent
@@ -221,7 +227,8 @@ class RankPart:
         for number, (weight, count) in enumerate(order.authors):
             if given is not None:
                 sent = given[number].coefficients
-                self._exchange.tell(_packed(sent), 0)
+                assert sent.scales is not None, "movements have scales"
+                self._tell(sent.counts, sent.indices, sent.values.astype(np.int8), sent.scales)
             else:
                 sent = self._told(count)
             own.append(Contribution(weight, replica.share.cut(sent)))
@@ -229,20 +236,34 @@ class RankPart:
 
     def _told(self, count: int) -> Coefficients:
         """The coefficients of an author, of this number, as rank 0 tells them."""
-        chunks = self.replica.layout.chunks
-        ends = np.cumsum([2 * chunks, 2 * count, chunks, count])
-        packed = self._exchange.tell(torch.empty(int(ends[-1]), dtype=torch.uint8, device="cpu"), 0)
-        counts, indices, scales, values = np.split(packed.numpy(), ends[:-1])
-        return Coefficients(
-            counts.view(np.uint16),
-            indices.view(np.uint16),
-            values.view(np.int8).astype(np.int16),
-            scales,
-        )
+        shape = self.replica.shape
+        chunks, columns = shape.chunks, shape.scale_count
+        sizes = (np.uint16, chunks), (np.uint16, count), (np.int8, count)
+        counts, indices, values, scales = self._heard(*sizes, (np.uint8, columns * chunks))
+        scales = scales if columns == 1 else scales.reshape(chunks, columns)
+        return Coefficients(counts, indices, values.astype(np.int16), scales)
 
+    def _apply_sums(self, order: ApplySums, levels: Levels | None) -> None:
+        replica, count = self.replica, order.levels
+        if levels is not None:
+            parts = levels.counts, levels.indices, levels.values, levels.exponents, levels.steps
+            self._tell(*parts)
+        else:
+            chunks = replica.layout.chunks
+            sizes = (np.uint16, chunks), (np.uint16, count), (np.int8, count), (np.uint8, chunks)
+            counts, indices, values, exponents, steps = self._heard(*sizes, (np.uint8, chunks))
+            levels = Levels(exponents, steps, counts, indices, values)
+        own = replica.share.cut_levels(levels)
+        replica.move_by_sums(own, AuthorSet(*order.authors), order.entries, order.decay)
 
-def _packed(sent: Coefficients) -> Tensor:
-    """Signs with scales as one tensor, uint8: counts, indices, scales, values."""
-    assert sent.scales is not None, "movements have scales"
-    parts = sent.counts, sent.indices, sent.scales, sent.values.astype(np.int8)
-    return torch.from_numpy(np.concatenate([part.view(np.uint8) for part in parts]))
+    def _tell(self, *arrays: npt.NDArray[Any]) -> None:
+        """Rank 0 tells arrays to the others, as bytes in one piece."""
+        parts = [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in arrays]
+        self._exchange.tell(torch.from_numpy(np.concatenate(parts)), 0)
+
+    def _heard(self, *sizes: tuple[npt.DTypeLike, int]) -> list[npt.NDArray[Any]]:
+        """The arrays that rank 0 tells, of these types and lengths."""
+        ends = np.cumsum([np.dtype(kind).itemsize * length for kind, length in sizes])
+        told = self._exchange.tell(torch.empty(int(ends[-1]), dtype=torch.uint8, device="cpu"), 0)
+        parts = np.split(told.numpy(), ends[:-1])
+        return [part.view(kind) for part, (kind, _) in zip(parts, sizes, strict=True)]

@@ -2,7 +2,7 @@
 
     begin, step, ...   an order to all ranks, rank 0's own part among them
     payload            each rank extracts its chunks, rank 0 puts them together
-    commit             rank 0 decodes the payloads; each rank moves its parameters
+    commit             rank 0 decodes payloads or sums; each rank moves its parameters
     digest             the sum of all ranks'
     parameters         fetched from their owners one at a time: for a snapshot, a saved state, a
                        checkpoint
@@ -11,6 +11,7 @@ Its bits are those of a node with one rank, as no chunk and no parameter lies on
 """
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from node.ranks.crew import Crew
 from node.ranks.orders import (
     Accumulate,
     Apply,
+    ApplySums,
     Begin,
     Digest,
     Extract,
@@ -35,8 +37,10 @@ from node.replica.factory import replica_for, seed_of
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
 from node.replica.share import SpreadParameters
+from protocol.codec.sums import Levels
 from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec
+from protocol.sums.results import AuthorSet
 
 
 def replica_of(
@@ -126,6 +130,9 @@ class SharedReplica(LocalStepsReplica):
     def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
         authors = tuple((each.weight, len(each.coefficients.values)) for each in contributions)
         self._crew.do(Apply(authors, *rates), contributions)
+
+    def _step_by_sums(self, levels: Levels, authors: AuthorSet, entries: int, decay: float) -> None:
+        self._crew.do(ApplySums(len(levels.values), astuple(authors), entries, decay), levels)
 
     def _fetched(self, name: str) -> Tensor:
         if name in self._part.committed:

@@ -32,6 +32,7 @@ from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.run_info import RunInfo
+from protocol.sums.part_list import open_list
 
 log = logging.getLogger("lockstep.relay")
 
@@ -187,9 +188,7 @@ class Archive:
         return True
 
     async def _settle(self, commit: Commit) -> None:
-        kept = [each.digest for each in commit.needed]
-        kept += await asyncio.to_thread(lambda: list(kept_parts(commit, self._payloads)))
-        await asyncio.to_thread(self._payloads.settle, commit.round, kept)
+        await asyncio.to_thread(self._keep, commit)
         if self._payloads.rounds_dropped and not self._told_dropped:
             self._told_dropped = True
             log.warning(
@@ -197,6 +196,13 @@ class Archive:
                 "no longer be audited from its first round; give it more with --disk",
                 extra={"first_round": self._payloads.first_round},
             )
+
+    def _keep(self, commit: Commit) -> None:
+        """Settle a round: what its commit names stays and, in a round with sums, what is here of
+        the lists and parts of its authors. Blocks: for a thread.
+        """
+        named = (each.digest for each in commit.needed)
+        self._payloads.settle(commit.round, [*named, *kept_parts(commit, self._payloads)])
 
     def _say_missing(self, count: int) -> None:
         """Say once for a page of the log that nobody gave some of its payloads."""

@@ -166,10 +166,10 @@ class GossipAdamReplica(InPlaceReplica):
 
     # ---- downstream of the commit
 
-    def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
+    def _apply_payloads(self, commit: Commit, payloads: Sequence[bytes]) -> None:
         """Mix over the edges that the commit names; `payloads` in the order of its entries, empty
-        for those that are not this node's business. Returns the state digest, this node's alone but
-        after a mean.
+        for those that are not this node's business. The state is this node's alone but after a
+        mean.
         """
         mean = commit.mix is not None and commit.mix.mean
         sent = self._decoded(commit, payloads, mean=mean)
@@ -189,8 +189,6 @@ class GossipAdamReplica(InPlaceReplica):
             self._mix(shares, sent, mean=mean)
         if mean:
             self._take_base()
-        self.digest = state_digest(self.committed)
-        return self.digest
 
     def _joins(self, peer: PeerId, sent: Mapping[PeerId, Sent]) -> bool:
         """Whether what a neighbour sent and what this node sent can be mixed: the same at both

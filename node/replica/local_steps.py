@@ -30,6 +30,7 @@ gives the orders (`node.ranks.replica`). What is random depends on a seed, a par
 so it is the same whatever the number of ranks.
 """
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ from node.exact.engine import Extraction
 from node.exact.local_steps.aggregate import apply
 from node.exact.local_steps.light_optimizer import LightOptimizer
 from node.exact.local_steps.residual import Residual
+from node.exact.local_steps.results import apply_results
 from node.exact.rounding import Rounding, strips_of
 from node.model.local_steps import LocalSteps, MovedFrom
 from node.model.passes import Tokens
@@ -53,12 +55,20 @@ from node.replica.replica import Replica
 from node.replica.share import RankShare
 from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire
+from protocol.codec.commits import Commit, Sums
+from protocol.codec.sums import Levels
+from protocol.errors import RemoteProtocolError
 from protocol.ids import RunId
 from protocol.planner.needs import has_room, needs_of
 from protocol.planner.parameters import Size
 from protocol.runfile import RunSpec
 from protocol.schedule import float32_value
+from protocol.sums.adding import Author
 from protocol.sums.movements import Movement, code_max_of
+from protocol.sums.ranges import ranges_of
+from protocol.sums.results import AuthorSet, read_results
+
+log = logging.getLogger("lockstep.node")
 
 
 class LocalStepsReplica(Replica):
@@ -180,6 +190,7 @@ class LocalStepsReplica(Replica):
             self.share.layout,
             algorithm.top_k,
             store,
+            value_bits=algorithm.value_bits,
             fade=algorithm.fade,
             rounding=Rounding(store, self._seed),
         )
@@ -209,11 +220,64 @@ class LocalStepsReplica(Replica):
         chunks, `rates` learning rate and decay.
         """
         learning_rate, decay = rates
-        algorithm = self._spec.algorithm
         if self.committed:
             movements = self.movements(contributions, learning_rate)
-            apply(self.share.layout, self.committed, movements, decay, gain=algorithm.gain)
-        self.engine.fade = 1.0 if len(contributions) == 1 else algorithm.fade
+            gain = self._spec.algorithm.gain
+            apply(self.share.layout, self.committed, movements, decay, gain=gain)
+        self._fade(len(contributions))
+
+    def _apply_sums(self, commit: Commit, sums: Sums, blobs: Sequence[bytes]) -> None:
+        levels = self._levels(commit, sums, blobs)
+        rate, decay = (float32_value(b) for b in (commit.learning_rate_bits, commit.decay_bits))
+        entries = [(entry.author, entry.weight) for entry in commit.entries]
+        authors = [Author(*each, self._code_max(each[1], rate)) for each in entries]
+        with torch.no_grad():
+            self._step_by_sums(levels, AuthorSet.of(authors), len(entries), decay)
+
+    def _levels(self, commit: Commit, sums: Sums, blobs: Sequence[bytes]) -> Levels:
+        """What the results of a commit say of all chunks; nothing of a range without one."""
+        if sums.ranges > self.layout.chunks:
+            raise RemoteProtocolError(
+                f"commit of round {commit.round}: expected at most {self.layout.chunks} ranges, as "
+                f"many as there are chunks, got {sums.ranges}"
+            )
+        given = dict(zip((result.number for result in sums.results), blobs, strict=True))
+        ranges = ranges_of(self.layout.chunks, sums.ranges)
+        levels, refused = read_results(
+            [given.get(each, b"") for each in range(len(ranges))], ranges
+        )
+        for number, error in refused.items():
+            self.payloads_ignored += 1
+            reason = str(error) if given.get(number) else "void" if number in given else "not added"
+            log.warning("sum ignored round=%s range=%s reason=%s", commit.round, number, reason)
+        return levels
+
+    def _step_by_sums(self, levels: Levels, authors: AuthorSet, entries: int, decay: float) -> None:
+        """Change the committed parameters by the sums of all chunks. `entries` counts those of the
+        commit.
+        """
+        self.move_by_sums(self.share.cut_levels(levels), authors, entries, decay)
+
+    def move_by_sums(self, levels: Levels, authors: AuthorSet, entries: int, decay: float) -> None:
+        """Make a commit's step in the parameters that are kept here; `levels` are those of their
+        chunks.
+        """
+        algorithm = self._spec.algorithm
+        if self.committed:
+            apply_results(
+                self.share.layout,
+                self.committed,
+                levels,
+                authors,
+                decay,
+                top_k=algorithm.top_k,
+                gain=algorithm.gain,
+            )
+        self._fade(entries)
+
+    def _fade(self, authors: int) -> None:
+        """Let the residual fade, unless the round had one author."""
+        self.engine.fade = 1.0 if authors == 1 else self._spec.algorithm.fade
 
     def movements(
         self, contributions: Sequence[Contribution], learning_rate: float

@@ -33,7 +33,7 @@ from node.replica.share import filled, prefixed
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import Commit, Entry
+from protocol.codec.commits import Commit, Entry, Sums
 from protocol.codec.payload import Blob, Coefficients, Header, PayloadShape, decode, sealed
 from protocol.errors import RemoteProtocolError, SettingsError, StorageError
 from protocol.ids import Digest, RunId
@@ -75,7 +75,8 @@ class Replica(ABC):
                 f"bytes, the run accepts {spec.rounds.payload_bytes_max}; raise it{cure}"
             )
         self.payloads_ignored = 0
-        """Payloads of commits that counted for nothing, since this replica was made."""
+        """Payloads of commits, and sums of their ranges, that counted for nothing, since this
+        replica was made."""
         self.reset()
 
     def _build(self, device: torch.device, micro_batch_max: int) -> None:
@@ -192,13 +193,33 @@ class Replica(ABC):
 
     # ---- downstream of the commit: the same bits everywhere
 
-    def apply(self, commit: Commit, payloads: Sequence[bytes]) -> int:
-        """Make the commit's step; `payloads` in the order of its entries, empty for those that are
-        void. Returns the new state digest.
+    def apply(self, commit: Commit, blobs: Sequence[bytes]) -> int:
+        """Make the commit's step; `blobs` are what it needs, in the order of `Commit.needed`, empty
+        for what is void. Returns the new state digest.
 
-        A payload that does not decode, or is not what its entry says, counts for nothing: decoding
-        is a function of its bytes alone, so it counts for nothing on every node.
+        A payload that does not decode, or is not what its entry says, counts for nothing, and so
+        does the result of a range: decoding is a function of its bytes alone, so it counts for
+        nothing on every node. `RemoteProtocolError`, before anything changed, for a commit with
+        sums that no node of this run can apply.
         """
+        if commit.sums:
+            self._apply_sums(commit, commit.sums, blobs)
+        else:
+            self._apply_payloads(commit, blobs)
+        self.digest = self.computed_digest()
+        return self.digest
+
+    def _apply_sums(self, commit: Commit, sums: Sums, blobs: Sequence[bytes]) -> None:
+        """Make a step by the results of ranges; they are sums of movements, which not every
+        algorithm sends.
+        """
+        raise RemoteProtocolError(
+            f"expected a commit without sums in a run of {self._spec.algorithm.name}, got round "
+            f"{commit.round} with the results of {sums.ranges} ranges"
+        )
+
+    def _apply_payloads(self, commit: Commit, payloads: Sequence[bytes]) -> None:
+        """Make a step by the payloads of all entries."""
         there = [pair for pair in zip(commit.entries, payloads, strict=True) if pair[1]]
         outcomes = decoded([payload for _, payload in there], self.shape)
         contributions: list[Contribution] = []
@@ -207,12 +228,10 @@ class Replica(ABC):
         rates = float32_value(commit.learning_rate_bits), float32_value(commit.decay_bits)
         with torch.no_grad():
             self._step(contributions, rates)
-        self.digest = self.computed_digest()
-        return self.digest
 
     def _step(self, contributions: Sequence[Contribution], rates: tuple[float, float]) -> None:
         """Change the committed parameters; `rates` are learning rate and decay."""
-        raise NotImplementedError  # where nodes differ, `apply` is another
+        raise NotImplementedError  # where nodes differ, `_apply_payloads` is another
 
     def _counted(
         self,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from node.exact.chunks import ChunkLayout, Shape
 from protocol.codec.payload import Coefficients
+from protocol.codec.sums import Levels
 
 
 def owners_of(layout: ChunkLayout, ranks: int) -> dict[str, int]:
@@ -65,6 +66,20 @@ class RankShare:
             coefficients.indices[entries],
             coefficients.values[entries],
             None if scales is None else scales[mine],
+        )
+
+    def cut_levels(self, levels: Levels) -> Levels:
+        """The sums of this rank's chunks among those of all."""
+        mine = self.chunks.numpy()
+        if mine.all():
+            return levels
+        entries = np.repeat(mine, levels.counts)
+        return Levels(
+            levels.exponents[mine],
+            levels.steps[mine],
+            levels.counts[mine],
+            levels.indices[entries],
+            levels.values[entries],
         )
 
 

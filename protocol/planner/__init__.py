@@ -2,6 +2,7 @@
 
 Pure arithmetic, without torch: `parameters` and `payload_bytes` say how large things are, `compute`
 and `links` what a machine and a line can do, `timing` how machines wait for each other, `methods`
-puts them together, `groups` finds near nodes, `plan` compares everything, and `advice` tells a
-person. A coordinator uses `methods` to judge its own rounds.
+puts them together, `sums` says what a node sends in a round that summers add, `groups` finds near
+nodes, `plan` compares everything, and `advice` tells a person. A coordinator uses `methods` to
+judge its own rounds.
 """

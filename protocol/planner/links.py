@@ -9,11 +9,15 @@ between them. The formulas, in which the slowest counts:
                    (n-1) P through a downlink, P through an uplink to one other,
                    n(n-1) P through all uplinks together
                  and round trips of announcing, offering, asking and committing
+    sums         parts of 2 P from each node, to those that add; then results Q to everybody:
+                   2 P through an uplink, 2n P through all downlinks together; then
+                   Q through a downlink, n Q through all uplinks together
+                 and the round trips of two exchanges
     pair         a + S / w, each direction on its own line; a node with d partners shares it d ways
 
-Gossip carries the last two. `Calibration` says how much of a rate arrives as content, and how far
-gossip stays behind its bound:
-`MEASURED` was fitted on two cells of `lockstep wan`, `IDEAL` are the formulas as they stand.
+Gossip carries the last three; sums were not measured. `Calibration` says how much of a rate arrives
+as content, and how far gossip stays behind its bound: `MEASURED` was fitted on two cells of
+`lockstep wan`, `IDEAL` are the formulas as they stand.
 """
 
 from collections.abc import Sequence
@@ -133,6 +137,23 @@ def exchange_s(network: Network, payload_bytes: float, calibration: Calibration)
     )
     far_s = (network.delay_s.sum(axis=1) / (count - 1)).max()
     return float(bound_s + 2 * calibration.round_trips * far_s)
+
+
+def summed_s(
+    network: Network, parts_bytes: float, results_bytes: float, calibration: Calibration
+) -> float:
+    """Seconds until every node has the results of a round that all nodes add together, from the
+    moment that all have announced their payloads. Each sends so many bytes of parts.
+    """
+    count = len(network)
+    if count < 2:
+        return 0.0
+    up, down = network.up_bit_s, network.down_bit_s
+    parts_s = parts_bytes * max((1 / up).max(), count / down.sum())
+    results_s = results_bytes * max((1 / down).max(), count / up.sum())
+    bound_s = calibration.exchange_stretch * 8 * (parts_s + results_s) / calibration.line_share
+    far_s = (network.delay_s.sum(axis=1) / (count - 1)).max()
+    return float(bound_s + 4 * calibration.round_trips * far_s)
 
 
 def pair_s(network: Network, content_bytes: float, calibration: Calibration) -> Matrix:

@@ -19,7 +19,9 @@ from protocol.planner.links import (
     all_reduce_s,
     exchange_s,
     shared_pair_s,
+    summed_s,
 )
+from protocol.planner.sums import SUMMERS
 from protocol.planner.timing import (
     Array,
     ComputeDraws,
@@ -56,6 +58,10 @@ class MethodTraffic:
 
     parameters: float
     """One node's parameters as gossip Adam sends them."""
+
+    results: float = 0.0
+    """The results of all ranges, in a round of DeMo or local steps that summers add; 0: every
+    payload goes to everybody."""
 
     local_steps: int = 50
     """H: steps of DiLoCo between two exchanges."""
@@ -131,23 +137,31 @@ def _all_reduce(setting: Setting) -> Prediction:
 
 
 def _demo(setting: Setting) -> Prediction:
-    exposed_s = exchange_s(setting.network, setting.traffic.payload, setting.calibration)
+    exposed_s, sent = _payloads(setting)
     draws = _draws(setting, setting.compute.demo_s)
-    sent = (setting.nodes - 1) * setting.traffic.payload
     return _split(
         setting, "demo", barrier_s(draws, exposed_s), draws, exposed_s=exposed_s, sent=sent
     )
 
 
 def _demo_overlap(setting: Setting) -> Prediction:
-    exchange = exchange_s(setting.network, setting.traffic.payload, setting.calibration)
+    exchange, sent = _payloads(setting)
     draws = _draws(setting, setting.compute.demo_s)
     mean_s = _mean_s(draws)
     exposed_s = max(0.0, exchange - mean_s) if setting.nodes > 1 else 0.0
-    sent = (setting.nodes - 1) * setting.traffic.payload
     return _split(
         setting, "demo-overlap", delayed_s(draws, exchange), draws, exposed_s=exposed_s, sent=sent
     )
+
+
+def _payloads(setting: Setting) -> tuple[float, float]:
+    """Seconds of an exchange of payloads, and bytes that a node sends in it."""
+    network, traffic, calibration = setting.network, setting.traffic, setting.calibration
+    if not traffic.results:
+        seconds = exchange_s(network, traffic.payload, calibration)
+        return seconds, (setting.nodes - 1) * traffic.payload
+    parts = SUMMERS * traffic.payload
+    return summed_s(network, parts, traffic.results, calibration), parts + traffic.results
 
 
 def _diloco(setting: Setting) -> Prediction:

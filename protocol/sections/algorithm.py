@@ -81,21 +81,22 @@ class AlgorithmSpec(Section):
 
     name: AlgorithmName = "local_steps"
     """The algorithm. "local_steps": a node makes as many steps of an optimizer of its own (Muon and
-    AdamW) as fit into a round, and sends what these moved; of this section only `top_k` and
-    `local_samples` count then. "demo": a round makes one step, from gradients; it wants other
-    values than the defaults, which `lockstep init --algorithm demo` writes. "gossip-adam": every
-    node has parameters of its own and mixes them with a few neighbours
+    AdamW) as fit into a round, and sends what these moved. "demo": a round makes one step, from
+    gradients; it wants other values than the defaults, which `lockstep init --algorithm demo`
+    writes. "gossip-adam": every node has parameters of its own and mixes them with a few neighbours
     (docs/explain/gossip-adam.md); of this section only `mixing` counts then. Experimental."""
 
     momentum_decay: float = Field(default=0.999, ge=0, lt=1)
-    """beta: the share of the momentum that is left after one round."""
+    """beta: the share of the momentum that is left after one round, with the name "demo"."""
 
     top_k: int = Field(default=192, ge=1, le=4096)
     """k: coefficients sent of the 4096 in a chunk. With "local_steps" about 40 for each step that a
     node makes in a round (docs/results/local-steps.md); with "demo" 32."""
 
     value_bits: Literal[1, 2, 4, 8] = 1
-    """Bits of one sent value; 1 sends signs, and more trained no better (docs/results/knobs.md)."""
+    """Bits of one sent value. 1 sends signs. With "local_steps" 2 says of each sign which of its
+    chunk's two scales it has (docs/results/sums.md), and there is no more. With "demo" 2, 4 and 8
+    trained no better (docs/results/knobs.md)."""
 
     local_samples: int = Field(default=8, ge=1, le=1_000_000)
     """Samples of one local step of a node, with the name "local_steps"."""

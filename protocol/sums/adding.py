@@ -25,6 +25,10 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.limits import CHUNK_ENTRIES, MEMBERS_MAX
 from protocol.sums.movements import Counted, Movement, changes_of
+from protocol.sums.parts import silence
+
+COARSE: Final = 4
+"""The rounding of results: the step is twice the root mean square of a chunk's sums."""
 
 COARSE: Final = 4
 """d of `protocol.codec.sums`: a step of about twice the root mean square of a chunk's sums."""
@@ -93,7 +97,7 @@ def result_of(
             sent = _read(parts[author.peer], Header(run_id, round, author.peer), shape)
         except RemoteProtocolError as error:
             refused[author.peer] = str(error)
-            sent = _silent(shape)
+            sent = silence(shape)
         movements.append(Movement(author.samples, author.code_max, sent))
     counted = Counted(movements, shape.chunks)
     return Result(encode_sums(levels_of(counted, shape.chunks, coarse)), refused)
@@ -135,14 +139,3 @@ def _read(part: Blob, header: Header, shape: PayloadShape) -> Coefficients:
             f"{found.author} for round {found.round}"
         )
     return sent
-
-
-def _silent(shape: PayloadShape) -> Coefficients:
-    """Coefficients of an author that says nothing."""
-    columns = () if shape.scale_count == 1 else (shape.scale_count,)
-    return Coefficients(
-        np.zeros(shape.chunks, np.uint16),
-        np.zeros(0, np.uint16),
-        np.zeros(0, np.int16),
-        np.zeros((shape.chunks, *columns), np.uint8),
-    )

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from protocol.codec.payload import Blob, Coefficients, PayloadShape, decode, encode
+from protocol.codec.payload import Blob, Coefficients, Header, PayloadShape, decode, encode
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.sums.ranges import Range, ranges_of
 
@@ -42,15 +42,51 @@ def joined(parts: Sequence[Blob], shape: PayloadShape) -> bytes:
     headers = {header for header, _ in found}
     if len(headers) > 1:
         raise RemoteProtocolError(f"expected parts of one payload, got {len(headers)} headers")
-    sent = [coefficients for _, coefficients in found]
-    scales = [each.scales for each in sent if each.scales is not None]
-    whole = Coefficients(
-        np.concatenate([each.counts for each in sent]),
-        np.concatenate([each.indices for each in sent]),
-        np.concatenate([each.values for each in sent]),
+    return encode(headers.pop(), _concatenated([each for _, each in found]), shape)
+
+
+def heard(parts: Sequence[Blob | None], shape: PayloadShape, header: Header) -> bytes:
+    """The payload of an author as its parts are added, one for each range: it says nothing in the
+    range of a part that is not there (None), does not decode, or has another header. Where all that
+    decode have the same other header, they are the payload of that.
+    """
+    ranges = ranges_of(shape.chunks, len(parts))
+    found = list[tuple[Header, Coefficients] | None]()
+    for part, among in zip(parts, ranges, strict=True):
+        try:
+            found.append(None if part is None else decode(part, shape_of(shape, among)))
+        except RemoteProtocolError:
+            found.append(None)
+    headers = {each[0] for each in found if each}
+    if len(headers) == 1:
+        header = headers.pop()
+    sent = [
+        each[1] if each and each[0] == header else silence(shape_of(shape, among))
+        for each, among in zip(found, ranges, strict=True)
+    ]
+    return encode(header, _concatenated(sent), shape)
+
+
+def silence(shape: PayloadShape) -> Coefficients:
+    """Coefficients of an author that says nothing."""
+    columns = () if shape.scale_count == 1 else (shape.scale_count,)
+    return Coefficients(
+        np.zeros(shape.chunks, np.uint16),
+        np.zeros(0, np.uint16),
+        np.zeros(0, np.int16),
+        np.zeros((shape.chunks, *columns), np.uint8) if shape.scaled else None,
+    )
+
+
+def _concatenated(parts: Sequence[Coefficients]) -> Coefficients:
+    """The coefficients of chunks that follow each other."""
+    scales = [each.scales for each in parts if each.scales is not None]
+    return Coefficients(
+        np.concatenate([each.counts for each in parts]),
+        np.concatenate([each.indices for each in parts]),
+        np.concatenate([each.values for each in parts]),
         np.concatenate(scales) if scales else None,
     )
-    return encode(headers.pop(), whole, shape)
 
 
 def within(coefficients: Coefficients, among: Range) -> Coefficients:

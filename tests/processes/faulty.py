@@ -265,8 +265,9 @@ async def _replayed(directory: Path, nodes: Sequence[str]) -> Findings:
             PublishedCheckpoint(directory / name / "checkpoint", findings.run_id) for name in nodes
         ]
         every: Any = _Every(each)
-        walk, nothing = LogWalk(record, findings, published=every), EvidenceCheck((), record, None)
-        await replay(record, walk, findings, nothing, lambda *_: None)
+        walk = LogWalk(record, findings, published=every)
+        nothing = EvidenceCheck((), walk.payloads, record.info.spec, None)
+        await replay(record, walk, findings, nothing, None, lambda *_: None)
         return findings
     finally:
         await record.close()

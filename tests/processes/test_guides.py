@@ -383,6 +383,8 @@ def test_data_models_and_plans_are_made_as_the_guides_say(person: Person) -> Non
     assert 'type = "gpt2"' in (own.directory / "run.toml").read_text()
     planned = "plan run.toml --nodes 8 --profiles cable,dsl --compute-s 2 --jitter 0.2"
     assert "all-reduce" in own.types(planned)
+    own.types("init crowd.toml --defaults --nodes 40")
+    assert "sums = 9" in (own.directory / "crowd.toml").read_text()
     person.tried |= own.tried
 
 

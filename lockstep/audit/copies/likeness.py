@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from node.exact.sign_audit import weighed
+from node.exact.sign_audit import of_values, weighed
 from protocol.codec.payload import Coefficients
 from protocol.ids import Digest, PeerId
 from protocol.limits import CHUNK_ENTRIES
@@ -110,12 +110,12 @@ def part_of(found: Coefficients, chunks: npt.NDArray[np.int64]) -> Coefficients:
 def sketch_of(
     sent: Sent, part: Coefficients, scales: npt.NDArray[np.float32] | None = None
 ) -> Sketch:
-    """The sketch of a payload by its part in the drawn chunks. `scales`, one a chunk, are those
-    that the step counts; None: all alike.
+    """The sketch of a payload by its part in the drawn chunks. `scales`, [chunks] or [chunks, 2],
+    are those that the step counts; None: all alike.
     """
-    by_chunk = np.ones(len(part.counts), np.float32) if scales is None else scales
+    by_scale = np.ones(len(part.counts), np.float32) if scales is None else scales
     places, signs = _flat(part)
-    return Sketch(sent, places, signs, np.repeat(by_chunk, part.counts))
+    return Sketch(sent, places, signs, of_values(by_scale, part))
 
 
 def likeness(one: Coefficients, other: Coefficients) -> float:

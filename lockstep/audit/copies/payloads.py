@@ -11,7 +11,8 @@ from protocol.errors import DivergedError, RemoteProtocolError
 from protocol.ids import Digest
 
 Payload = Callable[[int, Entry], Awaitable[bytes]]
-"""Reads the payload of a round that an entry names, as `lockstep.audit.records.Record` does."""
+"""Reads the whole payload of a round that an entry names, as
+`lockstep.audit.sums.parts.WholePayloads` does."""
 
 
 class Payloads:

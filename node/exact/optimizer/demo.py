@@ -98,9 +98,10 @@ class DeMo(Optimizer):
 
         local_steps: H, the steps from one exchange to the next; matrices move by Muon in between,
         all else and groups with inner="adamw", for embeddings, by AdamW. Or 0: each step is
-        exchanged, as in DeMo; momentum_decay and value_bits count then alone. lr: that of Muon and
-        AdamW; with 0 the change of each entry (docs/guide/optimizer.md). top_k: coefficients sent
-        of the 4096 in a chunk, about 40 H. weight_decay: decoupled, as in AdamW. The others as in
+        exchanged, as in DeMo; momentum_decay counts then alone. lr: that of Muon and AdamW; with 0
+        the change of each entry (docs/guide/optimizer.md). top_k: coefficients sent of the 4096 in
+        a chunk, about 40 H. weight_decay: decoupled, as in AdamW. value_bits: those of a sent
+        value, with local steps 1 or 2: a sign, or one with one of two scales. The others as in
         `DemoSettings`. None: the default (`group.DEFAULTS`, `group.DEMO_DEFAULTS`). process_group:
         None means the default group if there is one, else this process alone. check_every: steps
         from one comparison of all ranks' parameters to the next; None: every step for a small

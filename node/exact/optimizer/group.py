@@ -10,6 +10,7 @@ from torch.nn.parameter import UninitializedParameter
 from node.exact.demo.momentum import DemoSettings
 from node.exact.local_steps.optimizer import MUON_MOMENTUM, tables_of
 from node.system.hardware import MPS_REFUSAL
+from protocol.codec.payload_shape import SCALED_VALUE_BITS
 from protocol.errors import SettingsError
 
 Group = dict[str, Any]
@@ -23,7 +24,7 @@ INNERS = ("muon", "adamw")
 SETTINGS = (*RATES, "momentum_decay", "top_k", "value_bits")
 """Settings of every group, equal on all ranks; those of LOCAL too."""
 
-DEFAULTS: Group = {"lr": 1.2e-2, "top_k": 192}
+DEFAULTS: Group = {"lr": 1.2e-2, "top_k": 192, "value_bits": 1}
 """Defaults with local steps."""
 
 LOCAL: Group = {"inner": INNERS[0], "momentum": MUON_MOMENTUM}
@@ -37,10 +38,10 @@ BEGINNING: Group = {"version": VERSION, "calls": 0, "reach": None, "fault": ""}
 """What is saved with a group besides its settings, as it begins: steps since the last exchange; the
 sum of their rates, None before the first; the error that waits for the exchange."""
 
-_DEMO_ALONE: Group = {"momentum_decay": 0.999, "value_bits": 1}
+_DEMO_ALONE: Group = {"momentum_decay": 0.999}
 """Defaults of settings that count for nothing with local steps."""
 
-DEMO_DEFAULTS: Group = {"lr": 1e-3, "top_k": 32, **_DEMO_ALONE}
+DEMO_DEFAULTS: Group = {"lr": 1e-3, "top_k": 32, "value_bits": 1, **_DEMO_ALONE}
 """Defaults where each step is exchanged."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -105,6 +106,11 @@ def check_settings(group: Group, where: str = "") -> None:
     except (TypeError, ValueError, RuntimeError) as error:
         got = {name: group[name] for name in (*SETTINGS, *LOCAL) if name in group}
         raise SettingsError(f"expected numbers as settings, got {got}{where}: {error}") from None
+    if "inner" in group and group["value_bits"] not in SCALED_VALUE_BITS:
+        raise SettingsError(
+            f"expected value_bits of {SCALED_VALUE_BITS} with local steps, got "
+            f"{group['value_bits']}{where}"
+        )
     if (inner := group.get("inner", INNERS[0])) not in INNERS:
         raise SettingsError(f"expected inner of {' or '.join(INNERS)}, got {inner!r}{where}")
 

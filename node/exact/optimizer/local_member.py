@@ -1,7 +1,7 @@
 """One parameter group of local steps at work: steps of its own, and what they moved.
 
     step_locally   a step of torch's Muon or AdamW by this rank's gradients; ranks part
-    extract        what the round moved into the residual, signs and scales out of it
+    extract        what the round moved into the residual, values and scales out of it
     update         everybody's movements into the committed parameters, with the same bits
     settle         the parameters stand at the committed ones again: ranks are equal
 
@@ -48,7 +48,8 @@ class LocalMember(Member):
         self._inner = LocalOptimizer(None, named, muon=group["inner"] == "muon")
 
     def _engine(self, device: torch.device) -> Residual:
-        return Residual(self.places.layout, self.group["top_k"], device)
+        bits = self.group["value_bits"]
+        return Residual(self.places.layout, self.group["top_k"], device, value_bits=bits)
 
     @property
     def present(self) -> list[bool]:
@@ -63,7 +64,7 @@ class LocalMember(Member):
     @property
     def shape(self) -> PayloadShape:
         chunks = self.places.layout.chunks
-        return PayloadShape(chunks, self.group["top_k"], 1, scaled=True)
+        return PayloadShape(chunks, self.group["top_k"], self.group["value_bits"], scaled=True)
 
     # ---- the state
 
@@ -123,7 +124,7 @@ class LocalMember(Member):
         """
         if not self._moved.any():
             return None
-        self.engine.top_k = self.shape.top_k
+        self.engine.top_k, self.engine.value_bits = self.shape.top_k, self.shape.value_bits
         moved = self._marked(self.present)
         active = self.places.active(moved)
         if active is not None:

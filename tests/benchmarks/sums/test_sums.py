@@ -12,7 +12,8 @@ from node.data.corpus import Corpus
 from protocol.codec.sums import encode_sums, rounded
 from tests.benchmarks.headline.study import TASKS
 from tests.benchmarks.headline.texts import prepare_text
-from tests.benchmarks.sums.train import SumsCell, entropy_bits, train
+from tests.benchmarks.sums.train import SumsCell, _extracted, entropy_bits, train
+from tests.node.exact.local_steps.test_residual import residual_after
 from tests.support.votes import votes
 
 
@@ -20,6 +21,16 @@ from tests.support.votes import votes
 def test_the_code_is_near_the_entropy(coarse: int) -> None:
     found = rounded(votes(32), np.ones(32, np.uint8), coarse)
     assert 1 < 8 * len(encode_sums(found)) / entropy_bits(found) < 1.05
+
+
+@pytest.mark.parametrize("cap", [255, 195, 192, -1])
+def test_the_extraction_of_the_study_is_that_of_a_node(cap: int) -> None:
+    cell = SumsCell("library", 4, 24, 2, 4, fade=0.0, gain=3.0)
+    node, study = residual_after(2, value_bits=2), residual_after(2, value_bits=2)
+    found, expected = node.extract(code_max=cap).coefficients, _extracted(study, cell, cap)
+    for name in ("counts", "indices", "values", "scales"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    assert torch.equal(node.entries, study.entries)
 
 
 @pytest.fixture(scope="module")

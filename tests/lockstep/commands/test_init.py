@@ -9,11 +9,13 @@ import typer
 
 from lockstep.audit.work.recompute import unaudited
 from lockstep.cli import app, main
-from lockstep.commands.init import ask, audit_warning
+from lockstep.commands.init import ask, audit_warning, for_crowd
 from lockstep.exit_codes import ExitCode, UsageError
 from lockstep.presets import PRESETS, at_its_width, run_of
 from lockstep.run_file import read_run_file
-from protocol.runfile import RunSpec, ScheduleSpec
+from protocol.planner.parameters import size_of
+from protocol.planner.payload_bytes import largest_bytes
+from protocol.runfile import ModelSpec, RunSpec, ScheduleSpec
 from protocol.sections.retention import RetentionSpec
 
 
@@ -75,6 +77,36 @@ def test_a_gossip_adam_run_is_written_with_its_contraction_factor(
     spec = read_run_file(path)
     assert spec.algorithm.name == "gossip-adam"
     assert spec.rounds.overlap_at(0) == 1, "the exchange hides behind the passes from the start"
+
+
+def test_a_run_for_a_crowd_has_summers_and_richer_payloads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for nodes, sums in ((0, 0), (8, 0), (9, 9), (1000, 9)):
+        path = tmp_path / f"{nodes}.toml"
+        assert main(["init", "--defaults", str(path), "--nodes", str(nodes)]) == 0
+        spec = read_run_file(path)
+        assert spec.rounds.sums == sums
+        found = spec.algorithm
+        assert (found.top_k, found.value_bits) == ((384, 2) if sums else (192, 1))
+        assert (found.gain, found.fade) == ((3.0, 0.0) if sums else (1.0, 1.0))
+        said = capsys.readouterr().err
+        assert ("whose payloads are added for all" in said) == (sums > 0)
+    path = tmp_path / "demo.toml"
+    demo = ["init", "--defaults", "--algorithm", "demo", str(path), "--nodes", "1000"]
+    assert main(demo) == 0
+    assert read_run_file(path).rounds.sums == 0, "its votes are no movements"
+    assert main(["init", "--defaults", str(tmp_path / "x"), "--nodes", "-1"]) == ExitCode.SETTINGS
+
+
+def test_a_crowd_s_payloads_have_room_in_the_run_file(tmp_path: Path) -> None:
+    model = ModelSpec(
+        config={**RunSpec().model.config, "hidden_size": 2048, "num_hidden_layers": 44}
+    )
+    spec = run_of("local_steps").model_copy(update={"model": model})
+    found, size = for_crowd(spec, 100), size_of(model)
+    assert found.rounds.payload_bytes_max >= largest_bytes(found.algorithm, size)
+    assert largest_bytes(found.algorithm, size) > spec.rounds.payload_bytes_max
 
 
 def test_the_rate_times_the_width_stays_the_same() -> None:

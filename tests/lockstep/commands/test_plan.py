@@ -13,7 +13,7 @@ from lockstep.commands.plan_options import PlanOptions
 from lockstep.exit_codes import ExitCode
 from lockstep.presets import run_of
 from lockstep.run_file import run_file_text
-from protocol.planner.advice import sentences
+from protocol.planner.advice import bytes_text, sentences
 from protocol.planner.parameters import size_of
 from protocol.planner.plan import plan
 from protocol.runfile import ModelSpec, RunSpec
@@ -59,6 +59,25 @@ def test_the_json_has_every_method_with_its_parts(run_file: Path) -> None:
     assert found["nodes"] == 8
     assert found["parameters"] == 824_576
     assert found["words"][0].startswith("Decentralisation pays")
+
+
+def test_a_crowd_that_would_send_less_if_it_added_for_all_is_told_how(run_file: Path) -> None:
+    few, many = (planned(run_file, "--nodes", str(nodes)) for nodes in (8, 40))
+    assert not any("init --nodes" in words for words in few["words"])
+    *_, told = many["words"]
+    path = run_file.with_name("summed.toml")
+    assert main(["init", str(path), "--defaults", "--nodes", "40"]) == ExitCode.OK
+    found = planned(path, "--nodes", "40")
+    sent = {one["method"]: one["up_bytes"] for one in found["methods"]}
+    before = {one["method"]: one["up_bytes"] for one in many["methods"]}
+    for method in ("demo", "demo-overlap"):
+        assert sent[method] < before[method] / 4
+        assert f"each sends {bytes_text(sent[method])} a round instead of " in told
+        assert bytes_text(before[method]) in told
+    assert sent["all-reduce"] == before["all-reduce"]
+    assert not any("init --nodes" in words for words in found["words"]), "it does already"
+    alone = planned(path, "--nodes", "8")
+    assert alone["traffic"]["results"] == 0, "to everybody, in so small a round"
 
 
 def test_every_line_fits_80_columns(run_file: Path) -> None:

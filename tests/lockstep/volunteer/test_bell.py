@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.volunteer.bell import counted_words, judge_bell, limit_trouble
+from lockstep.volunteer.bell import counted_words, judge_bell, limit_trouble, slot_s
 from protocol.planner.parameters import Size
+from protocol.planner.sums import round_bytes, with_sums
 from protocol.runfile import AlgorithmSpec, MembershipSpec, RoundsSpec, RunSpec
 
 SPEC = RunSpec(rounds=RoundsSpec(overlap=0, compute_ms=4_000, publish_ms=2_000, exchange_ms=8_000))
@@ -116,3 +117,14 @@ def test_limits_that_are_too_low_are_named_with_the_least_one_that_will_do() -> 
 def test_where_all_send_to_all_a_download_limit_is_judged_by_the_members() -> None:
     assert limit_trouble(SPEC, SIZE, download=20_000, members=2) == ""
     assert "--download-limit 20000" in limit_trouble(SPEC, SIZE, download=20_000, members=200)
+
+
+def test_limits_of_a_round_with_sums_do_not_grow_with_the_crowd() -> None:
+    summed = with_sums(SPEC, SIZE)
+    assert summed.rounds.sums > 0
+    received = round_bytes(summed, SIZE, 200)
+    every_s = slot_s(summed)
+    for members in (200, 2000):
+        enough, little = int(1.4 * received / every_s), int(0.6 * received / every_s)
+        assert limit_trouble(summed, SIZE, download=enough, members=members) == ""
+        assert "is too low" in limit_trouble(summed, SIZE, download=little, members=members)

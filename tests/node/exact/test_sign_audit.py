@@ -92,6 +92,22 @@ def test_a_sign_weighs_the_square_of_its_scale_as_the_step_counts_it() -> None:
     assert [list(each) for each in silent[1:]] == [list(each) for each in weights[:2]]
 
 
+def test_a_value_weighs_by_which_of_two_scales_it_has() -> None:
+    own = gradient_coefficients(LAYOUT, gradients(1))
+    one = payload(1)
+    larger = np.arange(len(one.values)) % 3 == 0
+    turned = np.where(larger, -2, 1)
+    sent = replace(one, values=(one.values * turned).astype(np.int16))
+    scales = np.tile(np.array([[100, 104]], np.uint8), (len(sent.counts), 1))
+    bare = replace(sent, values=sent.values[:0], indices=sent.indices[:0], scales=scales)
+    (weights,) = acting_weights([Movement(8, 160, bare)], len(sent.counts))
+    assert weights.shape == (len(sent.counts), 2)
+    assert (weights[:, 1] == 4 * weights[:, 0]).all()
+    part = larger.mean()
+    found = sign_agreement(sent, own, weights)
+    assert found.share == pytest.approx((1 - part) / (1 - part + 4 * part))
+
+
 def test_what_is_said_where_little_is_moved_hides_no_turned_sign() -> None:
     own = gradient_coefficients(LAYOUT, gradients(1))
     sent = payload(1)

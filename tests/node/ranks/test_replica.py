@@ -27,14 +27,19 @@ from protocol.runfile import AlgorithmSpec, ModelSpec
 from protocol.schedule import float32_bits
 from tests.support.crew import CPU
 from tests.support.payloads import signs_of
+from tests.support.summed import summed
 from tests.support.tiny import CONFIG, tiny_spec
 
 RUN, OWN, OTHER = RunId("a" * 32), PeerId("b" * 32), PeerId("c" * 32)
 SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128}
 """Of whole chunks, which have few equal entries: of those any may be sent."""
-SPEC = tiny_spec(overlap=1, algorithm=AlgorithmSpec(top_k=16, local_samples=2)).model_copy(
-    update={"model": ModelSpec(config=CONFIG | SIZES)}
-)
+SPECS = {
+    bits: tiny_spec(
+        overlap=1, algorithm=AlgorithmSpec(top_k=16, local_samples=2, value_bits=bits)
+    ).model_copy(update={"model": ModelSpec(config=CONFIG | SIZES)})
+    for bits in (1, 2)
+}
+"""By the bits of a value."""
 RATE_BITS = float32_bits(0.01), float32_bits(0.99)
 
 
@@ -45,15 +50,15 @@ def _one_order(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.ranks.crew.dealt", lambda n, *_: (n, *[0] * (crew.count - 1)))
 
 
-@pytest.fixture(params=["float32", "bfloat16"])
+@pytest.fixture(params=[("float32", 1), ("bfloat16", 1), ("float32", 2)], ids=str)
 def replicas(
     request: pytest.FixtureRequest, crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Replica, SharedReplica]:
     """One of a rank alone, and one of all ranks."""
-    weights = getattr(torch, request.param)
+    weights, spec = getattr(torch, request.param[0]), SPECS[request.param[1]]
     for module in ("node.replica.local_steps", "node.ranks.crew"):
         monkeypatch.setattr(f"{module}.weights_dtype", lambda *_: weights)
-    parts = SPEC, RUN, CPU, 1, OWN
+    parts = spec, RUN, CPU, 1, OWN
     many = replica_of(crew, *parts)
     assert isinstance(many, SharedReplica)
     return replica_for(*parts), many
@@ -118,6 +123,25 @@ def test_payloads_and_digests_do_not_know_the_ranks(
     replicas[0].reset()
     assert alike(work(replicas[1], 0), work(replicas[0], 0), replicas[0]) >= 0.99
     assert replicas[0].digest == replicas[1].digest
+
+
+def test_a_step_by_results_does_not_know_the_ranks(
+    replicas: tuple[Replica, SharedReplica],
+) -> None:
+    alone, many = replicas
+    payload = work(alone, 0)
+    payloads = {OWN: payload, OTHER: theirs(payload, alone, 0)}
+    spec = alone._spec.algorithm
+    for authors in ((OWN, OTHER), (OWN,)):
+        said = {author: payloads[author] for author in authors}
+        made = summed(RUN, 0, said, alone.shape, spec, RATE_BITS, ranges=5)
+        for blobs in (made.results, [*made.results[:3], b"", b"junk"]):
+            before = alone.digest
+            for each in replicas:
+                each.apply(made.commit, blobs)
+                each.stand_at()
+            assert before != alone.digest == many.digest
+        assert alone.engine.fade == many._part.engine.fade
 
 
 def test_each_rank_owns_its_part_and_one_largest_parameter_at_most(
@@ -210,7 +234,7 @@ def test_what_is_measured_and_written_is_that_of_one_rank(
         assert path.read_bytes() == (tmp_path / "1" / path.name).read_bytes()
 
 
-@pytest.mark.parametrize("replicas", ["float32"], indirect=True)
+@pytest.mark.parametrize("replicas", [("float32", 1)], indirect=True)
 def test_a_run_that_begins_at_published_weights_begins_there_on_every_rank(
     replicas: tuple[Replica, SharedReplica], crew: Crew, tmp_path: Path
 ) -> None:
@@ -218,11 +242,11 @@ def test_a_run_that_begins_at_published_weights_begins_there_on_every_rank(
     alone.apply(*commit(0, work(alone, 0)))
     snapshots = Snapshots(tmp_path)
     genesis = snapshots.path(snapshots.write(0, alone.committed))
-    many = replica_of(crew, SPEC, RUN, CPU, 1, OWN, genesis=genesis)
+    many = replica_of(crew, SPECS[1], RUN, CPU, 1, OWN, genesis=genesis)
     assert many.digest == alone.digest
 
 
-@pytest.mark.parametrize("replicas", ["float32"], indirect=True)
+@pytest.mark.parametrize("replicas", [("float32", 1)], indirect=True)
 def test_gradients_without_bounds_are_found_by_their_owner(
     replicas: tuple[Replica, SharedReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:

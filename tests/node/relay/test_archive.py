@@ -18,12 +18,13 @@ from node.relay import archive as archiving
 from node.relay.archive import ARCHIVE_NAME, Archive
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import Void, sign_entry
-from protocol.codec.commits import Commit, Entry, genesis_digest, sign_commit
+from protocol.codec.commits import Commit, Entry, RangeSum, Sums, genesis_digest, sign_commit
 from protocol.errors import UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256
 from protocol.run_info import RunInfo
 from protocol.runfile import run_id
+from protocol.sums.part_list import list_of
 from tests.support.tiny import tiny_spec
 from tests.support.waiting import until
 
@@ -69,6 +70,7 @@ class Log:
 
     def __init__(self) -> None:
         self.voids: dict[int, wire.ChainEntry] = {}
+        self.roots: dict[int, tuple[Digest, Sums]] = {}
         self.rounds = ROUNDS
 
     async def fetch(self, after_round: int) -> wire.Commits:
@@ -76,9 +78,11 @@ class Log:
         return wire.Commits(commits=[self._commit(round) for round in rounds])
 
     def _commit(self, round: int) -> wire.Committed:
-        entry = Entry(GIVER, sha256(payload(round)), 1, 1, 1)
+        digest, sums = self.roots.get(round, (sha256(payload(round)), None))
+        entries = (Entry(GIVER, digest, 1, 1, 1),)
         previous = genesis_digest(INFO.run_id)
-        signed = sign_commit(Commit(INFO.run_id, round, round, (entry,), 1, 2, previous), KEY)
+        commit = Commit(INFO.run_id, round, round, entries, 1, 2, previous, sums=sums)
+        signed = sign_commit(commit, KEY)
         voids = [self.voids[round]] if round in self.voids else []
         return wire.Committed(body=signed.body, signature=signed.signature, voids=voids)
 
@@ -205,6 +209,30 @@ async def test_a_peer_that_sends_nothing_in_time_is_asked_last_from_then_on(
     archive._favourite = None
     assert await archive.payload(2, sha256(payload(2))) == payload(2)
     assert peers.sources == [GIVER]
+
+
+async def test_of_a_round_with_sums_the_results_are_fetched_and_lists_and_parts_stay(
+    tmp_path: Path, peers: Peers
+) -> None:
+    """Whoever adds again, or audits work, asks for these: from here, or anew from members."""
+    parts, result = [b"part 0", b"part 1"], b"the result of range 0"
+    listed = list_of(parts)
+    sums = Sums(2, (RangeSum(0, sha256(result), len(result)),))
+    log = Log()
+    log.roots[2] = (listed.root, sums)
+    peers.held[GIVER] |= {sha256(blob): blob for blob in (result, listed.blob, parts[1])}
+    archive, payloads = opened(tmp_path, peers)
+    payloads.put(2, listed.blob)
+    payloads.put(2, parts[0])
+    payloads.put(2, b"of nobody that counts")
+    async with filling(archive, log):
+        await until(lambda: archive.document()["round"] == ROUNDS - 1)
+        assert archive.document()["missing"] == 0
+        kept = [sha256(blob) for blob in (result, listed.blob, parts[0])]
+        assert payloads.digests(2) == sorted(kept)
+        assert sha256(parts[1]) not in peers.asked
+        assert await archive.payload(2, sha256(parts[1])) == parts[1]
+        assert payloads.digests(2) == sorted([*kept, sha256(parts[1])])
 
 
 async def test_a_void_payload_is_not_asked_for(tmp_path: Path, peers: Peers) -> None:

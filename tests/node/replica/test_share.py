@@ -15,6 +15,8 @@ from node.replica.share import RankShare, SpreadParameters, owners_of
 from node.replica.snapshot import Snapshots, read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
 from protocol.codec.payload import Coefficients
+from protocol.codec.sums import encode_sums, rounded, sums_of
+from tests.support.votes import votes
 
 SHAPES = {"b": (70,), "head": (130, 64), "m": (64, 64), "n": (64, 128), "z": (3,)}
 LAYOUT = ChunkLayout.from_shapes(SHAPES)
@@ -78,6 +80,19 @@ def test_coefficients_are_cut_to_the_chunks_of_a_rank() -> None:
         assert cut.indices.tolist() == [at for at, owner in enumerate(owners) if mine[owner]]
         assert cut.scales is not None
         assert cut.scales.tolist() == (7 * (counts[mine] > 0)).tolist()
+
+
+def test_sums_are_cut_to_the_chunks_of_a_rank() -> None:
+    found = rounded(votes(LAYOUT.chunks), np.arange(LAYOUT.chunks, dtype=np.uint8), 4)
+    seen = np.zeros((LAYOUT.chunks, 4096), np.int32)
+    for rank in range(3):
+        share = RankShare(LAYOUT, rank, 3)
+        mine = share.chunks.numpy()
+        cut = share.cut_levels(found)
+        encode_sums(cut)  # judges them
+        np.testing.assert_array_equal(cut.exponents, np.flatnonzero(mine))
+        seen[mine] = sums_of(cut)
+    np.testing.assert_array_equal(seen, sums_of(found))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])

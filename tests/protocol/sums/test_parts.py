@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, RunId, sha256
-from protocol.sums.parts import cut, joined, shape_of, within
+from protocol.sums.parts import cut, heard, joined, shape_of, within
 from protocol.sums.ranges import Range, ranges_of
 from tests.support.votes import signs, two_scales
 
@@ -88,3 +88,21 @@ def test_parts_of_two_payloads_are_none() -> None:
 def test_a_range_beyond_the_chunks_is_our_own_fault() -> None:
     with pytest.raises(LocalProtocolError, match="a range of 6 chunks"):
         within(signs(6, 4), Range(5, 7))
+
+
+def test_of_parts_that_are_not_there_or_none_of_its_author_nothing_is_heard() -> None:
+    shape, author = PayloadShape(6, 40, 2, scaled=True), HEADER
+    whole, other = payload(shape), Header(HEADER.run_id, 8, HEADER.author)
+    parts, foreign = cut(whole, shape, 3), cut(payload(shape, header=other), shape, 3)
+    assert heard(parts, shape, author) == whole
+    for wrong in (None, b"", parts[0][:-1], foreign[0]):
+        header, found = decode(heard([wrong, *parts[1:]], shape, author), shape)
+        assert header == author
+        first, *rest = (within(found, among) for among in ranges_of(6, 3))
+        assert not first.counts.any()
+        for part, said in zip(parts[1:], rest, strict=True):
+            np.testing.assert_array_equal(
+                decode(part, shape_of(shape, Range(0, 2)))[1].values, said.values
+            )
+    assert decode(heard(foreign, shape, author), shape)[0] == other, "all of them another's"
+    assert not decode(heard([None] * 3, shape, author), shape)[1].counts.any()

@@ -39,6 +39,17 @@ def test_a_copy_with_places_of_its_own_is_as_like_as_what_it_kept(part: float) -
     assert likeness(post.near(one, part), one) == pytest.approx(part, abs=0.02)
 
 
+def test_a_place_of_a_sketch_has_the_scale_of_its_value() -> None:
+    one = part_of(Post().work(), CHUNKS)
+    marked = np.arange(len(one.values)) % 2 == 0
+    sent = replace(one, values=(one.values * (1 + marked)).astype(np.int16))
+    scales = np.stack([np.arange(len(CHUNKS)), np.arange(len(CHUNKS)) + 100.0], axis=1)
+    sketch = sketch_of(Sent(0, A, sha256(b"")), sent, scales.astype(np.float32))
+    rows = np.repeat(np.arange(len(CHUNKS)), one.counts)
+    np.testing.assert_array_equal(sketch.scales, rows + 100 * marked)
+    assert set(sketch.signs.tolist()) == {-1, 1}
+
+
 def test_turned_signs_hide_no_copy() -> None:
     one = Post().work()
     assert likeness(one, replace(one, values=-one.values)) == 1

@@ -1,5 +1,8 @@
 """What was moved is sent or stays, and no more than once."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -27,8 +30,8 @@ def moved(seed: int) -> dict[str, Tensor | None]:
     return {name: torch.randn(shape, generator=generator) * 0.01 for name, shape in SHAPES.items()}
 
 
-def residual_after(rounds: int) -> Residual:
-    residual = Residual(LAYOUT, 24, "cpu")
+def residual_after(rounds: int, **settings: Any) -> Residual:
+    residual = Residual(LAYOUT, 24, "cpu", **settings)
     for seed in range(rounds):
         residual.accumulate(moved(seed))
     return residual
@@ -39,8 +42,9 @@ def said(sent: Coefficients) -> np.ndarray:
     found = np.zeros((LAYOUT.chunks, 4096))
     assert sent.scales is not None
     rows = np.repeat(np.arange(LAYOUT.chunks), sent.counts)
-    sizes = np.repeat(scales_of(sent.scales), sent.counts).astype(np.float64)
-    found[rows, sent.indices] = sizes * sent.values
+    columns = scales_of(sent.scales).reshape(LAYOUT.chunks, -1)
+    sizes = columns[rows, np.abs(sent.values) - 1].astype(np.float64)
+    found[rows, sent.indices] = sizes * np.sign(sent.values)
     return found.reshape(-1, 64, 64).swapaxes(1, 2)
 
 
@@ -79,9 +83,11 @@ def test_of_what_was_not_said_the_fade_is_left_after_a_round(fade: float) -> Non
     torch.testing.assert_close(residual.entries, fade * rest + fresh.entries)
 
 
-def test_what_is_said_becomes_what_was_moved_in_the_end() -> None:
+@pytest.mark.parametrize("bits", [1, 2])
+def test_what_is_said_becomes_what_was_moved_in_the_end(bits: int) -> None:
     """Error feedback: after many rounds without a movement little is left to say."""
-    residual, found = residual_after(1), {name: torch.zeros(s) for name, s in SHAPES.items()}
+    found = {name: torch.zeros(shape) for name, shape in SHAPES.items()}
+    residual = residual_after(1, value_bits=bits)
     whole = residual.entries.square().sum()
     residual.top_k = 1500
     for _ in range(40):
@@ -93,8 +99,9 @@ def test_what_is_said_becomes_what_was_moved_in_the_end() -> None:
         assert (found[name] + tensor).square().mean() < 0.03 * tensor.square().mean()
 
 
-def test_an_extraction_that_was_not_sent_comes_back_bit_for_bit() -> None:
-    residual = residual_after(2)
+@pytest.mark.parametrize("bits", [1, 2])
+def test_an_extraction_that_was_not_sent_comes_back_bit_for_bit(bits: int) -> None:
+    residual = residual_after(2, value_bits=bits)
     before = residual.entries.clone()
     extraction = residual.extract()
     assert not torch.equal(residual.entries, before)
@@ -114,9 +121,12 @@ def test_a_cap_cuts_what_is_said_and_keeps_the_rest() -> None:
     np.testing.assert_allclose(residual.entries, before - said(sent), atol=1e-7)
 
 
+@pytest.mark.parametrize("bits", [1, 2])
 @pytest.mark.parametrize("code_max", [-1, 255])
-def test_nothing_is_said_of_a_chunk_without_a_movement_or_without_a_cap(code_max: int) -> None:
-    residual = residual_after(1)
+def test_nothing_is_said_of_a_chunk_without_a_movement_or_without_a_cap(
+    code_max: int, bits: int
+) -> None:
+    residual = residual_after(1, value_bits=bits)
     if code_max > 0:
         residual.entries[2:5].zero_()
     before = residual.entries.clone()
@@ -144,9 +154,10 @@ def test_in_bfloat16_small_movements_add_up_as_they_do_in_float32() -> None:
     assert float(followed) == pytest.approx(1, abs=0.05)
 
 
-def test_a_residual_in_bfloat16_says_what_one_in_float32_says_of_the_same() -> None:
-    light, exact = Residual(LAYOUT, 24, "cpu", rounding=Rounding("cpu")), residual_after(0)
-    light.accumulate(moved(0))
+@pytest.mark.parametrize("bits", [1, 2])
+def test_a_residual_in_bfloat16_says_what_one_in_float32_says_of_the_same(bits: int) -> None:
+    exact = residual_after(0, value_bits=bits)
+    light = residual_after(1, value_bits=bits, rounding=Rounding("cpu"))
     exact.entries.copy_(light.entries)
     found, expected = (each.extract().coefficients for each in (light, exact))
     for name in ("counts", "values", "scales"):
@@ -168,10 +179,83 @@ def test_what_was_moved_is_computed_when_it_is_asked_for() -> None:
     assert torch.equal(residual.entries, residual_after(1).entries)
 
 
-def test_the_payload_of_an_extraction_decodes_to_it() -> None:
-    extraction = residual_after(1).extract()
+@pytest.mark.parametrize("bits", [1, 2])
+def test_the_payload_of_an_extraction_decodes_to_it(bits: int) -> None:
+    extraction, shape = (
+        residual_after(1, value_bits=bits).extract(),
+        replace(SHAPE, value_bits=bits),
+    )
     header = Header(RunId("ab" * 16), 3, PeerId("01" * 16))
-    found_header, found = decode(sealed(header, extraction.body(SHAPE), SHAPE), SHAPE)
+    found_header, found = decode(sealed(header, extraction.body(shape), shape), shape)
     assert found_header == header
     for name in ("counts", "indices", "values", "scales"):
         np.testing.assert_array_equal(getattr(found, name), getattr(extraction.coefficients, name))
+
+
+# ---- two scales
+
+
+def test_values_above_the_median_leave_with_a_scale_of_their_own() -> None:
+    residual = residual_after(1, value_bits=2)
+    before = residual.entries.clone().numpy().astype(np.float64)
+    sent = residual.extract().coefficients
+    np.testing.assert_allclose(residual.entries, before - said(sent), atol=1e-7)
+    assert sent.scales is not None
+    for chunk in range(LAYOUT.chunks - 1):  # the last one has few entries
+        lower, larger = np.split(np.sort(np.abs(before[chunk]).ravel())[-24:], 2)
+        found = scales_of(sent.scales[chunk])
+        assert found == pytest.approx([lower.mean(), larger.mean()], rel=0.13)
+        magnitudes = np.abs(sent.values[24 * chunk : 24 * (chunk + 1)])
+        assert (magnitudes == 2).sum() == 12
+    rest, signs = residual.entries.square().sum(), residual_after(1)
+    signs.extract()
+    assert rest < signs.entries.square().sum(), "two scales say more than one"
+
+
+def test_unused_slots_do_not_count_beside_the_median() -> None:
+    """A chunk of a few entries sends the larger scale for at most half of these."""
+    residual, shape = residual_after(0, value_bits=2), replace(SHAPE, value_bits=2)
+    for count, chunk in zip((1, 2, 3, 5), range(4), strict=True):
+        residual.entries[chunk].view(-1)[:count] = 0.5 ** torch.arange(count)
+    extraction = residual.extract()
+    extraction.body(shape)  # judges what may be said
+    sent = extraction.coefficients
+    assert sent.counts[:4].tolist() == [1, 2, 3, 5]
+    larger = [int((np.abs(part) == 2).sum()) for part in np.split(sent.values, [1, 3, 6, 11])]
+    assert larger == [0, 1, 1, 2, 0]
+
+
+def test_a_chunk_whose_scales_come_out_equal_has_one() -> None:
+    residual = residual_after(0, value_bits=2)
+    residual.entries[0].view(-1)[:24] = torch.linspace(1.0, 1.01, 24)
+    free = residual_after(1, value_bits=2).extract().coefficients
+    assert free.scales is not None
+    cap = int(free.scales[:-1].min()) - 3
+    for sent in (
+        residual.extract().coefficients,
+        residual_after(1, value_bits=2).extract(code_max=cap).coefficients,
+    ):
+        assert sent.scales is not None
+        assert not sent.scales[:, 1].any()
+        assert sent.scales[0, 0] > 0
+        assert (np.abs(sent.values) == 1).all()
+
+
+@pytest.mark.parametrize("bits", [1, 2])
+def test_neither_strips_nor_other_chunks_change_a_bit(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = residual_after(2, value_bits=bits)
+    extraction = whole.extract()
+    monkeypatch.setattr("node.exact.local_steps.residual.HOST_STRIP_CHUNKS", 3)
+    found = residual_after(2, value_bits=bits)
+    active = torch.arange(LAYOUT.chunks) != 4
+    parted = found.extract(active)
+    assert extraction.scales is not None
+    assert parted.scales is not None
+    assert torch.equal(parted.values[active], extraction.values[active])
+    assert torch.equal(parted.scales[active], extraction.scales[active])
+    assert torch.equal(found.entries[active], whole.entries[active])
+    assert not parted.values[4].any()
+    assert not parted.scales[4].any()
+    assert torch.equal(found.entries[4], residual_after(2).entries[4])

@@ -24,13 +24,17 @@ def local(rank: int, **settings: Any) -> Training:
     return Training(rank, **{"local_steps": H, "top_k": 64, "named": True} | settings)
 
 
-def three_rounds(rank: int) -> Any:
-    mine = local(rank)
+def three_rounds(rank: int, **settings: Any) -> Any:
+    mine = local(rank, **settings)
     first, digests = float(mine.loss()), []
     for _ in range(3 * H):
         mine.step()
         digests.append(mine.digest())
     return digests, float(mine.loss()) / first
+
+
+def three_rounds_of_two_scales(rank: int) -> Any:
+    return three_rounds(rank, value_bits=2)
 
 
 def a_bad_gradient_within_a_round(rank: int) -> Any:
@@ -106,6 +110,7 @@ def other_numbers_of_steps(rank: int) -> Any:
 
 STORIES: list[Story] = [
     three_rounds,
+    three_rounds_of_two_scales,
     a_bad_gradient_within_a_round,
     an_overflow_on_one_rank,
     rates_that_part_within_a_round,
@@ -119,8 +124,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return told_by(Path(tmp_path_factory.mktemp("pair")), STORIES)
 
 
-def test_ranks_part_within_a_round_and_are_equal_after_it(told: list[dict[str, Any]]) -> None:
-    (mine, shrunk), (theirs, _) = (each["three_rounds"] for each in told)
+@pytest.mark.parametrize("story", ["three_rounds", "three_rounds_of_two_scales"])
+def test_ranks_part_within_a_round_and_are_equal_after_it(
+    told: list[dict[str, Any]], story: str
+) -> None:
+    (mine, shrunk), (theirs, _) = (each[story] for each in told)
     equal = [one == other for one, other in zip(mine, theirs, strict=True)]
     assert equal == [False, False, True] * 3
     assert len(set(mine)) == len(mine)
@@ -169,13 +177,15 @@ def test_ranks_with_other_numbers_of_local_steps_are_told(told: list[dict[str, A
     assert "local_steps is 2 on rank 1 where rank 0 has 1" in mine
 
 
-def test_a_round_is_the_exact_path_of_a_node() -> None:
-    mine = local(0, lr=0.01, weight_decay=0.1)
+@pytest.mark.parametrize("bits", [1, 2])
+def test_a_round_is_the_exact_path_of_a_node(bits: int) -> None:
+    mine = local(0, lr=0.01, weight_decay=0.1, value_bits=bits)
     twin = deepcopy(mine.model)
     parameters = dict(twin.named_parameters())
     committed = {name: each.detach().clone() for name, each in parameters.items()}
     layout = ChunkLayout.from_shapes({name: tuple(each.shape) for name, each in committed.items()})
-    inner, residual = LocalOptimizer(None, parameters), Residual(layout, 64, "cpu")
+    inner = LocalOptimizer(None, parameters)
+    residual = Residual(layout, 64, "cpu", value_bits=bits)
     samples = torch.Generator().manual_seed(0)
     for _ in range(2):
         for _ in range(H):
@@ -386,8 +396,11 @@ def test_local_steps_are_the_default_and_refuse_settings_that_would_count_for_no
     every = DeMo(model.parameters(), local_steps=0).param_groups[0]
     assert (every["lr"], every["top_k"], every["momentum_decay"]) == (1e-3, 32, 0.999)
     assert "inner" not in every
-    with pytest.raises(SettingsError, match=r"expected no value_bits with local_steps=5.*got 2"):
-        DeMo(model.parameters(), value_bits=2)
+    assert group["value_bits"] == 1
+    with pytest.raises(SettingsError, match=r"expected no momentum_decay with local_steps=5.*0.9"):
+        DeMo(model.parameters(), momentum_decay=0.9)
+    with pytest.raises(SettingsError, match=r"expected value_bits of \(1, 2\) with local steps.*4"):
+        DeMo(model.parameters(), value_bits=4)
 
 
 def test_groups_of_a_model_have_its_tables_apart_and_names() -> None:

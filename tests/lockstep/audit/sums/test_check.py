@@ -1,0 +1,133 @@
+"""Rounds with sums are replayed from these, and ranges are added again: a wrong one is named."""
+
+import asyncio
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from lockstep.audit import follower as following
+from lockstep.audit.copies.watching import CopyWatch
+from lockstep.audit.follower import Follower
+from lockstep.audit.work.authors import AuthorAudit
+from lockstep.cli import main
+from lockstep.exit_codes import ExitCode
+from lockstep.service.keys import load_or_create_key
+from protocol.codec.commits import commit_digest, sign_commit
+from protocol.codec.evidence import Evidence
+from protocol.codec.sums import decode_sums, encode_sums
+from protocol.ids import sha256
+from protocol.sums.ranges import ranges_of
+from tests.lockstep.audit.runs import STEPS
+from tests.lockstep.audit.sums.rewritten import RANGES, journal, rewrite
+from tests.lockstep.audit.test_follower import GrowingRecord
+from tests.lockstep.audit.test_verify import error_line
+from tests.support.summed import SummedRound
+from tests.support.waiting import until
+
+
+@pytest.fixture(scope="module")
+def rewritten(
+    finished: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[SummedRound]]:
+    torch.set_num_threads(1)
+    record = Path(shutil.copytree(finished, tmp_path_factory.mktemp("sums") / "record"))
+    return record, rewrite(record)
+
+
+@pytest.fixture
+def record(rewritten: tuple[Path, list[SummedRound]], tmp_path: Path) -> Path:
+    """A copy to tamper with."""
+    return Path(shutil.copytree(rewritten[0], tmp_path / "record"))
+
+
+def verified(record: Path, *arguments: str) -> int:
+    found = record / "found.json"
+    return main(["verify", str(record), "--threads", "1", "--json", str(found), *arguments])
+
+
+def findings(record: Path) -> dict[str, object]:
+    document: dict[str, object] = json.loads((record / "found.json").read_text())
+    return document
+
+
+def test_a_log_with_sums_is_replayed_from_them_and_the_report_says_so(
+    record: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verified(record) == ExitCode.OK
+    line = " ".join(capsys.readouterr().out.split())
+    assert f"members reported the same state in {STEPS} rounds; " in line
+    assert f"; {STEPS} rounds by the sums of members, which --sums adds again" in line
+    found = findings(record)
+    assert (found["replayed_by_sums"], found["sums_added"]) == (STEPS, None)
+
+
+def test_ranges_are_added_again_where_parts_are_there(
+    record: Path, rewritten: tuple[Path, list[SummedRound]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verified(record, "--sums") == ExitCode.OK
+    line = " ".join(capsys.readouterr().out.split())
+    assert f"{STEPS} rounds by the sums of members; {STEPS * RANGES} ranges added up to " in line
+    assert findings(record)["sums_unadded"] == 0
+
+    third, fifth = rewritten[1][3], rewritten[1][5]
+    author = third.commit.entries[0].author
+    kept = record / "node-0" / "payloads"
+    (kept / "3" / sha256(third.parts[author][2]).hex()).unlink()
+    (kept / "5" / fifth.lists[author].root.hex()).unlink()
+    assert verified(record, "--sums") == ExitCode.OK
+    assert "were not added, as nobody gave their parts" in capsys.readouterr().out.replace(
+        "\n", " "
+    )
+    found = findings(record)
+    lacking = 1 + RANGES
+    assert (found["sums_added"], found["sums_unadded"]) == (STEPS * RANGES - lacking, lacking)
+
+
+def test_a_wrong_result_is_named_with_its_round_its_range_and_both_digests(
+    record: Path, rewritten: tuple[Path, list[SummedRound]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two summers that lie together: nodes applied what they signed."""
+    made = rewritten[1][-1]
+    assert made.commit.sums is not None
+    levels = decode_sums(made.results[2], ranges_of(made.shape.chunks, RANGES)[2].chunks)
+    wrong = encode_sums(replace(levels, values=-levels.values))
+    results = list(made.commit.sums.results)
+    results[2] = replace(results[2], digest=sha256(wrong), payload_bytes=len(wrong))
+    commit = replace(made.commit, sums=replace(made.commit.sums, results=tuple(results)))
+    signed = sign_commit(commit, load_or_create_key(record / "coordinator"))
+    with journal(record) as database:
+        row = (signed.body, signed.signature, commit.round)
+        database.execute("UPDATE commits SET body = ?, signature = ? WHERE round = ?", row)
+        database.execute("DELETE FROM digests WHERE round = ?", (commit.round,))
+    (record / "node-0" / "payloads" / str(commit.round) / sha256(wrong).hex()).write_bytes(wrong)
+    assert commit_digest(commit) != commit_digest(made.commit)
+    assert verified(record) == ExitCode.OK
+    assert verified(record, "--sums") == ExitCode.REFUSED
+    honest = sha256(made.results[2]).hex()[:16]
+    assert (
+        f"the first difference is in round {commit.round}: the sum of range 2 is "
+        f"{sha256(wrong).hex()[:16]} in the commit, the parts of its authors add up to {honest}"
+    ) in error_line(capsys)
+
+
+async def test_the_search_for_copies_reads_whole_payloads_from_parts(
+    record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    growing, found = GrowingRecord(record), list[Evidence]()
+    copies = CopyWatch(growing.info, secret=b"s", tell=found.append, path=tmp_path / "copies.json")
+    follower = Follower(growing, tmp_path, 100, authors=AuthorAudit(copies))
+    task = asyncio.create_task(follower.run())
+    await until(lambda: follower.document()["rounds_equal"] == STEPS)
+    document = follower.document()
+    follower.leave()
+    await task
+    entries = sum(len(growing.opened(row).entries) for row in (await growing.commits(-1)).commits)
+    assert document["copies"]["payloads"] == entries > STEPS
+    assert document["payloads_ignored"] == 0
+    assert not found
+    await growing.close()
