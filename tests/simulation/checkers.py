@@ -31,6 +31,8 @@ from coordinator.machine.events.inputs import (
     Lapsed,
     Left,
     NotHeld,
+    PartsHeld,
+    Summed,
 )
 from coordinator.machine.machine import RunMachine
 from protocol.codec.chain import Reschedule, Restart, Void, entry_digest
@@ -59,6 +61,11 @@ class _Page:
     announced: dict[PeerId, Announced] = field(default_factory=dict)
     holders: dict[bytes, set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     late: bool = False
+    plan: tuple[tuple[PeerId, ...], ...] = ()
+    parts: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=lambda: defaultdict(set))
+    """By range and root: who has said that it holds the part."""
+    signed: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=lambda: defaultdict(set))
+    """By range and digest of a result."""
 
 
 class Referee:
@@ -146,6 +153,13 @@ class Referee:
             ):
                 for digest in digests:
                     self._pages[round].holders[digest].add(peer)
+            case PartsHeld(peer, round, held) if round in self._pages and peer in self._live:
+                for each in held:
+                    for number in range(len(self._pages[round].plan)):
+                        if each.ranges >> number & 1:
+                            self._pages[round].parts[number, each.root].add(peer)
+            case Summed(peer, round, number, digest) if round in self._pages:
+                self._pages[round].signed[number, digest].add(peer)
             case NotHeld(peer, round, digests) if peer in self._live:
                 for digest in digests:
                     self._lacked[round, digest].add(peer)
@@ -202,7 +216,7 @@ class Referee:
             opened.round,
             "opens out of turn",
         )
-        page = _Page({}, set())
+        page = _Page({}, set(), plan=opened.plan)
         for assignment in opened.assignments:
             require(
                 assignment.peer in self._live, assignment.peer, "is asked to work and is no member"
@@ -272,7 +286,8 @@ class Referee:
             authors,
         )
         page = self._pages[commit.round]
-        for entry, told in zip(commit.entries, effect.holders, strict=True):
+        told_holders = [()] * len(commit.entries) if commit.sums else effect.holders
+        for entry, told in zip(commit.entries, told_holders, strict=True):
             announced = page.announced.get(entry.author)
             require(
                 announced is not None,
@@ -290,6 +305,8 @@ class Referee:
                 said,
             )
             require(entry.author not in page.muted, "round", commit.round, entry.author, "is muted")
+            if commit.sums:
+                continue
             holders = page.holders[entry.digest]
             others = (self._live & page.asked.keys()) - {entry.author}
             mixes = not self._spec.algorithm.facts.replicas_equal
@@ -307,6 +324,7 @@ class Referee:
                 set(told) <= holders, "round", commit.round, "tells holders", told, "of", holders
             )
         self._judge_mix(commit, page)
+        self._judge_sums(effect, page)
         self._count(effect, page)
         self.commits.append(commit)
         self._decided(commit.round, "committed", authors)
@@ -353,15 +371,33 @@ class Referee:
             taken = sum(commit.shares_of(each.author).get(entry.author, 0) for each in entries)
             require(taken == 1, "round", commit.round, "takes", taken, "of", entry.author)
 
+    def _judge_sums(self, effect: CommitRound, page: _Page) -> None:
+        """Two nodes have signed each result, and some hold the part of each author that is not
+        silent in it.
+        """
+        commit = effect.commit
+        require((commit.sums is not None) == bool(page.plan), commit, "has sums or not", page.plan)
+        if commit.sums is None:
+            return
+        require(len(effect.holders) == len(commit.sums.results), "holders", effect.holders)
+        for result, told in zip(commit.sums.results, effect.holders, strict=True):
+            signers = page.signed[result.number, result.digest]
+            require(len(set(told)) >= 2, commit.round, result, "was found by", told)
+            require(set(told) <= signers, commit.round, result, "was signed by", signers)
+            for place, entry in enumerate(commit.entries):
+                holders = page.parts[result.number, entry.digest] | {entry.author}
+                heard = place in result.silent or len(holders) >= 2
+                require(heard, commit.round, entry, "is held by", holders, "in", result)
+
     def _voided(self, void: Void) -> None:
         """A void is linked, is about a payload of a commit, is said once, and a member lacks it."""
         payload = void.round, void.digest
         require(void.previous == self._head, "a void that does not follow the chain:", void)
         require(payload not in self.voids, void, "is said a second time")
         named = [
-            entry.digest
+            needed.digest
             for commit in self.commits
-            for entry in commit.entries
+            for needed in commit.needed
             if commit.round == void.round
         ]
         require(void.digest in named, void, "is about a payload that no commit names")
