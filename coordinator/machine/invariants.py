@@ -12,6 +12,7 @@ from coordinator.machine.state.member import MembershipState
 from coordinator.machine.state.receipts import Receipts
 from coordinator.machine.state.records import DIFFERENCES_MAX, RECORDS_MAX
 from coordinator.machine.state.run_state import RunState
+from coordinator.machine.state.sums.round_sums import ASKED_MAX, RoundSums
 from coordinator.machine.state.undecided_round import UndecidedRound
 from coordinator.machine.state.verdicts import AUDITORS_MAX, DigestVerdicts
 from coordinator.machine.state.votes import ROUNDS_KEPT, DigestReports, DigestTally
@@ -50,6 +51,9 @@ def _undecided_round(undecided: UndecidedRound, roster: Collection[PeerId]) -> N
     authors = {digest: set(peers) for digest, peers in receipts.authors.items()}
     _equal(f"{where}: authors", authors, payloads)
     _receipts(where, receipts)
+    if undecided.sums:
+        _sums(where, undecided.sums, roster)
+        _equal(f"{where}: authors of roots", undecided.sums.parts.authors, receipts.authors)
 
 
 def _receipts(where: str, receipts: Receipts) -> None:
@@ -79,6 +83,30 @@ def _receipts(where: str, receipts: Receipts) -> None:
     _equal(f"{where}: short", receipts.short, short)
     _subset(f"{where}: copied_ms", receipts.copied_ms.keys(), "the authors", authors.keys())
     _subset(f"{where}: copied", authors.keys() - short, "copied_ms", receipts.copied_ms.keys())
+
+
+def _sums(where: str, sums: RoundSums, roster: Collection[PeerId]) -> None:
+    parts = sums.parts
+    _subset(f"{where}: summers", parts.adds.keys(), "the members", roster)
+    _subset(f"{where}: parts", parts.named.keys(), "the summers", parts.adds.keys())
+    for peer, named in parts.named.items():
+        count = len(named)
+        _require(count <= parts.roots_max, f"{where}: {peer} names {count} of {parts.roots_max}")
+    for author, copies in parts.copies.items():
+        once = twice = 0
+        for bits in (parts.bits(peer, author) for peer in {*parts.named, author}):
+            once, twice = once | bits, twice | once & bits
+        _equal(f"{where}: parts of {author}", (copies.once, copies.twice), (once, twice))
+    for number, asked in enumerate(sums.asked):
+        adds = {peer for peer, ranges in parts.adds.items() if ranges >> number & 1}
+        _equal(f"{where}: summers of range {number}", adds, set(sums.living(number)))
+        _require(len(asked) <= ASKED_MAX, f"{where}: {len(asked)} asked for range {number}")
+        for each in sums.adding.by_range[number].signed if sums.adding else ():
+            _require(each.peer in asked, f"{where}: {each.peer} signed unasked")
+    whole = parts.copies.keys() - sums.short
+    _subset(f"{where}: whole", whole, "whole_ms", sums.whole_ms.keys())
+    _require(sums.adding is None or not sums.due_ms, f"{where}: parts are due while it is added")
+    _require(not sums.vacant, f"{where}: others were not asked in the place of those that went")
 
 
 def _rounds(state: RunState, spec: RunSpec) -> None:

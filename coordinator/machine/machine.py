@@ -244,9 +244,12 @@ class RunMachine(Run):
         for each in undecided:
             effects += adding.replace_gone(each, self, now_ms)
         while undecided:
-            effects += adding.go_on(undecided[0], self, now_ms)
+            effects += adding.ask_again(undecided[0], self, now_ms)
             if not deciding.may_decide(undecided[0], self):
                 break
+            if (asked := adding.fix(undecided[0], self, now_ms)) is not None:
+                effects += asked
+                continue
             effects.append(deciding.decide(undecided.pop(0), self, now_ms))
         ending.finish_if_due(self, now_ms)
         voiding.plan(self, now_ms)

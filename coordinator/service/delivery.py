@@ -95,23 +95,10 @@ class Delivery:
                 self.node_sessions.close(peer, Message(evicted=evicted))
             case effects.OpenRound():
                 self._open_round(effect)
-            case effects.SummerAdded():
-                self.broadcast(coordinator_messages.summer_added(effect))
-            case effects.SumsAsked(peer, questions):
-                self.node_sessions.send(peer, coordinator_messages.sums_asked(questions))
-            case effects.Dispute(round, number):
-                said = {peer: digest.hex()[:16] for peer, digest in effect.signed}
-                where = self._where(round=round, range=number, signed=said)
-                log.warning("summers differ", extra=where)
-            case effects.CommitRound(commit, holders, loss):
-                numbers = {"contributors": len(commit.entries), "loss": loss}
-                if commit.sums:
-                    summers = {peer for signers in holders for peer in signers}
-                    numbers |= {"ranges": len(commit.sums.results), "summers": len(summers)}
-                log.info("round committed", extra=self._where(round=commit.round, **numbers))
-                signed = outcome.signed[commit.round]
-                before = outcome.before.get(commit.round, ())
-                self.broadcast(coordinator_messages.committed_message(signed, holders, before))
+            case effects.SummerAdded() | effects.SumsAsked() | effects.Dispute():
+                self._follow_summers(effect)
+            case effects.CommitRound():
+                self._commit(effect, outcome)
             case effects.Chained(entry):
                 words, about = _record_of(entry)
                 log.warning(words, extra=self._where(**about))
@@ -146,6 +133,29 @@ class Delivery:
                 pass  # told together in `emit`; already in the journal
             case _:
                 assert_never(effect)
+
+    def _follow_summers(
+        self, effect: effects.SummerAdded | effects.SumsAsked | effects.Dispute
+    ) -> None:
+        match effect:
+            case effects.SummerAdded():
+                self.broadcast(coordinator_messages.summer_added(effect))
+            case effects.SumsAsked(peer, questions):
+                self.node_sessions.send(peer, coordinator_messages.sums_asked(questions))
+            case effects.Dispute(round, number, signed):
+                said = {peer: digest.hex()[:16] for peer, digest in signed}
+                where = self._where(round=round, range=number, signed=said)
+                log.warning("summers differ", extra=where)
+
+    def _commit(self, effect: effects.CommitRound, outcome: Outcome) -> None:
+        commit, holders = effect.commit, effect.holders
+        numbers = {"contributors": len(commit.entries), "loss": effect.loss}
+        if commit.sums:
+            summers = {peer for signers in holders for peer in signers}
+            numbers |= {"ranges": len(commit.sums.results), "summers": len(summers)}
+        log.info("round committed", extra=self._where(round=commit.round, **numbers))
+        signed, before = outcome.signed[commit.round], outcome.before.get(commit.round, ())
+        self.broadcast(coordinator_messages.committed_message(signed, holders, before))
 
     def _ask_checkpoint(self, ask: AskCheckpoint) -> None:
         plain, own = self._checkpoints.messages(ask)

@@ -32,7 +32,6 @@ from protocol.codec.commits import Commit, SignedCommit, open_commit
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 from protocol.run_info import RunInfo
-from protocol.sums.part_list import open_list
 
 log = logging.getLogger("lockstep.relay")
 

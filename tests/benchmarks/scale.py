@@ -9,7 +9,8 @@ timed; only gRPC and the network are missing.
          '------ parse ------'------- machine ----'---- journal ---'--- encode ---'
 
 A message for several members is encoded once. `--receipts all` has every member report every
-payload, as a run without witnesses would.
+payload, as a run without witnesses would. `--sums` measures each size a second time with summers:
+members report the parts that they hold, and sign what they find.
 """
 
 import argparse
@@ -37,6 +38,8 @@ from coordinator.machine.events.effects import (
     OpenRound,
     RecordDigest,
     SkipRound,
+    SummerAdded,
+    SumsAsked,
     TellMembers,
 )
 from coordinator.machine.events.inputs import Event, Heartbeat, Joined
@@ -46,8 +49,10 @@ from coordinator.state_snapshot import encode_state
 from node.round.witness import SMALL_RUN_FACTOR, TOGETHER_S, WITNESSES
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import sign_commit
-from protocol.ids import Digest, PeerId, RunId, sha256
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
 from protocol.runfile import RunSpec
+from protocol.sums.asked import sign_sum
 
 RUN = RunId("0" * 32)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -57,6 +62,15 @@ LINKS = ((16, 40), (220, 25), (300, 10), (30, 70), (150, 55), (118, 45))
 
 PAYLOAD_BYTES = 30_000
 """Bytes of a payload: a model of some ten million parameters."""
+
+RESULT_BYTES = 50_000
+"""Bytes of all results of a round together: 1.7 payloads (docs/results/sums.md)."""
+
+MODEL = {"hidden_size": 320, "intermediate_size": 1280, "num_hidden_layers": 6}
+"""Fields of that model's configuration."""
+
+SUMMING_MS = 300
+"""Time in which a member adds the ranges that it was asked for."""
 
 BATCH_MS = 5
 """Time of a synchronous write of the journal, in which the core collects new messages."""
@@ -74,6 +88,7 @@ class Link:
     one_way_ms: int
     effort: float
     """Part of the time to the bell that its share takes."""
+    key: Ed25519PrivateKey
 
 
 class Members:
@@ -84,14 +99,12 @@ class Members:
         self.links = {}
         for number in range(count):
             down, round_trip_ms = self.random.choice(LINKS)
-            peer = PeerId(f"{number:032x}")
-            self.links[peer] = Link(
-                peer, down * 125.0, round_trip_ms // 2, self.random.uniform(0.6, 1.0)
-            )
+            key = Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big"))
+            peer, effort = peer_id(public_bytes(key)), self.random.uniform(0.6, 1.0)
+            self.links[peer] = Link(peer, down * 125.0, round_trip_ms // 2, effort, key)
         wanted = WITNESSES + 4 * copies_min
         self.reporters = wanted if witnesses and count > SMALL_RUN_FACTOR * wanted else count
         self.announced: dict[int, dict[Digest, int]] = {}
-        self.holds: dict[int, dict[PeerId, list[Digest]]] = {}
 
     def announces(
         self, opened: OpenRound, now_ms: int
@@ -118,7 +131,7 @@ class Members:
         """Each member's receipts, batched as `node.round.witness` does: its link takes one payload
         after another.
         """
-        born = self.announced.pop(round, {})
+        born = self.announced[round]
         peers = list(self.links)
         share = self.reporters / len(peers)
         for link in self.links.values():
@@ -139,6 +152,41 @@ class Members:
                     link.peer,
                     wire.NodeMessage(holding=wire.Holding(round=round, digests=digests)),
                 )
+
+    def parts(
+        self, round: int, peer: PeerId, numbers: list[int], ranges: int, now_ms: int = 0
+    ) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
+        """A summer's receipts for the parts of its ranges, batched as those of payloads: its link
+        takes those of one author after another.
+        """
+        born, link = self.announced[round], self.links[peer]
+        mask = sum(1 << number for number in numbers)
+        free_ms, together = float(now_ms), dict[int, list[wire.HeldParts]]()
+        part_bytes = PAYLOAD_BYTES * len(numbers) / ranges
+        for root in sorted(born, key=lambda root: (born[root], self.random.random())):
+            free_ms = max(free_ms, born[root] + 3 * link.one_way_ms)
+            free_ms += part_bytes / link.down_bytes_per_ms
+            slot = int((free_ms + link.one_way_ms) / (1000 * TOGETHER_S))
+            together.setdefault(slot, []).append(wire.HeldParts(root=root, ranges=mask))
+        for slot, held in together.items():
+            at_ms = int((slot + 1) * 1000 * TOGETHER_S)
+            yield at_ms, peer, wire.NodeMessage(parts=wire.PartsHeld(round=round, held=held))
+
+    def sums(self, asked: SumsAsked, now_ms: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
+        """What a summer finds."""
+        link = self.links[asked.peer]
+        for question in asked.questions:
+            digest = sha256(b"%d of %d" % (question.number, question.round))
+            summed = wire.Summed(
+                round=question.round,
+                range=question.number,
+                digest=digest,
+                result_bytes=RESULT_BYTES // question.ranges,
+                public_key=public_bytes(link.key),
+                signature=sign_sum(question, digest, link.key),
+            )
+            at_ms = now_ms + 2 * link.one_way_ms + self.random.randint(50, SUMMING_MS)
+            yield at_ms, asked.peer, wire.NodeMessage(summed=summed)
 
     def applies(self, round: int, now_ms: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
         """All members apply a commit soon after they hear of it."""
@@ -199,11 +247,15 @@ class Desk:
                 arrived.append(heapq.heappop(self._queue)[2:])
             with self._timed("parse"):
                 events = [
-                    node_messages.event_of(peer, wire.NodeMessage.FromString(blob))
-                    for peer, blob in arrived
+                    self._event(peer, wire.NodeMessage.FromString(blob)) for peer, blob in arrived
                 ]
             self._count_arrivals(arrived, events)
             self._handle_batch(events)
+
+    def _event(self, peer: PeerId, message: wire.NodeMessage) -> Event:
+        if message.WhichOneof("kind") == "summed":
+            return node_messages.summed(peer, message.summed, self.rounds)
+        return node_messages.event_of(peer, message)
 
     def _count_arrivals(self, arrived: list[tuple[PeerId, bytes]], events: list[Event]) -> None:
         for (peer, blob), event in zip(arrived, events, strict=True):
@@ -271,7 +323,16 @@ class Desk:
                             1,
                         )
                     self.plan(self.members.announces(effect, self.now_ms))
-                    self.plan(self.members.receipts(effect.round))
+                    self._plan_receipts(effect)
+                case SummerAdded(round, number, peer):
+                    self._tell(coordinator_messages.summer_added(effect), "SummerAdded", members)
+                    asked = self.rounds.undecided(round)
+                    if asked and asked.sums:
+                        ranges = asked.sums.ranges
+                        self.plan(self.members.parts(round, peer, [number], ranges, self.now_ms))
+                case SumsAsked(peer, questions):
+                    self._tell(coordinator_messages.sums_asked(questions), "SumsAsked", 1)
+                    self.plan(self.members.sums(effect, self.now_ms))
                 case CommitRound(commit, holders, _):
                     word = coordinator_messages.committed_message(signed[commit.round], holders)
                     self._tell(word, "RoundCommitted", members)
@@ -283,6 +344,14 @@ class Desk:
                     self._tell(skipped, "RoundSkipped", members)
                 case _:
                     pass
+
+    def _plan_receipts(self, opened: OpenRound) -> None:
+        if not opened.plan:
+            self.plan(self.members.receipts(opened.round))
+        ranges = len(opened.plan)
+        for peer in sorted({peer for row in opened.plan for peer in row}):
+            numbers = [number for number, row in enumerate(opened.plan) if peer in row]
+            self.plan(self.members.parts(opened.round, peer, numbers, ranges))
 
     def _tell(self, message: wire.CoordinatorMessage, name: str, receivers: int) -> None:
         with self._timed("encode"):
@@ -306,12 +375,23 @@ def _heartbeat(sent_ms: int) -> wire.NodeMessage:
     return wire.NodeMessage(heartbeat=wire.Heartbeat(sent_ms=sent_ms))
 
 
-def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str, Any]:
-    """One run of `count` members: the cost of joining, and of each of `rounds` rounds."""
+def measure(
+    count: int, rounds: int, seed: int, *, witnesses: bool, sums: bool = False
+) -> dict[str, Any]:
+    """One run of `count` members, with summers or without: the cost of joining, and of each of
+    `rounds` rounds.
+    """
+    config = RunSpec().model.config | MODEL
     spec = RunSpec.model_validate(
         {
+            "algorithm": {"name": "local_steps"},
+            "model": {"config": config},
             "schedule": {"steps": 100_000},
-            "rounds": {"quorum": max(2, count // 2), "batch_samples_max": 64 * count},
+            "rounds": {
+                "quorum": max(2, count // 2),
+                "batch_samples_max": 64 * count,
+                "sums": int(sums),
+            },
             "membership": {"start_members": count, "members_max": 4096},
         }
     )
@@ -327,6 +407,7 @@ def measure(count: int, rounds: int, seed: int, *, witnesses: bool) -> dict[str,
         desk.run(rounds)
         document = {
             "members": count,
+            "sums": sums,
             "rounds": rounds,
             "committed": desk.rounds.state.totals.committed - committed,
             "seconds_per_round": (desk.now_ms - started_ms) / 1000 / rounds,
@@ -353,25 +434,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--receipts", choices=["witnesses", "all"], default="witnesses")
+    parser.add_argument("--sums", action="store_true", help="each size with summers, too")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     sizes = [int(size) for size in arguments.members.split(",")]
     print(
-        f"{'members':>8} {'CPU ms':>9} {'messages in':>12} "
+        f"{'members':>8} {'sums':>5} {'CPU ms':>9} {'messages in':>12} "
         f"{'MB in':>8} {'MB out':>9} {'state MB':>9} {'round s':>8}"
     )
     rows = []
-    for size in sizes:
-        row = measure(
-            size, arguments.rounds, arguments.seed, witnesses=arguments.receipts == "witnesses"
-        )
+    witnesses = arguments.receipts == "witnesses"
+    cases = [(size, sums) for size in sizes for sums in (False, True)[: 1 + arguments.sums]]
+    for size, sums in cases:
+        row = measure(size, arguments.rounds, arguments.seed, witnesses=witnesses, sums=sums)
         rows.append(row)
         arrived = sum(
             value for name, value in row["messages_per_round"].items() if name.startswith("in ")
         )
         megabytes = [row["bytes_per_round"][way] / 1e6 for way in ("in", "out")]
         print(
-            f"{size:>8} {row['cpu_ms_per_round']['all']:>9.1f} {arrived:>12.0f} "
+            f"{size:>8} {'yes' if sums else 'no':>5} {row['cpu_ms_per_round']['all']:>9.1f} "
+            f"{arrived:>12.0f} "
             f"{megabytes[0]:>8.2f} {megabytes[1]:>9.2f} {row['state_bytes'] / 1e6:>9.2f} "
             f"{row['seconds_per_round']:>8.1f}",
             flush=True,

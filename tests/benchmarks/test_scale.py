@@ -29,6 +29,15 @@ def test_receipts_grow_with_the_members_and_not_with_their_square() -> None:
     assert all_of_them["bytes_per_round"]["in"] > 3 * large["bytes_per_round"]["in"]
 
 
+def test_with_summers_members_report_parts_and_every_round_is_added() -> None:
+    row = scale.measure(24, 2, seed=1, witnesses=True, sums=True)
+    assert (row["committed"], row["messages_per_round"].get("in Holding")) == (2, None)
+    assert row["messages_per_round"]["in Summed"] == 2 * 16, "two of each range"
+    assert row["messages_per_round"]["out SumsAsked"] <= 24
+    plain = scale.measure(24, 2, seed=1, witnesses=True)
+    assert row["bytes_per_round"]["out"] < 1.5 * plain["bytes_per_round"]["out"]
+
+
 def test_the_whole_list_of_members_is_not_sent_to_all_at_each_join() -> None:
     small, large = (
         scale.measure(count, 1, seed=1, witnesses=True)["joining"]["bytes_out"]

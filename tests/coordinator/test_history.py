@@ -57,6 +57,7 @@ def test_a_committed_round_has_its_time_and_its_slot() -> None:
             "contributors": 1,
             "assigned": 2,
             "payload_bytes": 100,
+            "result_bytes": 0,
             "seconds": 2.5,
             "slot_seconds": 4.0,
             "compute_seconds": 1.0,

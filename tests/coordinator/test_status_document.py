@@ -65,7 +65,7 @@ def test_the_status_is_json_with_the_runs_numbers() -> None:
     assert status["steps"] == {"committed": 1, "skipped": 0, "total": 100}
     assert status["round"] == 1
     assert status["loss"] == 2.0
-    assert status["traffic"] == {"payload_bytes": 200, "payloads": 2}
+    assert status["traffic"] == {"payload_bytes": 200, "payloads": 2, "result_bytes": 0}
     assert status["data"] == {
         "samples_trained": 16,
         "samples_left_out": 0,
@@ -78,6 +78,7 @@ def test_the_status_is_json_with_the_runs_numbers() -> None:
             "step": 0,
             "contributors": [A, B],
             "payload_bytes": 200,
+            "result_bytes": 0,
             "loss": 2.0,
             "state_digest": "0000000000000abc",
             "digest_reports": 2,

@@ -87,7 +87,7 @@ class SummerAdded:
 
     round: int
     number: int
-    """Of the range."""
+    """Place of the range."""
     peer: PeerId
 
 
@@ -107,7 +107,7 @@ class Dispute:
 
     round: int
     number: int
-    """Of the range."""
+    """Place of the range."""
     signed: tuple[tuple[PeerId, Digest], ...]
 
 

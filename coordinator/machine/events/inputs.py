@@ -116,7 +116,7 @@ class Summed:
     peer: PeerId
     round: int
     number: int
-    """Of the range."""
+    """Place of the range."""
     digest: Digest
     result_bytes: int
     learning_rate_bits: int

@@ -195,7 +195,7 @@ class UndecidedRound:
         if self.sums:
             return any(
                 copied(author) and self.sums.waits_for(author, present=author in members)
-                for author in self.sums.parts.copies
+                for author in self.sums.short
             )
         return any(
             self.receipts.holding(Digest(self.announced[author].digest))

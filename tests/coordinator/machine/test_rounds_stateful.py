@@ -2,6 +2,7 @@
 each event the referee judges the effects, and every invariant of the state must hold.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from hypothesis import settings
@@ -17,12 +18,15 @@ from coordinator.machine.events.inputs import (
     Disconnected,
     Event,
     Heartbeat,
+    HeldParts,
     Holding,
     Joined,
     Left,
     NotHeld,
+    PartsHeld,
     Ready,
     Restarted,
+    Summed,
 )
 from coordinator.machine.machine import RunMachine
 from coordinator.machine.rules import orders
@@ -43,6 +47,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     ALGORITHM: ClassVar[dict[str, Any]] = {}
     """Fields of the run file's section."""
+    SUMS: ClassVar[int] = 0
 
     @initialize(
         overlap=st.integers(0, 1),
@@ -74,6 +79,7 @@ class AnyOrder(RuleBasedStateMachine):
                 "copies_min": copies_min,
                 "batch_samples_max": batch,
                 "stretch": stretch,
+                "sums": self.SUMS,
             },
             membership={
                 "lease_ms": lease_ms,
@@ -311,6 +317,67 @@ class AnyOrderOfMixing(AnyOrder):
     ALGORITHM: ClassVar[dict[str, Any]] = {"name": "gossip-adam", "mixing": {"mean_every": 3}}
 
 
+class AnyOrderOfSums(AnyOrder):
+    """The same where summers add: they hold parts, and sign right and wrong sums."""
+
+    ALGORITHM: ClassVar[dict[str, Any]] = {"name": "local_steps"}
+    SUMS: ClassVar[int] = 2
+
+    @rule(peer=peers, newest=st.booleans())
+    def holds_everything(self, peer: PeerId, newest: bool) -> None:
+        super().holds_everything(peer, newest)
+        if undecided_rounds := self.machine.state.undecided:
+            self.holds_parts(peer, undecided_rounds[-1 if newest else 0].round, PEERS, 2**64 - 1)
+
+    @rule(
+        peer=peers,
+        round=st.integers(0, 3),
+        authors=st.lists(peers, max_size=4, unique=True),
+        ranges=st.sampled_from([0, 1, 2**8 - 1, 2**64 - 1]),
+        named=st.sampled_from([None, *PEERS]),
+    )
+    def holds_parts(
+        self,
+        peer: PeerId,
+        round: int,
+        authors: Sequence[PeerId],
+        ranges: int,
+        named: PeerId | None = None,
+    ) -> None:
+        held = (HeldParts(payload_digest(each, round), ranges, named) for each in authors)
+        self.tell(PartsHeld(peer, round, tuple(held)))
+
+    @precondition(lambda self: any(each.is_closed for each in self.machine.state.undecided))
+    @rule(silent=st.sets(peers, max_size=2), liars=st.sets(peers, max_size=2))
+    def summers_add(self, silent: set[PeerId], liars: set[PeerId]) -> None:
+        for undecided in list(self.machine.state.undecided):
+            sums = undecided.sums
+            if sums is None or sums.adding is None:
+                continue
+            rate = sums.adding.learning_rate_bits
+            for number, asked in enumerate(sums.asked):
+                for peer in [peer for peer in asked if peer not in silent]:
+                    self.signs(peer, undecided.round, number, peer in liars, rate)
+
+    @rule(
+        peer=peers,
+        round=st.integers(0, 3),
+        number=st.integers(-1, 70),
+        lies=st.booleans(),
+        rate=st.integers(0, 2),
+    )
+    def signs(self, peer: PeerId, round: int, number: int, lies: bool, rate: int) -> None:
+        digest = sha256(b"%d %d %d" % (round, number, lies))
+        self.tell(Summed(peer, round, number, digest, 9, rate, b"", b""))
+
+    @rule(rounds=st.integers(1, 2))
+    def all_is_well(self, rounds: int) -> None:
+        for _ in range(rounds):
+            super().all_is_well(1)
+            if any(each.is_closed for each in self.machine.state.undecided):
+                self.summers_add(set(), set())
+
+
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(
     max_examples=60,
@@ -318,3 +385,5 @@ TestAnyOrder.settings = settings(
 )
 TestAnyOrderOfMixing = AnyOrderOfMixing.TestCase
 TestAnyOrderOfMixing.settings = settings(TestAnyOrder.settings, max_examples=25)
+TestAnyOrderOfSums = AnyOrderOfSums.TestCase
+TestAnyOrderOfSums.settings = settings(TestAnyOrder.settings, max_examples=25)

@@ -69,22 +69,27 @@ def replace_gone(undecided: UndecidedRound, run: Run, now_ms: int) -> list[Effec
     return _added(undecided, undecided.sums.fill(now_ms), run)
 
 
-def go_on(undecided: UndecidedRound, run: Run, now_ms: int) -> list[Effect]:
-    """Fix the authors of the oldest undecided round when it closes with a quorum, and ask."""
-    sums, state = undecided.sums, run.state
-    if sums is None:
+def fix(undecided: UndecidedRound, run: Run, now_ms: int) -> list[Effect] | None:
+    """Fix the authors of the oldest undecided round, which may close, and ask its summers; None
+    where it has none, or no quorum, or where that is done.
+    """
+    if undecided.sums is None or undecided.is_closed:
+        return None
+    if not closing.reaches_quorum(closing.contributors(undecided, run.members), run):
+        return None
+    counted = closing.close(undecided, run, now_ms)
+    authors = [SumAuthor(each.peer, Digest(each.digest), each.samples) for each in counted]
+    return _ask_all(undecided, undecided.sums.fix(authors, _rate(run), now_ms), run, now_ms)
+
+
+def ask_again(undecided: UndecidedRound, run: Run, now_ms: int) -> list[Effect]:
+    """Ask the summers of the oldest undecided round anew if the learning rate has changed."""
+    sums = undecided.sums
+    if sums is None or sums.adding is None:
         return []
-    rate, _ = scalars(state.schedule(run.spec), state.totals.committed)
-    told = list[Asked]()
-    if sums.adding is None and closing.may_close(undecided, run):
-        if closing.reaches_quorum(closing.contributors(undecided, run.members), run):
-            counted = closing.close(undecided, run, now_ms)
-            authors = [SumAuthor(each.peer, Digest(each.digest), each.samples) for each in counted]
-            told = sums.fix(authors, rate, now_ms)
-    elif sums.adding and sums.adding.learning_rate_bits != rate:
-        told = sums.ask_again(rate, now_ms)
-    asks = _asks(undecided, told, run)
-    return [*asks, *replace_gone(undecided, run, now_ms)]
+    if sums.adding.learning_rate_bits == (rate := _rate(run)):
+        return []
+    return _ask_all(undecided, sums.ask_again(rate, now_ms), run, now_ms)
 
 
 def asked_again(undecided: UndecidedRound, peer: PeerId, run: Run) -> list[Effect]:
@@ -125,6 +130,16 @@ def book(undecided: UndecidedRound, run: Run, now_ms: int) -> None:
     for peer in sorted({*signers, *missed}):
         if member := run.members.get(peer):
             member.work.book_sums(signers.count(peer), missed=peer in missed)
+
+
+def _ask_all(undecided: UndecidedRound, asked: list[Asked], run: Run, now_ms: int) -> list[Effect]:
+    return [*_asks(undecided, asked, run), *replace_gone(undecided, run, now_ms)]
+
+
+def _rate(run: Run) -> int:
+    """The learning rate of the step that the oldest undecided round makes, as bits."""
+    rate, _ = scalars(run.state.schedule(run.spec), run.state.totals.committed)
+    return rate
 
 
 def _signed(said: Summed) -> SignedSum:

@@ -1,4 +1,4 @@
-"""Who adds the payloads of a round that opens.
+"""The draw of the nodes that add the payloads of a round, as it opens.
 
 Rules
 - A round has summers when the run file wants them for as many authors, and the size of the model

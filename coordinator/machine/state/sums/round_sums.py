@@ -52,6 +52,8 @@ class RoundSums:
     excused: list[set[PeerId]]
     """By range: nodes in whose place another one was asked, or would be if there were one."""
     gone: set[PeerId] = field(default_factory=set)
+    short: set[PeerId] = field(default_factory=set)
+    """Authors that some range does not include."""
     whole_ms: dict[PeerId, int] = field(default_factory=dict)
     """Time at which every range first included an author."""
     due_ms: dict[PeerId, int] = field(default_factory=dict)
@@ -101,9 +103,8 @@ class RoundSums:
 
     def waits_for(self, author: PeerId, *, present: bool) -> bool:
         """Whether more parts of an author may come: it is a member, or others pass them on."""
-        if author in self.given_up or self._lacking(author) == 0:
-            return False
-        return present or author in self.due_ms
+        awaited = author in self.short and author not in self.given_up
+        return awaited and (present or author in self.due_ms)
 
     def next_due_ms(self) -> int | None:
         """A time before which `reach` does nothing; None while nothing is planned."""
@@ -153,7 +154,9 @@ class RoundSums:
     def _note_whole(self, author: PeerId, now_ms: int) -> bool:
         """Note that every range includes an author, if that is so."""
         if self._lacking(author):
+            self.short.add(author)
             return False
+        self.short.discard(author)
         self.whole_ms.setdefault(author, now_ms)
         self.due_ms.pop(author, None)
         return True
