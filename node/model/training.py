@@ -182,7 +182,10 @@ class TrainingModel:
         if head is None:
             return self._nats(output.logits, piece)
         with self._autocast():
-            return nats_by_pieces(output.logits, head, piece[:, 1:])
+            return self._nats_by_pieces(output.logits, head, piece[:, 1:])
+
+    def _nats_by_pieces(self, hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
+        return nats_by_pieces(hidden, head, targets)
 
     def _imbalance(self, output: Any, samples: float) -> list[Tensor]:
         """The experts' balance loss of some samples, a float32 scalar, where it is asked for."""

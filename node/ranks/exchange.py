@@ -27,6 +27,11 @@ class TensorExchange:
         """Ranks of the node."""
         return self._line.place.count
 
+    @property
+    def sharing(self) -> int:
+        """Ranks that share the memory of this one's device."""
+        return self._line.place.local_count if self._device.type == "cpu" else 1
+
     def spread(self, tensors: Iterable[tuple[Tensor, int]]) -> None:
         """Send each tensor of a rank to all, which receive it in place."""
         self._wait(self._line.broadcast(tensor, source) for tensor, source in tensors)

@@ -21,6 +21,7 @@ from node.ranks.orders import (
     Hold,
     Leave,
     Limit,
+    Measure,
     Order,
     OrderAnswer,
     Regroup,
@@ -119,8 +120,11 @@ class FollowingRank:
                 own, alike = tokens_of(order)[self._line.place.rank], order.recomputes
                 nats = self._part.gradient(own, anew=order.anew, recomputes=alike)
                 return OrderAnswer(nats=nats)
+            case Measure():
+                own = tokens_of(order)[self._line.place.rank]
+                return OrderAnswer(nats=self._part.nats(own))
             case Regroup():
-                self._part.regroup()
+                self._part.regroup(measured=order.measured)
             case Limit():
                 limit_memory(self._device, order.gpu_memory)
             case Rest():
@@ -147,7 +151,7 @@ class FollowingRank:
             raise ExchangeError("rank 0 has broken it off")
 
 
-def tokens_of(order: Work) -> tuple[Tensor, ...]:
+def tokens_of(order: Work | Measure) -> tuple[Tensor, ...]:
     """The samples of each rank: int64 [samples, length + 1]."""
     total = sum(order.shares)
     whole = torch.frombuffer(bytearray(order.tokens), dtype=torch.int32).long()

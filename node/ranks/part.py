@@ -29,6 +29,7 @@ from node.ranks.orders import (
     Extract,
     Fetch,
     Hold,
+    Keep,
     Load,
     MakeStep,
     PartOrder,
@@ -37,7 +38,7 @@ from node.ranks.orders import (
     StandAt,
     Sum,
 )
-from node.ranks.sharded import RankReplica
+from node.ranks.sharded import RankReplica, ShardedNetwork
 from protocol.codec.payload import Coefficients
 from protocol.errors import LocalProtocolError
 from protocol.ids import RunId
@@ -63,6 +64,8 @@ class RankPart:
     def __init__(self, exchange: TensorExchange, trainee: TrainingModel | None = None) -> None:
         self._exchange, self._trainee = exchange, trainee
         self._replica: RankReplica | None = None
+        self._kept: ShardedNetwork | None = None
+        """A state whose loss is measured."""
 
     @property
     def trainee(self) -> TrainingModel:
@@ -111,11 +114,18 @@ class RankPart:
         self._exchange.settle()
         return nats
 
-    def regroup(self) -> None:
-        """Go on after a pass that was broken off."""
+    def nats(self, samples: Tensor) -> float:
+        """Cross-entropy in the kept state, summed over all targets of this rank's samples."""
+        if self._kept is None:
+            raise LocalProtocolError("expected an order to keep a state first, got none")
+        return self._kept.nats(samples)
+
+    def regroup(self, *, measured: bool) -> None:
+        """Go on after a pass that was broken off, which `measured` a loss or trained."""
         self._exchange.regroup()
-        if self._replica:
-            self._replica.network.recover()
+        trains = self._replica.network if self._replica else None
+        if network := self._kept if measured else trains:
+            network.recover()
 
     def obey(self, order: Load | Sum | PartOrder, given: Any = None) -> PartOutcome:
         """`given`, on rank 0: the parameter to put, or the contributions to apply."""
@@ -128,11 +138,15 @@ class RankPart:
                 case Reset():
                     self.replica.reset()
                 case Begin():
+                    self._kept = self._kept if order.keeps else None
                     self.replica.begin_at(goes_on=order.goes_on)
                 case MakeStep():
                     self.replica.step(order.learning_rate)
                 case StandAt():
                     self.replica.stand_at()
+                case Keep():
+                    self._kept = None  # before there is another one
+                    self._kept = self.replica.kept_network()
                 case Accumulate():
                     self.replica.accumulate()
                 case Digest():

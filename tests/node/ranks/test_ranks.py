@@ -144,6 +144,12 @@ def test_blocks_are_computed_again_on_every_rank(crew: Crew, spec: RunSpec) -> N
     assert agreement(alone, many, 4) >= 0.99
 
 
+@pytest.mark.parametrize("count", [1, 7])
+def test_the_loss_that_ranks_measure_is_that_of_one(crew: Crew, count: int) -> None:
+    alone, many = (each.kept().nats(samples(count)) for each in replicas(MOVES, crew))
+    assert alone == pytest.approx(many, rel=1e-6)
+
+
 def test_a_rank_without_samples_takes_part_and_adds_nothing(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
