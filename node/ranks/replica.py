@@ -73,7 +73,7 @@ class RanksState:
 
     @property
     def at_once(self) -> int:
-        return self._trainee.micro_batch_max * self._crew.count
+        return self._trainee.at_once
 
     def nats(self, samples: Tokens) -> float:
         """As `KeptState.nats`."""
@@ -120,6 +120,10 @@ class SharedReplica(LocalStepsReplica):
 
     def computed_digest(self) -> int:
         return self._crew.do(Digest()).digest
+
+    @property
+    def store(self) -> torch.device:
+        return self._part.store
 
     @property
     def applies_beside(self) -> bool:

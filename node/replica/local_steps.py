@@ -101,6 +101,10 @@ class LocalStepsReplica(Replica):
         super().__init__(spec, run_id, device, micro_batch_max, genesis)
 
     @property
+    def store(self) -> torch.device:
+        return self._store
+
+    @property
     def applies_beside(self) -> bool:
         return self.trainee.queue.is_behind  # else passes and step would share a processor
 

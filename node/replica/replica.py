@@ -133,6 +133,11 @@ class Replica(ABC):
         return PayloadShape.of(self._spec.algorithm, self.layout.chunks)
 
     @property
+    def store(self) -> torch.device:
+        """The device that keeps what is touched once a round."""
+        return self.trainee.device
+
+    @property
     @abstractmethod
     def applies_beside(self) -> bool:
         """Whether a commit may be applied while passes are made, and `stand_at` made later: not
