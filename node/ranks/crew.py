@@ -25,7 +25,7 @@ from node.model.build import build_model, named_parameters_once
 from node.model.passes import Tokens
 from node.model.precision import weights_dtype
 from node.model.training import TrainingModel
-from node.ranks.dealing import Speeds, dealt
+from node.ranks.dealing import Speeds, dealt, pass_samples
 from node.ranks.exchange import TensorExchange
 from node.ranks.line import RankLine, RankPatience, wait_for
 from node.ranks.orders import (
@@ -182,16 +182,18 @@ class Crew:
         part, recomputes = self._own_part, trainee.recomputes
 
         def compute() -> tuple[float, float]:
-            began_s = time.monotonic()
             with self._own_threads():
-                nats = part.gradient(own, anew=anew, recomputes=recomputes)
-            return nats, time.monotonic() - began_s
+                return part.gradient(own, anew=anew, recomputes=recomputes)
 
         order = Work(shares, tokens, anew=anew, recomputes=recomputes)
         (nats, seconds), answers = self._give(order, compute)
         for rank, took_s in enumerate([seconds, *(answer.seconds for answer in answers)]):
             self.speeds.note(rank, shares[rank], took_s)
         return float(nats) + sum(answer.nats for answer in answers)
+
+    def pass_samples(self, most: int) -> int:
+        """Samples of a pass of all ranks, of which each can have `most`."""
+        return pass_samples(self.speeds.all, most)
 
     def sum(self, samples: int) -> None:
         self.do(Sum(samples))

@@ -184,7 +184,7 @@ class OrderAnswer(msgspec.Struct, frozen=True):
     nats: float = 0.0
     """Cross-entropy of a pass, summed over all targets."""
     seconds: float = 0.0
-    """Time that it took."""
+    """Time of a pass by which the rank's speed is told."""
     digest: int = 0
     """Digest of what the rank owns, 64 bits."""
     unbounded: str = ""

@@ -7,6 +7,7 @@
 In other runs each rank has the whole network, and rank 0 owns all parameters.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -98,13 +99,16 @@ class RankPart:
             self._trainee = TrainingModel(model, device, 1, weights)
         self.trainee.model.train()
 
-    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> float:
+    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> tuple[float, float]:
         """Add the gradients of this rank's samples, int64 [samples, length + 1], to those that it
         has, or begin `anew`. Returns the cross-entropy summed over their targets, once the device
-        has ended the pass.
+        has ended the pass, and the seconds by which its speed is told.
         """
+        began_s = time.monotonic()
         if self._replica:
-            return self._replica.network.gradient(samples, anew=anew, recomputes=recomputes)
+            network = self._replica.network
+            nats, block_s = network.gradient(samples, anew=anew, recomputes=recomputes)
+            return nats, block_s or time.monotonic() - began_s
         trainee = self.trainee
         if recomputes != trainee.recomputes:
             trainee.recompute(recomputes)
@@ -112,7 +116,7 @@ class RankPart:
             trainee.zero_gradients()
         nats = float(trainee.gradient(samples)) if len(samples) else 0.0
         self._exchange.settle()
-        return nats
+        return nats, time.monotonic() - began_s
 
     def nats(self, samples: Tensor) -> float:
         """Cross-entropy in the kept state, summed over all targets of this rank's samples."""

@@ -31,6 +31,7 @@ from node.model.blocks import repeated
 from node.model.build import named_parameters_once
 from node.model.precision import gradient_dtype
 from node.model.training import TrainingModel
+from node.ranks.clock import BlockClock
 from node.ranks.exchange import TensorExchange
 from node.ranks.vocabulary import SplitTraining, split_tables
 from node.replica.kept_state import require_room
@@ -58,14 +59,16 @@ class ShardedNetwork:
         with self._at_device():
             self._root = _sharded(model, device, exchange)
             self.trainee = SplitTraining(model, device, 1, dtype, dtype)
+        self._clock = BlockClock(repeated(model), device)
         self.trainee.model.train()
 
-    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> float:
+    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> tuple[float, float]:
         """Add the gradients of this rank's samples, int64 [samples, length + 1], and the others' to
         those that each rank has, or begin `anew`. Returns the cross-entropy summed over all targets
-        of this rank. One without samples takes part all the same.
+        of this rank, and the seconds in its blocks. One without samples takes part all the same.
         """
         trainee = self.trainee
+        self._clock.start()
         if recomputes != trainee.recomputes:
             trainee.recompute(recomputes)
         if anew:
@@ -76,7 +79,7 @@ class ShardedNetwork:
             else:
                 nats = trainee.gradient(torch.zeros((1, 2), dtype=torch.int64), weight=0.0) * 0
             self._exchange.settle()
-            return float(nats)
+            return float(nats), self._clock.seconds()
 
     @torch.no_grad()
     def nats(self, samples: Tensor) -> float:

@@ -20,6 +20,7 @@ from tests.support.crew import CPU
 from tests.support.payloads import signs_of
 from tests.support.tiny import DEMO, tiny_spec
 
+pytestmark = pytest.mark.usefixtures("alike")
 RUN, OWN = RunId("a" * 32), PeerId("b" * 32)
 VOTES = tiny_spec(overlap=0, algorithm=DEMO)
 MOVES = tiny_spec(overlap=0, algorithm=AlgorithmSpec(top_k=16, local_samples=5))

@@ -18,6 +18,8 @@ from protocol.runfile import AlgorithmSpec, RunSpec
 from tests.node.ranks.test_ranks import MOVES, VOTES, agreement, replicas, train
 from tests.support.tiny import tiny_spec
 
+pytestmark = pytest.mark.usefixtures("alike")
+
 
 def info(spec: RunSpec) -> RunInfo:
     return RunInfo(spec, RunId("a" * 32), b"")

@@ -34,6 +34,7 @@ SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128}
 SPEC = tiny_spec(overlap=1, algorithm=AlgorithmSpec(top_k=16, local_samples=2)).model_copy(
     update={"model": ModelSpec(config=CONFIG | SIZES)}
 )
+pytestmark = pytest.mark.usefixtures("alike")
 RATE_BITS = float32_bits(0.01), float32_bits(0.99)
 
 
