@@ -8,6 +8,10 @@ from torch import Tensor
 
 from node.ranks.line import RankLine
 
+PIECE_ENTRIES = 2**21
+"""Entries of a rank that are collected at a time: gloo puts those of all together beside the place
+where they belong."""
+
 
 class TensorExchange:
     """One rank's exchanges. All ranks make the same ones in the same order."""
@@ -52,11 +56,15 @@ class TensorExchange:
 
     def collect(self, rows: Tensor, target: int) -> Tensor | None:
         """On the target the rows of all ranks, one below the other."""
+        pieces = torch.split(rows, max(1, PIECE_ENTRIES // max(1, rows[0].numel())))
         if self.rank != target:
-            self._wait([self._line.gather(rows, None, target)])
+            self._wait(self._line.gather(piece, None, target) for piece in pieces)
             return None
         whole = rows.new_empty((self.ranks * len(rows), *rows.shape[1:]))
-        self._wait([self._line.gather(rows, list(whole.chunk(self.ranks)), target)])
+        parts, done = whole.view(self.ranks, *rows.shape), 0
+        for piece in pieces:
+            there = parts[:, done : (done := done + len(piece))]
+            self._wait([self._line.gather(piece, list(there), target)])
         return whole
 
     def gather(self, whole: Tensor, part: Tensor) -> None:
