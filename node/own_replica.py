@@ -8,7 +8,7 @@ import torch
 from node.data.corpus import Corpus
 from node.model.blocks import CARD_BACKEND, keep_compiled
 from node.model.build import require_fits
-from node.model.check import check_model
+from node.model.check import ModelFacts, check_model, count_model
 from node.model.training import TrainingModel
 from node.own_genesis import genesis_of
 from node.ranks.crew import Crew
@@ -34,7 +34,8 @@ def build_replica(
     """The replica of node `own` at genesis, on all ranks of its `crew` if it has several.
     `SettingsError` when the run file cannot be trained here.
     """
-    try_model(info, device)
+    for note in try_model(info.spec, device, crew).notes:
+        log.warning("model configuration", extra={"note": note})
     genesis = genesis_of(info.spec, settings.directory / "genesis")
     parts = info.spec, info.run_id, device, settings.micro_batch, own
     if crew and settings.gpu_memory < 100:
@@ -61,7 +62,10 @@ def compile_on_card(trainee: TrainingModel, settings: NodeSettings, spec: RunSpe
         trainee.compile(CARD_BACKEND, samples, spec.data.sequence_length)
 
 
-def try_model(info: RunInfo, device: torch.device) -> None:
-    """Try the run's model on one sample; `SettingsError` when it cannot be trained here."""
-    for note in check_model(info.spec, device).notes:
-        log.warning("model configuration", extra={"note": note})
+def try_model(spec: RunSpec, device: torch.device, crew: Crew | None = None) -> ModelFacts:
+    """Try the run's model on one sample, or count it where each rank has a part of it;
+    `SettingsError` when it cannot be trained here.
+    """
+    if crew and spec.algorithm.facts.steps_within_round:
+        return count_model(spec, device, ranks=crew.count, here=crew.here)
+    return check_model(spec, device)

@@ -1,9 +1,10 @@
 """The cost of a round on this machine, measured before it joins: the samples in a pass, its time.
 
-A replica is built as a node builds it, makes two rounds of one pass over random tokens, up to the
-payload, and is thrown away. After the first round it holds all that it ever does, an optimizer's
-state too: what is left of the memory is for passes. The second one is measured. Nothing is written
-and nothing is sent. How many samples a pass has is decided by `node.model.pass_size`.
+A replica is built as a node builds it, on all its ranks, makes two rounds of one pass over random
+tokens, up to the payload, and is thrown away. After the first round it holds all that it ever does,
+an optimizer's state too: what is left of the memory is for passes. The second one is measured.
+Nothing is written and nothing is sent. How many samples a pass has is decided by
+`node.model.pass_size`.
 """
 
 import math
@@ -19,6 +20,8 @@ import torch
 from node.model.pass_size import PASS_PARTS, TRIALS_S, Room, Step, Trial, best, next_step
 from node.model.training import TrainingModel
 from node.own_replica import compile_on_card
+from node.ranks.crew import Crew
+from node.ranks.replica import replica_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
 from node.settings import NodeSettings
@@ -73,22 +76,30 @@ class Rehearsal:
 
 
 def rehearse(
-    settings: NodeSettings, info: RunInfo, memory_bytes: int = 0, *, finds: bool
+    settings: NodeSettings,
+    info: RunInfo,
+    memory_bytes: int = 0,
+    crew: Crew | None = None,
+    *,
+    finds: bool,
 ) -> Rehearsal:
     """The time of a round here, with passes of the size that is quickest if it `finds` that, else
     with that of the settings. `memory_bytes` is the memory that this process may take, 0: all that
-    is free. Blocks for some seconds.
+    is free. Without the `crew` of a node of several ranks its first device is measured, alone.
+    Blocks for some seconds.
 
     Raises `SettingsError` when the run cannot be trained here, `DeviceError` when a device fails.
     """
-    use_threads(settings.threads)
+    use_threads(settings.threads * (crew.here if crew else 1))
     device, *others = choose_devices(settings.device)
     settings = replace(settings, ranks=max(settings.ranks, 1 + len(others)))
     limit_memory(device, settings.gpu_memory)
     try:
         with device_errors():
-            return _rehearsed(settings, info, device, memory_bytes if finds else None)
+            return _rehearsed(settings, info, device, memory_bytes if finds else None, crew)
     finally:
+        if crew:
+            crew.rest()
         give_back_memory()
 
 
@@ -97,10 +108,14 @@ def _rehearsed(
     info: RunInfo,
     device: torch.device,
     memory_bytes: int | None,
+    crew: Crew | None,
 ) -> Rehearsal:
     """`memory_bytes` None: the size of a pass is that of the settings."""
     first = settings.micro_batch if memory_bytes is None else 1
-    replica = replica_for(info.spec, info.run_id, device, first, PeerId("0" * 32))
+    parts = info.spec, info.run_id, device, first, PeerId("0" * 32)
+    if crew and settings.gpu_memory < 100:
+        crew.limit(settings.gpu_memory)
+    replica = replica_of(crew, *parts) if crew else replica_for(*parts)
     if settings.recomputes:
         replica.trainee.recompute()
     _round(replica, info, 0)
@@ -111,7 +126,7 @@ def _rehearsed(
         room = Room(
             max(1, _pass_samples_max(info) // settings.ranks),
             compute_s / PASS_PARTS,
-            _room_bytes(device, memory_bytes, settings.ranks),
+            _room_bytes(device, memory_bytes, crew.here if crew else settings.ranks),
         )
         reason = _found(replica.trainee, info, room)
         give_back_memory()
@@ -122,7 +137,7 @@ def _rehearsed(
     trainee = replica.trainee  # with smaller passes than were asked for where memory has run out
     return Rehearsal(
         trainee.micro_batch_max,
-        min(samples * settings.ranks, _pass_samples_max(info)),
+        min(samples * (1 if crew else settings.ranks), _pass_samples_max(info)),
         pass_s,
         round_s,
         reason,
@@ -130,7 +145,7 @@ def _rehearsed(
         device.type,
         trainee.recomputes,
         is_light=trainee.dtype == torch.bfloat16,
-        is_apart=any(each.device.type != device.type for each in replica.committed.values()),
+        is_apart=replica.store.type != device.type,
     )
 
 
@@ -172,14 +187,15 @@ def _search(trainee: TrainingModel, info: RunInfo, room: Room) -> tuple[list[Tri
 
 
 def _tried(trainee: TrainingModel, info: RunInfo, samples: int) -> Trial | None:
-    """A pass with `samples`; None when it does not fit the device's memory.
+    """A pass with `samples` for each rank; None when it does not fit the device's memory.
 
     Raises what `TrainingModel.in_memory` raises when not even one sample fits.
     """
     trainee.micro_batch_max = samples
-    tokens = _tokens(trainee, info, samples)
+    tokens = _tokens(trainee, info, trainee.at_once)
     trainee.model.train()
-    trainee.zero_gradients()
+    if not trainee.crew:  # which begins them anew
+        trainee.zero_gradients()
     give_back_memory()  # of the trial before, which this one would use unseen
     before_bytes = _begin_peak(trainee.device)
     pass_s = _quickest(trainee, tokens)
@@ -206,14 +222,12 @@ def _quickest(trainee: TrainingModel, tokens: Any) -> float | None:
 
 def _timed(trainee: TrainingModel, tokens: Any) -> float | None:
     """Seconds of one pass; None when it does not fit the device's memory."""
-    (piece,) = trainee.pieces([tokens])
     began_s = time.monotonic()
     try:
         if trainee.micro_batch_max == 1:
-            nats = trainee.in_memory(lambda: trainee.gradient(piece))
+            trainee.in_memory(lambda: trainee.try_pass(tokens))
         else:
-            nats = trainee.gradient(piece)
-        nats.item()  # waits for the device
+            trainee.try_pass(tokens)
         return time.monotonic() - began_s
     except torch.OutOfMemoryError:
         pass
@@ -228,7 +242,7 @@ def _round(replica: Replica, info: RunInfo, round: int) -> tuple[int, float, flo
     is the first one of a batch, as in a node: it makes the step too only where it is all of it.
     """
     trainee = replica.trainee
-    samples = info.spec.algorithm.batch_samples(trainee.micro_batch_max)
+    samples = info.spec.algorithm.batch_samples(trainee.at_once)
     tokens = _tokens(trainee, info, samples)
     began_s = time.monotonic()
     passes = replica.begin([tokens], None, scalars(info.spec.schedule, round))
@@ -255,7 +269,7 @@ def _tokens(trainee: TrainingModel, info: RunInfo, samples: int) -> Any:
 def _room_bytes(device: torch.device, allowed_bytes: int, ranks: int) -> int | None:
     """Memory that passes may take beside this process with its replica; None where that cannot be
     told. What is allowed counts where the CPU trains: the memory of a GPU has a limit of its own.
-    Ranks on CPUs share it.
+    Ranks on the CPUs of a machine share it.
     """
     free_bytes = free_memory_bytes(device)
     if allowed_bytes and device.type == "cpu":

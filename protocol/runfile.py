@@ -188,9 +188,8 @@ class RoundsSpec(Section):
     when there are fewer members)."""
 
     sums: int = Field(default=0, ge=0, le=MEMBERS_MAX)
-    """Authors of a round, at least, whose payloads summers add for all (docs/develop/sums.md): then
-    what a node sends and fetches does not grow with the crowd. With fewer every payload goes to
-    everybody. For the algorithm "local_steps". 0: no round has summers."""
+    """Authors of a round, at least, whose payloads summers add for all (docs/explain/sums.md); with
+    fewer every payload goes to everybody. For the algorithm "local_steps". 0: never."""
 
     def overlap_at(self, round: int) -> int:
         """Rounds that may be undecided when this one is begun."""
@@ -209,9 +208,7 @@ class RoundsSpec(Section):
 
     @model_serializer(mode="wrap")
     def _without_none(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """The table without `audit_every` where no round waits, and without `sums` where none has
-        summers: older runs keep their names.
-        """
+        """The table without what no round does, so that older runs keep their names."""
         table: dict[str, Any] = write(self)
         left_out = {name for name in ("audit_every", "sums") if not table[name]}
         return {name: value for name, value in table.items() if name not in left_out}
@@ -310,8 +307,8 @@ class RunSpec(Section):
             )
         if rounds.sums and not facts.steps_within_round:
             raise ValueError(
-                f"rounds.sums: expected 0 with {name}, whose payloads are no movements, got "
-                f"{rounds.sums}; set 0, or algorithm.name to local_steps"
+                f"rounds.sums: expected 0 with {name}, whose payloads are no movements, "
+                f"got {rounds.sums}; set 0, or algorithm.name to local_steps"
             )
         if facts.steps_within_round:
             self._require_local_steps()

@@ -99,13 +99,13 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
     place = home.run(info.run_id)
     for line in (*judged(info.spec, wishes.memory, wishes.disk, place), SEEN):
         messages.print(line, soft_wrap=True)
-    settings = replace(
-        settings, directory=place, name=settings.name or home.remembered().name or ""
-    )
+    name = settings.name or home.remembered().name or ""
+    settings = replace(settings, directory=place, name=name)
     options = replace(options, directory=place)
     asks = not (home.only or options.follow_parent)
     owner = Owner("node", info.run_id, info.spec.name)
-    with begins_anew(settings, info.run_id, rank.is_launched) as chosen, claimed(place, owner):
+    anew = begins_anew(settings, info.run_id, rank.is_launched)
+    with anew as chosen, claimed(place, owner), contextlib.ExitStack() as ending:
         key = _own_key(home)
         if over := _at_the_door(link.with_token(settings.token), info, key, place):
             messages.print(over, soft_wrap=True)
@@ -113,7 +113,9 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
             return
         if asks and not (wishes.yes or has_agreed(place) or somebody_is_there()):
             _agreed(settings, info, wishes, None)  # it says what to add, and nothing is measured
-        settings, seen = _measured(ranks.shared(chosen, rank), info, wishes, shown=asks)
+        settings = ranks.shared(chosen, rank)
+        crew = ending.enter_context(ranks.crew_of(settings, info.spec, rank))
+        settings, seen = _measured(settings, info, wishes, crew, shown=asks)
         if asks and not _agreed(settings, info, wishes, seen):
             messages.print("nothing was started; the same command asks again", soft_wrap=True)
             return
@@ -124,12 +126,10 @@ def join(settings: NodeSettings, options: ServeOptions, home: Home, wishes: Wish
         remember(place, link.address)
         page = _say_page(settings, key)
         _log_joining(info, key, place)
-        ledger = Ledger(home.path, info.run_id, info.spec.name, page)
-        limited = (wishes.limits, ledger, others)
+        limited = (wishes.limits, Ledger(home.path, info.run_id, info.spec.name, page), others)
         facts = RunFacts(partial(measured.judged_limits, info.spec), page)
-        with ranks.crew_of(settings, info.spec, rank) as crew:
-            joining = _join(settings, options, key, limited, crew, wishes.nice, facts=facts)
-            reason, status = run_event_loop(joining)
+        joining = _join(settings, options, key, limited, crew, wishes.nice, facts=facts)
+        reason, status = run_event_loop(joining)
         if wishes.micro_batch is None:
             measured.reconsider(place, info.run_id, status)
         for line in farewell(status, place):
@@ -191,7 +191,7 @@ def _at_the_door(link: JoinLink, info: RunInfo, key: Ed25519PrivateKey, place: P
 
 
 def _measured(
-    settings: NodeSettings, info: RunInfo, wishes: Wishes, *, shown: bool
+    settings: NodeSettings, info: RunInfo, wishes: Wishes, crew: "Crew | None", *, shown: bool
 ) -> tuple[NodeSettings, FirstLook | None]:
     """The settings with the size of a pass, and what was measured now: None where an earlier start
     has, and where a size is given and nothing of it has to be `shown`.
@@ -206,7 +206,7 @@ def _measured(
     with messages.status("measures this machine: half a minute, more where it is busy"):
         import_node()
         be_nice(wishes.nice)
-        seen = measured.look(settings, info, wishes.memory, finds=finds)
+        seen = measured.look(settings, info, wishes.memory, crew, finds=finds)
     if seen.rehearsal:
         require_within(info.spec, seen.rehearsal, wishes.memory)
         settings = measured.with_passes(settings, seen.rehearsal)

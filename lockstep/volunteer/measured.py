@@ -29,6 +29,7 @@ from protocol.runfile import RunSpec
 from protocol.words import quantity
 
 if TYPE_CHECKING:
+    from node.ranks.crew import Crew
     from node.rehearsal import Rehearsal
 
 log = logging.getLogger("lockstep.join")
@@ -54,6 +55,7 @@ class Measured(RunNote):
     gpu_memory: int = 100
     memory_bytes: int = 0
     """Memory that the run may take; 0: the machine's."""
+    ranks: int = 1
     samples: int = 0
     """Samples in a pass of all ranks together."""
     pass_s: float = 0.0
@@ -69,17 +71,25 @@ class FirstLook:
     trouble: str = ""
 
 
-def look(settings: NodeSettings, info: RunInfo, memory_bytes: int, *, finds: bool) -> FirstLook:
-    """Measures a round on this machine, with a pass of the size that is quickest if it `finds`
-    that, else with the settings'. Builds nothing that the memory cannot hold. Blocks for seconds.
+def look(
+    settings: NodeSettings,
+    info: RunInfo,
+    memory_bytes: int,
+    crew: "Crew | None" = None,
+    *,
+    finds: bool,
+) -> FirstLook:
+    """Measures a round on this machine, by all ranks of its `crew` if it has several, with a pass
+    of the size that is quickest if it `finds` that, else with the settings'. Builds nothing that
+    the memory cannot hold. Blocks for seconds.
     """
-    from node.model.check import check_model
+    from node.own_replica import try_model
     from node.rehearsal import rehearse
     from node.system.device import choose_devices
 
     try:
-        check_model(info.spec, choose_devices(settings.device)[0])
-        return FirstLook(rehearse(settings, info, memory_bytes, finds=finds))
+        try_model(info.spec, choose_devices(settings.device)[0], crew)
+        return FirstLook(rehearse(settings, info, memory_bytes, crew, finds=finds))
     except SettingsError as error:
         return FirstLook(None, str(error))
 
@@ -212,4 +222,5 @@ def _rates(settings: NodeSettings) -> Limits:
 
 def _note(run_id: RunId, settings: NodeSettings, memory_bytes: int) -> Measured:
     """The settings for which a size holds, without one."""
-    return Measured(run_id, 0, settings.device, settings.threads, settings.gpu_memory, memory_bytes)
+    device, threads, percent = settings.device, settings.threads, settings.gpu_memory
+    return Measured(run_id, 0, device, threads, percent, memory_bytes, settings.ranks)

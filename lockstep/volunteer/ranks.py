@@ -17,6 +17,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from lockstep import __version__
+from lockstep.console import messages
 from lockstep.exit_codes import ExitCode
 from lockstep.service.signals import SIGNALS
 from node.ranks.orders import Hello
@@ -77,7 +78,9 @@ def crew_of(settings: NodeSettings, spec: RunSpec, place: RankPlace) -> "Iterato
         use_threads(settings.threads)
         hello, device = _hello(settings, place)
         line = RankLine(place, started.listener_fd if started else None)
-        crew = meet(line, device, hello, patience_of(spec), started.ended if started else dict)
+        ended = started.ended if started else dict
+        with messages.status("waits for the other ranks of this node"):
+            crew = meet(line, device, hello, patience_of(spec), ended)
         try:
             yield crew
         finally:

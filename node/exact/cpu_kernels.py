@@ -69,9 +69,8 @@ class CpuKernels:
                 kept, flagged = moved[here], flags[here]
                 low, high = first - top * width, stop - top * width
                 if matrix.name in gradients:
-                    rows = gradients[matrix.name][top * CHUNK_SIDE :][
-                        : -(-stop // width) * CHUNK_SIDE
-                    ]
+                    last = -(-stop // width)
+                    rows = gradients[matrix.name][top * CHUNK_SIDE : last * CHUNK_SIDE]
                     gradient = rows.float().contiguous().numpy()
                     place, tools = (width, low, high), self._tools(transform)
                     self._kernels.accumulate(gradient, place, kept, (rate, flagged), tools)

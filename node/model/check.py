@@ -100,22 +100,39 @@ def check_model(
     return ModelFacts(parameters, (*config_notes(spec.model.config), *notes))
 
 
+def count_model(spec: RunSpec, device: torch.device, *, ranks: int, here: int) -> ModelFacts:
+    """As `check_model`, of a network of which each of some ranks has a part, `here` of them on this
+    machine. It may fit no device whole, so no pass is made: that is for all ranks together.
+    """
+    parameters, is_cpu = count_parameters(spec), device.type == "cpu"
+    memory_bytes = device_memory_bytes(device) // (here if is_cpu else 1)
+    require_memory(spec, parameters, memory_bytes, device.type, ranks)
+    model = build_model(spec.model.type, spec.model.config, "meta")
+    require_positions(model, spec.data.sequence_length)
+    return ModelFacts(parameters, (*config_notes(spec.model.config),))
+
+
 def count_parameters(spec: RunSpec) -> int:
     """Trainable entries of the network, counted without memory for them."""
     model = build_model(spec.model.type, spec.model.config, "meta")
     return sum(parameter.numel() for parameter in named_parameters_once(model).values())
 
 
-def require_memory(spec: RunSpec, parameters: int, memory_bytes: int, device: str = "cpu") -> None:
+def require_memory(
+    spec: RunSpec, parameters: int, memory_bytes: int, device: str = "cpu", ranks: int = 1
+) -> None:
     """Raises `SettingsError` when not even what a replica always holds, in the fewest bits, fits;
-    on a CPU beside Python and torch, on a GPU without what the host can keep. `device`: its type.
+    on a CPU beside Python and torch, on a GPU without what the host can keep. `device`: its type;
+    `ranks`: those that share the replica, of which each has this memory.
     """
     needs = needs_of(spec, size_of(spec.model, parameters), light=True)
-    needed = needs.held_bytes + (needs.fixed_bytes if device == "cpu" else -needs.kept_bytes)
+    kept, fixed = (0, needs.fixed_bytes) if device == "cpu" else (needs.kept_bytes, 0)
+    needed = (needs.held_bytes - kept) // ranks + fixed
     if needed > memory_bytes:
+        each, has = (f" on each of {ranks} ranks", "each") if ranks > 1 else ("", "this machine")
         raise SettingsError(
             f"model.config: the model has {parameters:,} parameters and needs at least "
-            f"{_gigabytes(needed)} of memory to train, this machine has "
+            f"{_gigabytes(needed)} of memory to train{each}, {has} has "
             f"{_gigabytes(memory_bytes)}; expected a smaller model or a larger machine"
         )
 

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from node.exact.engine import GRADIENT_MAX, GradientError, require_finite
+from node.exact.rounding import strips_of
 from node.model.passes import BatchPasses, EndedPasses, RoundWork, Tokens
 from node.model.training import TrainingModel
 from protocol.errors import LocalProtocolError
@@ -45,6 +47,17 @@ class MovedFrom(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._parameters)
+
+
+def moved_in_place(
+    start: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]
+) -> dict[str, Tensor]:
+    """The same, with the same bits, in the memory of parameters that nobody needs any more."""
+    moved = {name: parameter.detach() for name, parameter in parameters.items()}
+    for name, place in moved.items():
+        for begun, now in strips_of(start[name], place):
+            torch.sub(begun.to(now.dtype), now, out=now)
+    return moved
 
 
 class LocalSteps:

@@ -39,8 +39,17 @@ _Result = TypeVar("_Result")
 class OtherRanks(Protocol):
     """The other ranks of a node, which share its passes (`node.ranks`)."""
 
+    @property
+    def count(self) -> int:
+        """Ranks of the node."""
+
     def passes(self, trainee: "TrainingModel", batches: Iterable[Tokens]) -> BatchPasses:
         """The passes of all ranks over micro-batches."""
+
+    def make_pass(self, trainee: "TrainingModel", samples: Tensor, *, anew: bool) -> float:
+        """Add the gradients of samples to those of all ranks, which are zero before where they
+        begin `anew`; the cross-entropy of all targets.
+        """
 
     def moved(self) -> None:
         """The parameters have changed since the last pass."""
@@ -93,6 +102,20 @@ class TrainingModel:
     def recomputes(self) -> bool:
         """Whether blocks are computed again on the way back."""
         return self.blocks.recomputes
+
+    @property
+    def at_once(self) -> int:
+        """Samples in a pass of all ranks."""
+        return self.micro_batch_max * (self.crew.count if self.crew else 1)
+
+    def try_pass(self, samples: Tokens) -> float:
+        """Make one pass of all ranks over at most `at_once` samples, whose gradients are of no use,
+        and wait for it. Returns the cross-entropy summed over all targets.
+        """
+        if self.crew:
+            return self.crew.make_pass(self, torch.as_tensor(samples), anew=True)
+        (piece,) = self.pieces([samples])
+        return self.gradient(piece).item()
 
     def compile(self, backend: str, samples: int, length: int) -> None:
         """Have torch compile the blocks for passes of at most `samples` of `length` tokens, now, by
@@ -182,7 +205,10 @@ class TrainingModel:
         if head is None:
             return self._nats(output.logits, piece)
         with self._autocast():
-            return nats_by_pieces(output.logits, head, piece[:, 1:])
+            return self._nats_by_pieces(output.logits, head, piece[:, 1:])
+
+    def _nats_by_pieces(self, hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
+        return nats_by_pieces(hidden, head, targets)
 
     def _imbalance(self, output: Any, samples: float) -> list[Tensor]:
         """The experts' balance loss of some samples, a float32 scalar, where it is asked for."""

@@ -19,6 +19,7 @@ ends the work of rank 0 as a failed device does. Who has no memory for a pass en
     line          store and process group, signs of life, how long anything is waited for
     exchange      tensors between ranks
     dealing       the samples of each rank, by its speed
+    clock         the time in which a rank waits for nobody
     sharded       a rank's part of the network, by torch's `fully_shard`
     vocabulary    its rows of embedding and head
     part          what a rank holds, and its part in each order

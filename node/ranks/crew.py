@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
 import torch
@@ -24,15 +25,17 @@ from node.model.build import build_model, named_parameters_once
 from node.model.passes import Tokens
 from node.model.precision import weights_dtype
 from node.model.training import TrainingModel
-from node.ranks.dealing import Speeds, dealt
+from node.ranks.dealing import Speeds, dealt, pass_samples
 from node.ranks.exchange import TensorExchange
 from node.ranks.line import RankLine, RankPatience, wait_for
 from node.ranks.orders import (
     Hello,
     Hold,
+    Keep,
     Leave,
     Limit,
     Load,
+    Measure,
     Order,
     OrderAnswer,
     PartOrder,
@@ -175,15 +178,12 @@ class Crew:
         if self._has_moved:
             self.do(Load())
             self._has_moved = False
-        shares = dealt(len(samples), self.speeds.all, trainee.micro_batch_max)
-        own, tokens = samples[: shares[0]], samples.to(torch.int32).numpy().tobytes()
+        shares, own, tokens = self._dealt(trainee, samples)
         part, recomputes = self._own_part, trainee.recomputes
 
         def compute() -> tuple[float, float]:
-            began_s = time.monotonic()
             with self._own_threads():
-                nats = part.gradient(own, anew=anew, recomputes=recomputes)
-            return nats, time.monotonic() - began_s
+                return part.gradient(own, anew=anew, recomputes=recomputes)
 
         order = Work(shares, tokens, anew=anew, recomputes=recomputes)
         (nats, seconds), answers = self._give(order, compute)
@@ -191,8 +191,33 @@ class Crew:
             self.speeds.note(rank, shares[rank], took_s)
         return float(nats) + sum(answer.nats for answer in answers)
 
+    def pass_samples(self, most: int) -> int:
+        """Samples of a pass of all ranks, of which each can have `most`."""
+        return pass_samples(self.speeds.all, most)
+
     def sum(self, samples: int) -> None:
         self.do(Sum(samples))
+
+    def measure(self, trainee: TrainingModel, samples: Tensor) -> float:
+        """Cross-entropy in the state that the ranks keep, summed over all targets of int64
+        [samples, length + 1]. Raises as `make_pass`.
+        """
+        shares, own, tokens = self._dealt(trainee, samples)
+        part = self._own_part
+
+        def compute() -> float:
+            with self._own_threads():
+                return part.nats(own)
+
+        nats, answers = self._give(Measure(shares, tokens), compute)
+        return float(nats) + sum(answer.nats for answer in answers)
+
+    def _dealt(
+        self, trainee: TrainingModel, samples: Tensor
+    ) -> tuple[tuple[int, ...], Tensor, bytes]:
+        """Each rank's number of samples, those of rank 0, and all as an order has them."""
+        shares = dealt(len(samples), self.speeds.all, trainee.micro_batch_max)
+        return shares, samples[: shares[0]], samples.to(torch.int32).numpy().tobytes()
 
     def limit(self, gpu_memory: int) -> None:
         """Take at most this part of each GPU's memory, in percent."""
@@ -249,8 +274,11 @@ class Crew:
             result, answers = self._obeyed(order, part)
             self._require_memory(enumerate(answers, 1))
         except torch.OutOfMemoryError:
-            own = self._part
-            self._obeyed(Regroup(), own.regroup if own else lambda: None)
+            own, measured = self._part, isinstance(order, Keep | Measure)
+            if own:
+                self._obeyed(Regroup(measured), partial(own.regroup, measured=measured))
+            else:
+                self._obeyed(Regroup(measured), lambda: None)
             raise
         self._members[0].memory_bytes = held_bytes_max(self._device)
         for member, answer in zip(self._members[1:], answers, strict=True):

@@ -2,9 +2,20 @@
 
 The rank that would be done first with one more sample gets it. A rank with no sample in a pass may
 have become quicker: its speed is taken to grow until it is tried again.
+
+A pass in which each rank has the most that it can have lasts as long as the slowest one takes for
+that. Where speeds are unlike, a pass has as many samples as all compute while the quickest computes
+the most: more passes, and shorter ones.
+
+    speeds 3 and 1, at most 6 each    6 | 6    by the slow one's time, 6: 2 samples in a unit of it
+                                      6 | 2    by the quick one's time, 2: 4 samples
 """
 
 from collections.abc import Sequence
+
+WORTHWHILE = 1.25
+"""Gain by shorter passes, as a factor of what all ranks compute, from which on they are made: each
+pass gathers all weights."""
 
 NEWEST = 0.5
 """Weight of the newest pass in a rank's speed: other programs come and go."""
@@ -25,6 +36,14 @@ def dealt(samples: int, speeds: Sequence[float], most: int) -> tuple[int, ...]:
     return tuple(shares)
 
 
+def pass_samples(speeds: Sequence[float], most: int) -> int:
+    """Samples of a pass, of which each rank can have `most`; `speeds` are in samples per second."""
+    quickest, slowest = max(speeds), min(speeds)
+    if sum(speeds) < WORTHWHILE * len(speeds) * slowest:
+        return most * len(speeds)
+    return sum(round(most * speed / quickest) for speed in speeds)
+
+
 class Speeds:
     """Speeds of ranks in samples per second, as their passes tell."""
 
@@ -40,7 +59,7 @@ class Speeds:
         return [mean if speed is None else speed for speed in self.measured]
 
     def note(self, rank: int, samples: int, seconds: float) -> None:
-        """A rank has computed the gradients of some samples; or of none, when it had no share."""
+        """A rank has taken this time for some samples; or for none, when it had no share."""
         before = self.measured[rank]
         if not samples:
             self.measured[rank] = before and before * HOPE

@@ -8,6 +8,10 @@ from torch import Tensor
 
 from node.ranks.line import RankLine
 
+PIECE_ENTRIES = 2**21
+"""Entries of a rank that are collected at a time: gloo puts those of all together beside the place
+where they belong."""
+
 
 class TensorExchange:
     """One rank's exchanges. All ranks make the same ones in the same order."""
@@ -26,6 +30,11 @@ class TensorExchange:
     def ranks(self) -> int:
         """Ranks of the node."""
         return self._line.place.count
+
+    @property
+    def sharing(self) -> int:
+        """Ranks that share the memory of this one's device."""
+        return self._line.place.local_count if self._device.type == "cpu" else 1
 
     def spread(self, tensors: Iterable[tuple[Tensor, int]]) -> None:
         """Send each tensor of a rank to all, which receive it in place."""
@@ -47,11 +56,15 @@ class TensorExchange:
 
     def collect(self, rows: Tensor, target: int) -> Tensor | None:
         """On the target the rows of all ranks, one below the other."""
+        pieces = torch.split(rows, max(1, PIECE_ENTRIES // max(1, rows[0].numel())))
         if self.rank != target:
-            self._wait([self._line.gather(rows, None, target)])
+            self._wait(self._line.gather(piece, None, target) for piece in pieces)
             return None
         whole = rows.new_empty((self.ranks * len(rows), *rows.shape[1:]))
-        self._wait([self._line.gather(rows, list(whole.chunk(self.ranks)), target)])
+        parts, done = whole.view(self.ranks, *rows.shape), 0
+        for piece in pieces:
+            there = parts[:, done : (done := done + len(piece))]
+            self._wait([self._line.gather(piece, list(there), target)])
         return whole
 
     def gather(self, whole: Tensor, part: Tensor) -> None:

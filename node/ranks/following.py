@@ -6,7 +6,6 @@ as long as the group allows; a clock beside Python ends a process that hangs in 
 
 import faulthandler
 import os
-import time
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
@@ -21,6 +20,7 @@ from node.ranks.orders import (
     Hold,
     Leave,
     Limit,
+    Measure,
     Order,
     OrderAnswer,
     Regroup,
@@ -95,11 +95,8 @@ class FollowingRank:
     def _obeyed(self, order: Order) -> tuple[OrderAnswer, Exception | None]:
         """The answer to an order, and the error with which this process ends after it."""
         try:
-            began_s = time.monotonic()
-            answer = self._obey(order)
-            seconds, memory_bytes = time.monotonic() - began_s, held_bytes_max(self._device)
-            told = msgspec.structs.replace(answer, seconds=seconds, memory_bytes=memory_bytes)
-            return told, None
+            answer, held = self._obey(order), held_bytes_max(self._device)
+            return msgspec.structs.replace(answer, memory_bytes=held), None
         except torch.OutOfMemoryError as error:
             short = str(error)[:200]
         except ExchangeError as error:  # stays until rank 0 has found out who is at fault
@@ -117,10 +114,13 @@ class FollowingRank:
                 self._part.hold(order, self._device)
             case Work():
                 own, alike = tokens_of(order)[self._line.place.rank], order.recomputes
-                nats = self._part.gradient(own, anew=order.anew, recomputes=alike)
-                return OrderAnswer(nats=nats)
+                nats, seconds = self._part.gradient(own, anew=order.anew, recomputes=alike)
+                return OrderAnswer(nats=nats, seconds=seconds)
+            case Measure():
+                own = tokens_of(order)[self._line.place.rank]
+                return OrderAnswer(nats=self._part.nats(own))
             case Regroup():
-                self._part.regroup()
+                self._part.regroup(measured=order.measured)
             case Limit():
                 limit_memory(self._device, order.gpu_memory)
             case Rest():
@@ -147,7 +147,7 @@ class FollowingRank:
             raise ExchangeError("rank 0 has broken it off")
 
 
-def tokens_of(order: Work) -> tuple[Tensor, ...]:
+def tokens_of(order: Work | Measure) -> tuple[Tensor, ...]:
     """The samples of each rank: int64 [samples, length + 1]."""
     total = sum(order.shares)
     whole = torch.frombuffer(bytearray(order.tokens), dtype=torch.int32).long()

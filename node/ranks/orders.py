@@ -4,10 +4,10 @@ follower    Hello ------------------------.
 rank 0      judges all -> Welcome         |  refused, or how long to wait and for what
 rank 0      Hold | Load | Work | Regroup | Sum | Limit | Rest | Leave
             Reset | Begin | MakeStep | StandAt | Accumulate | Extract | Apply | Digest | Fetch | Put
-            ApplySums
+            ApplySums | Keep | Measure
 follower    OrderAnswer to each but Leave
 
-The orders of the second line are to ranks that own parameters: those of a run with local steps.
+The orders behind the first line are to ranks that own parameters: those of a run with local steps.
 """
 
 from typing import Literal, TypeAlias
@@ -76,6 +76,9 @@ class Work(msgspec.Struct, frozen=True, tag="work"):
 class Regroup(msgspec.Struct, frozen=True, tag="regroup"):
     """A pass was broken off: go on in a new process group, without what is left of it."""
 
+    measured: bool = False
+    """Whether it was to measure a loss: gradients of other passes stay."""
+
 
 class Sum(msgspec.Struct, frozen=True, tag="sum"):
     """Leave the sum of all gradients with their owners, which take the mean; give back the rest."""
@@ -93,6 +96,8 @@ class Begin(msgspec.Struct, frozen=True, tag="begin"):
 
     goes_on: bool
     """Whether that is where the model stands, ahead of the committed parameters."""
+    keeps: bool = False
+    """Whether a kept state is still to be measured."""
 
 
 class MakeStep(msgspec.Struct, frozen=True, tag="step"):
@@ -153,6 +158,18 @@ class Put(msgspec.Struct, frozen=True, tag="put"):
     name: str
 
 
+class Keep(msgspec.Struct, frozen=True, tag="keep"):
+    """Keep the committed state, of which each rank has rows, beside the network that trains."""
+
+
+class Measure(msgspec.Struct, frozen=True, tag="measure"):
+    """Tell the cross-entropy of your samples in the state that is kept."""
+
+    shares: tuple[int, ...]
+    """Samples of each rank, as in `Work`."""
+    tokens: bytes
+
+
 class Limit(msgspec.Struct, frozen=True, tag="limit"):
     """Take at most this part of the GPU's memory, in percent."""
 
@@ -179,8 +196,9 @@ PartOrder: TypeAlias = (
     | Digest
     | Fetch
     | Put
+    | Keep
 )
-Order: TypeAlias = Hold | Load | Work | Regroup | Sum | Limit | Rest | Leave | PartOrder
+Order: TypeAlias = Hold | Load | Work | Regroup | Sum | Measure | Limit | Rest | Leave | PartOrder
 
 
 class OrderAnswer(msgspec.Struct, frozen=True):
@@ -189,7 +207,7 @@ class OrderAnswer(msgspec.Struct, frozen=True):
     nats: float = 0.0
     """Cross-entropy of a pass, summed over all targets."""
     seconds: float = 0.0
-    """Time that it took."""
+    """Time of a pass by which the rank's speed is told."""
     digest: int = 0
     """Digest of what the rank owns, 64 bits."""
     unbounded: str = ""

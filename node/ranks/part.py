@@ -7,6 +7,7 @@
 In other runs each rank has the whole network, and rank 0 owns all parameters.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -31,6 +32,7 @@ from node.ranks.orders import (
     Extract,
     Fetch,
     Hold,
+    Keep,
     Load,
     MakeStep,
     PartOrder,
@@ -39,7 +41,7 @@ from node.ranks.orders import (
     StandAt,
     Sum,
 )
-from node.ranks.sharded import RankReplica
+from node.ranks.sharded import RankReplica, ShardedNetwork
 from protocol.codec.payload import Coefficients
 from protocol.codec.sums import Levels
 from protocol.errors import LocalProtocolError
@@ -67,6 +69,8 @@ class RankPart:
     def __init__(self, exchange: TensorExchange, trainee: TrainingModel | None = None) -> None:
         self._exchange, self._trainee = exchange, trainee
         self._replica: RankReplica | None = None
+        self._kept: ShardedNetwork | None = None
+        """A state whose loss is measured."""
 
     @property
     def trainee(self) -> TrainingModel:
@@ -99,13 +103,16 @@ class RankPart:
             self._trainee = TrainingModel(model, device, 1, weights)
         self.trainee.model.train()
 
-    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> float:
+    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> tuple[float, float]:
         """Add the gradients of this rank's samples, int64 [samples, length + 1], to those that it
         has, or begin `anew`. Returns the cross-entropy summed over their targets, once the device
-        has ended the pass.
+        has ended the pass, and the seconds by which its speed is told.
         """
+        began_s = time.monotonic()
         if self._replica:
-            return self._replica.network.gradient(samples, anew=anew, recomputes=recomputes)
+            network = self._replica.network
+            nats, block_s = network.gradient(samples, anew=anew, recomputes=recomputes)
+            return nats, block_s or time.monotonic() - began_s
         trainee = self.trainee
         if recomputes != trainee.recomputes:
             trainee.recompute(recomputes)
@@ -113,13 +120,20 @@ class RankPart:
             trainee.zero_gradients()
         nats = float(trainee.gradient(samples)) if len(samples) else 0.0
         self._exchange.settle()
-        return nats
+        return nats, time.monotonic() - began_s
 
-    def regroup(self) -> None:
-        """Go on after a pass that was broken off."""
+    def nats(self, samples: Tensor) -> float:
+        """Cross-entropy in the kept state, summed over all targets of this rank's samples."""
+        if self._kept is None:
+            raise LocalProtocolError("expected an order to keep a state first, got none")
+        return self._kept.nats(samples)
+
+    def regroup(self, *, measured: bool) -> None:
+        """Go on after a pass that was broken off, which `measured` a loss or trained."""
         self._exchange.regroup()
-        if self._replica:
-            self._replica.network.recover()
+        trains = self._replica.network if self._replica else None
+        if network := self._kept if measured else trains:
+            network.recover()
 
     def obey(self, order: Load | Sum | PartOrder, given: Any = None) -> PartOutcome:
         """`given`, on rank 0: the parameter to put, or the contributions or sums to apply."""
@@ -132,11 +146,15 @@ class RankPart:
                 case Reset():
                     self.replica.reset()
                 case Begin():
+                    self._kept = self._kept if order.keeps else None
                     self.replica.begin_at(goes_on=order.goes_on)
                 case MakeStep():
                     self.replica.step(order.learning_rate)
                 case StandAt():
                     self.replica.stand_at()
+                case Keep():
+                    self._kept = None  # before there is another one
+                    self._kept = self.replica.kept_network()
                 case Accumulate():
                     self.replica.accumulate()
                 case Digest():

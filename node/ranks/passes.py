@@ -1,7 +1,7 @@
 """The passes of all ranks of a node: between two of them the bell may ring, or parameters move.
 
-A pass has at most `micro_batch_max` samples for each rank. They are dealt by the ranks' speeds, so
-a batch that is small for one rank is shared all the same.
+A pass has at most `micro_batch_max` samples for each rank, and fewer for slow ones. They are dealt
+by the ranks' speeds, so a batch that is small for one rank is shared all the same.
 """
 
 from collections.abc import Iterable
@@ -19,9 +19,8 @@ from protocol.errors import LocalProtocolError
 class Sharing(Protocol):
     """The ranks, as passes need them (`node.ranks.crew.Crew`)."""
 
-    @property
-    def count(self) -> int:
-        """Ranks of the node."""
+    def pass_samples(self, most: int) -> int:
+        """Samples of a pass of all ranks, of which each can have `most`."""
 
     def make_pass(self, trainee: TrainingModel, samples: Tensor, *, anew: bool) -> float:
         """Add the gradients of samples to those of all ranks; the cross-entropy of all targets."""
@@ -64,7 +63,7 @@ class SharedPasses:
     def _pass(self) -> bool:
         if self._anew:  # at first, and where memory ran out and gradients are there in part
             self.samples, self._nats = 0, 0.0
-        most = self.samples + self._trainee.micro_batch_max * self._crew.count
+        most = self.samples + self._crew.pass_samples(self._trainee.micro_batch_max)
         self._rows.extend(islice(self._source, max(0, most - len(self._rows))))
         rows = self._rows[self.samples : most]
         if not rows:

@@ -10,7 +10,8 @@
 Its bits are those of a node with one rank, as no chunk and no parameter lies on two.
 """
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from torch import Tensor
 
 from node.exact.contributions import Contribution
 from node.exact.engine import Extraction
+from node.model.passes import Tokens
+from node.model.training import TrainingModel
 from node.ranks.crew import Crew
 from node.ranks.orders import (
     Accumulate,
@@ -28,12 +31,14 @@ from node.ranks.orders import (
     Digest,
     Extract,
     Fetch,
+    Keep,
     MakeStep,
     Put,
     Reset,
     StandAt,
 )
 from node.replica.factory import replica_for, seed_of
+from node.replica.kept_state import KeptState
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
 from node.replica.share import SpreadParameters
@@ -64,6 +69,26 @@ def replica_of(
     return replica
 
 
+class RanksState:
+    """A state that all ranks keep together, each a part of it."""
+
+    def __init__(self, crew: Crew, trainee: TrainingModel) -> None:
+        self._crew, self._trainee = crew, trainee
+
+    @property
+    def at_once(self) -> int:
+        return self._trainee.at_once
+
+    def nats(self, samples: Tokens) -> float:
+        """As `KeptState.nats`."""
+
+        def measured() -> float:
+            parts = torch.split(torch.as_tensor(samples), self.at_once)
+            return sum(self._crew.measure(self._trainee, part) for part in parts)
+
+        return self._trainee.in_memory(measured)
+
+
 class SharedReplica(LocalStepsReplica):
     """State of one node for one run with local steps, on several ranks."""
 
@@ -79,6 +104,8 @@ class SharedReplica(LocalStepsReplica):
         seed: int = 0,
     ) -> None:
         self._crew, self._is_new = crew, True
+        self._kept: Callable[[], RanksState | None] = lambda: None
+        """The kept state, as long as somebody has it: the ranks let go of it as a round begins."""
         super().__init__(spec, run_id, device, micro_batch_max, genesis, seed=seed)
 
     def _build(self, device: torch.device, micro_batch_max: int) -> None:
@@ -99,13 +126,17 @@ class SharedReplica(LocalStepsReplica):
         return self._crew.do(Digest()).digest
 
     @property
+    def store(self) -> torch.device:
+        return self._part.store
+
+    @property
     def applies_beside(self) -> bool:
         return False  # ranks obey one order at a time
 
     # ---- upstream of the payload
 
     def begin_at(self, *, goes_on: bool) -> None:
-        self._crew.do(Begin(goes_on))
+        self._crew.do(Begin(goes_on, keeps=self._kept() is not None))
 
     def step(self, learning_rate: float) -> None:
         self._crew.do(MakeStep(learning_rate))
@@ -124,6 +155,12 @@ class SharedReplica(LocalStepsReplica):
         extraction = self._crew.do(Extract(code_max)).extraction
         assert extraction, "rank 0 has that of all"
         return extraction
+
+    def kept(self) -> KeptState:
+        self._crew.do(Keep())
+        state = RanksState(self._crew, self.trainee)
+        self._kept = weakref.ref(state)
+        return state
 
     # ---- downstream of the commit
 

@@ -20,7 +20,7 @@ import copy
 import warnings
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -31,11 +31,13 @@ from node.model.blocks import repeated
 from node.model.build import named_parameters_once
 from node.model.precision import gradient_dtype
 from node.model.training import TrainingModel
+from node.ranks.clock import BlockClock
 from node.ranks.exchange import TensorExchange
 from node.ranks.vocabulary import SplitTraining, split_tables
+from node.replica.kept_state import require_room
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.share import RankShare
-from protocol.errors import SettingsError
+from protocol.errors import SettingsError, UnavailableError
 
 
 class ShardedNetwork:
@@ -57,14 +59,16 @@ class ShardedNetwork:
         with self._at_device():
             self._root = _sharded(model, device, exchange)
             self.trainee = SplitTraining(model, device, 1, dtype, dtype)
+        self._clock = BlockClock(repeated(model), device)
         self.trainee.model.train()
 
-    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> float:
+    def gradient(self, samples: Tensor, *, anew: bool, recomputes: bool) -> tuple[float, float]:
         """Add the gradients of this rank's samples, int64 [samples, length + 1], and the others' to
         those that each rank has, or begin `anew`. Returns the cross-entropy summed over all targets
-        of this rank. One without samples takes part all the same.
+        of this rank, and the seconds in its blocks. One without samples takes part all the same.
         """
         trainee = self.trainee
+        self._clock.start()
         if recomputes != trainee.recomputes:
             trainee.recompute(recomputes)
         if anew:
@@ -75,12 +79,27 @@ class ShardedNetwork:
             else:
                 nats = trainee.gradient(torch.zeros((1, 2), dtype=torch.int64), weight=0.0) * 0
             self._exchange.settle()
-            return float(nats)
+            return float(nats), self._clock.seconds()
 
-    def load(self, owned: Mapping[str, nn.Parameter], owners: Mapping[str, int]) -> None:
+    @torch.no_grad()
+    def nats(self, samples: Tensor) -> float:
+        """The cross-entropy summed over all targets of this rank's samples, without dropout and
+        gradients. One without samples takes part all the same.
+        """
+        trainee, is_idle = self.trainee, not len(samples)
+        trainee.model.eval()
+        own = torch.zeros((1, 2), dtype=torch.int64) if is_idle else samples
+        with self._at_device():
+            nats = trainee.nats(own.to(self._device))
+            self._root.reshard()  # else only a way back does
+            self._exchange.settle()
+            return 0.0 if is_idle else float(nats)
+
+    def load(self, owned: Mapping[str, Tensor], owners: Mapping[str, int]) -> None:
         """Take over the weights, each from its owner, which has it whole in `owned`."""
         for name, shape in self._shapes.items():
-            whole = owned[name].data if owners[name] == self._exchange.rank else None
+            is_own = owners[name] == self._exchange.rank
+            whole = owned[name].detach().to(self._device) if is_own else None
             rows = self._exchange.deal(whole, self._rows(name, shape), owners[name])
             held = held_of(self.trainee.parameters[name].data)
             held.copy_(rows[: len(held)])
@@ -104,7 +123,7 @@ class ShardedNetwork:
 
     def recover(self) -> None:
         """After a pass that was broken off: what it had gathered is let go of, gradients too."""
-        with self._at_device():
+        with self._at_device(), suppress(AttributeError):  # which torch raises before a first pass
             self._root.reset_iter_state()
         self.trainee.give_back_gradients()
 
@@ -131,6 +150,21 @@ class RankReplica(LocalStepsReplica):
         """`parts` and `options` as those of `LocalStepsReplica`."""
         self._exchange = exchange
         super().__init__(*parts, rank=exchange.rank, ranks=exchange.ranks, **options)
+
+    def kept_network(self) -> ShardedNetwork:
+        """Another network of all ranks, in float32 and at the committed parameters. Raises
+        `torch.OutOfMemoryError` where a rank has no memory for its rows.
+        """
+        exchange, device = self._exchange, self.trainee.device
+        here = 4 * self.layout.parameters * exchange.sharing // exchange.ranks
+        try:
+            require_room(here, device)
+        except UnavailableError as error:
+            raise torch.OutOfMemoryError(str(error)) from error
+        model, _ = self._fresh_model()
+        network = ShardedNetwork(model, device, torch.float32, exchange)
+        network.load(self.committed, self.share.owners)
+        return network
 
     def _trainee(self, model: nn.Module, device: torch.device, samples: int) -> TrainingModel:
         own = _hollow(model)

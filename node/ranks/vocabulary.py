@@ -105,6 +105,14 @@ class SplitHead(nn.Linear):
         back.view(-1, hidden.shape[-1])[:own] = pool.sums(change)
         return pool.own(torch.cat(nats)).sum(), back
 
+    @torch.no_grad()
+    def nats(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """As `node.model.head.nats_by_pieces`, with all ranks."""
+        pool = Pool(self.rows.exchange, targets.numel())
+        states, expected = pool.all(hidden.flatten(0, -2)), pool.all(targets.flatten())
+        nats = [self._unlikely(*each)[1] for each in pieces(states, self, expected)]
+        return pool.own(torch.cat(nats)).sum()
+
     def _unlikely(
         self, piece: Tensor, weight: Tensor, bias: Tensor | None, expected: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -140,6 +148,11 @@ class SplitTraining(TrainingModel):
         if isinstance(head, SplitHead):
             return head.backward(hidden, targets, scale)
         return super()._backward(hidden, head, targets, scale)
+
+    def _nats_by_pieces(self, hidden: Tensor, head: nn.Linear, targets: Tensor) -> Tensor:
+        if isinstance(head, SplitHead):
+            return head.nats(hidden, targets)
+        return super()._nats_by_pieces(hidden, head, targets)
 
 
 def split_tables(model: nn.Module, exchange: TensorExchange) -> set[nn.Parameter]:

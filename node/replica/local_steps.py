@@ -47,7 +47,7 @@ from node.exact.local_steps.light_optimizer import LightOptimizer
 from node.exact.local_steps.residual import Residual
 from node.exact.local_steps.results import apply_results
 from node.exact.rounding import Rounding, strips_of
-from node.model.local_steps import LocalSteps, MovedFrom
+from node.model.local_steps import LocalSteps, MovedFrom, moved_in_place
 from node.model.passes import Tokens
 from node.model.precision import weights_dtype
 from node.model.training import TrainingModel
@@ -111,6 +111,10 @@ class LocalStepsReplica(Replica):
         super().__init__(spec, run_id, device, micro_batch_max, genesis)
 
     @property
+    def store(self) -> torch.device:
+        return self._store
+
+    @property
     def applies_beside(self) -> bool:
         return self.trainee.queue.is_behind  # else passes and step would share a processor
 
@@ -166,14 +170,17 @@ class LocalStepsReplica(Replica):
         start.copy_(new_start)
 
     def accumulate(self) -> None:
-        """Add what the steps just made have moved to the residual.
+        """Add what the steps just made have moved to the residual. Without overlap that is in the
+        place of the working weights, which the next round sets anew.
 
         `GradientError` leaves the residual as it was.
         """
         self.trainee.give_back_gradients()
         if not is_accelerator(self.trainee.device):
             give_back_freed_memory()  # the gradients', in pieces: strips would come beside it
-        self.engine.accumulate(MovedFrom(self._start, self._own_parameters))
+        is_over = self._start is self.committed and self._store == self.trainee.device
+        moved = moved_in_place if is_over else MovedFrom
+        self.engine.accumulate(moved(self._start, self._own_parameters))
         self._is_ahead = self._spec.rounds.overlap > 0
 
     def extract(self, round: int, *, mean: bool = False) -> Extraction:

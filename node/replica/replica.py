@@ -28,6 +28,7 @@ from node.model.passes import Passes, Tokens
 from node.model.training import TrainingModel
 from node.replica.digest import state_digest
 from node.replica.genesis import fill
+from node.replica.kept_state import CopiedState, KeptState
 from node.replica.position import Position, described_voids, restored_voids
 from node.replica.share import filled, prefixed
 from node.replica.snapshot import read_snapshot
@@ -131,6 +132,11 @@ class Replica(ABC):
     def shape(self) -> PayloadShape:
         """The shape of every payload."""
         return PayloadShape.of(self._spec.algorithm, self.layout.chunks)
+
+    @property
+    def store(self) -> torch.device:
+        """The device that keeps what is touched once a round."""
+        return self.trainee.device
 
     @property
     @abstractmethod
@@ -259,6 +265,13 @@ class Replica(ABC):
         log.warning(
             "payload ignored round=%s peer=%s reason=%s", commit.round, entry.author, str(error)
         )
+
+    def kept(self) -> KeptState:
+        """The state as it is now, for its loss to be measured. Only the newest is kept, as long as
+        somebody has it. Raises `UnavailableError` or `torch.OutOfMemoryError` where there is no
+        memory for it.
+        """
+        return CopiedState(self.trainee, self.committed)
 
     # ---- on disk
 

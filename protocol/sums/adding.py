@@ -28,9 +28,6 @@ from protocol.sums.movements import Counted, Movement, changes_of
 from protocol.sums.parts import silence
 
 COARSE: Final = 4
-"""The rounding of results: the step is twice the root mean square of a chunk's sums."""
-
-COARSE: Final = 4
 """d of `protocol.codec.sums`: a step of about twice the root mean square of a chunk's sums."""
 
 STRIP_CHUNKS = 128
@@ -91,7 +88,7 @@ def result_of(
     movements, refused = list[Movement](), dict[PeerId, str]()
     for author in authors:
         if author.peer in silent:
-            movements.append(Movement(author.samples, author.code_max, _silent(shape)))
+            movements.append(Movement(author.samples, author.code_max, silence(shape)))
             continue
         try:
             sent = _read(parts[author.peer], Header(run_id, round, author.peer), shape)

@@ -2,11 +2,9 @@
 it has measured, and the judge of what the coordinator takes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from coordinator.machine.events.effects import AskEvaluation, Effect, LossMeasured
 from node.model.passes import Tokens
@@ -48,25 +46,34 @@ class EvaluatorOnly(NoStateRequests):
         self.evaluator.note_passes(pass_ms, cut=cut)
 
 
+class SeenState:
+    """The round of a replica as it was. Measuring a sample takes a third of the time that training
+    on it takes.
+    """
+
+    def __init__(self, replica: Replica, process: Process) -> None:
+        self._replica, self._process = replica, process
+        self._round = replica.head_round
+
+    @property
+    def at_once(self) -> int:
+        return self._replica.trainee.micro_batch_max
+
+    def nats(self, samples: Tokens) -> float:
+        self._process.busy(len(samples) * self._replica.trainee.sample_ms / 3)
+        return self._round * len(samples) * LENGTH / ROUNDS_PER_NAT
+
+
 def evaluator_only(
     replica: Replica,
     process: Process,
     send: Callable[[wire.NodeMessage], None],
     status: NodeStatus,
 ) -> EvaluatorOnly:
-    """The state requests of a simulated node. Measuring a sample takes a third of the time that
-    training on it takes.
-    """
-
-    def nats(parameters: Mapping[str, Tensor], samples: Tokens) -> float:
-        process.busy(len(samples) * replica.trainee.sample_ms / 3)
-        return parameters["round"].item() * len(samples) * LENGTH / ROUNDS_PER_NAT
-
+    """The state requests of a simulated node."""
     instruments = Instruments(
-        copied=lambda: {"round": torch.tensor(float(replica.head_round))},
+        kept=lambda: SeenState(replica, process),
         held_out=lambda count: np.zeros((min(count, SAMPLES), LENGTH + 1), np.int64),
-        nats=nats,
-        at_once=lambda: replica.trainee.micro_batch_max,
         send=send,
         clock_ms=own_clock_ms,
     )

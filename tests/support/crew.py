@@ -27,9 +27,9 @@ def hello_of(rank: int) -> Hello:
 
 
 @contextmanager
-def crew_of(count: int, threads: int = 1) -> Iterator[Crew]:
+def crew_of(count: int, threads: int = 1, pids: list[int] | None = None) -> Iterator[Crew]:
     """The crew of a node of this many ranks, of which this process is the first. The variables of
-    `loopback_only` must be set.
+    `loopback_only` must be set. The process ids of the others are added to `pids`.
     """
     torch.set_num_threads(threads * count)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -39,6 +39,9 @@ def crew_of(count: int, threads: int = 1) -> Iterator[Crew]:
         subprocess.Popen([*command, *map(str, (rank, count, place.port, threads))])
         for rank in range(1, count)
     ]
+
+    if pids is not None:
+        pids += [process.pid for process in processes]
 
     def ended() -> dict[int, str]:
         codes = {rank: process.poll() for rank, process in enumerate(processes, 1)}

@@ -12,7 +12,7 @@ from protocol.codec.payload import PayloadShape
 from protocol.errors import DivergedError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId
 from protocol.schedule import float32_value
-from protocol.sums.adding import COARSE, Author, result_of
+from protocol.sums.adding import Author, result_of
 from protocol.sums.movements import code_max_of
 from protocol.sums.parts import shape_of
 from protocol.sums.ranges import ranges_of
@@ -47,26 +47,25 @@ class SumsCheck:
         self, commit: Commit, ranges: int, result: RangeSum, listed: list[list[PayloadPart]]
     ) -> None:
         """Add one range again, from the parts that the lists of all entries name."""
-        given = dict[PeerId, bytes]()
+        given, silent = dict[PeerId, bytes](), set[PeerId]()
         for place, (entry, parts) in enumerate(zip(commit.entries, listed, strict=True)):
-            given[entry.author] = b""  # says nothing
-            if parts and place not in result.silent:
-                try:
-                    blob = await self._record.payload(commit.round, parts[result.number])
-                except (UnavailableError, StorageError, DivergedError):
-                    self.unadded += 1
-                    return
-                given[entry.author] = blob
+            if place in result.silent or not parts:
+                silent.add(entry.author)
+                continue
+            try:
+                blob = await self._record.payload(commit.round, parts[result.number])
+            except (UnavailableError, StorageError, DivergedError):
+                self.unadded += 1
+                return
+            given[entry.author] = blob
         rate, algorithm = float32_value(commit.learning_rate_bits), self._record.info.spec.algorithm
         authors = [
             Author(each.author, each.weight, code_max_of(each.weight, rate, algorithm))
             for each in commit.entries
         ]
         shape = shape_of(self._shape, ranges_of(self._shape.chunks, ranges)[result.number])
-        run_id = self._record.info.run_id
-        found = await asyncio.to_thread(
-            result_of, run_id, commit.round, authors, given, shape, COARSE
-        )
+        about = self._record.info.run_id, commit.round, authors, given, shape
+        found = await asyncio.to_thread(result_of, *about, silent=silent)
         if found.digest != result.digest:
             raise Difference(
                 commit.round,

@@ -82,8 +82,8 @@ class Residual(Engine):
         With `active`, bool [chunks], the residual of the other chunks stays as it is.
         `GradientError`, before anything changed, for an entry that is NaN or beyond GRADIENT_MAX.
         """
-        for name, tensor in movement.items():
-            require_finite({name: tensor})
+        for name in movement:  # none of which stays in a variable
+            require_finite({name: movement[name]})
         held: dict[str, Tensor | None] = {}
         for first, stop, exact in self._strips():
             here = self.layout.names_in(first, stop)

@@ -1,40 +1,34 @@
 """A node's part in measuring the run's validation loss.
 
-    asked for round r --the replica comes to r--> its parameters are copied
+    asked for round r --the replica comes to r--> its state is kept
         '-- it was past r: declined                   '--passes in spare time--> measured: said
                                                       '--not in ROUNDS_MAX rounds--> declined
 
-The copy costs the memory of the parameters once; training goes on meanwhile. A pass puts the copy
-in the place of the model's own parameters and back, in the trainer's line, where nothing else uses
-the model. `node.round.state_requests.measurement` says how long a pass may be.
+Training goes on meanwhile (`node.replica.kept_state`). A pass is made in the trainer's line, where
+nothing else uses the model. `node.round.state_requests.measurement` says how long it may be.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from node.model.evaluate import nats_at
 from node.model.passes import Tokens
+from node.replica.kept_state import KeptState
 from node.replica.replica import Replica
 from node.round.state_requests.measurement import ROUNDS_MAX, LossMeasurement, borrowed_ms
 from node.status import NodeStatus
-from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire
 from protocol.border.text import clean
-from protocol.errors import LockstepError, UnavailableError
+from protocol.errors import LockstepError
 from protocol.ids import sha256
 from protocol.limits import LOSS_NATS_MAX, VALIDATION_WINDOWS_MAX
 
 log = logging.getLogger("lockstep.node")
-
-FREE_PART = 2
-"""A copy takes at most this part of the free memory: training comes first."""
 
 FINISH_MS = 60_000
 """Longest wait of a finished run's node for its measurement."""
@@ -42,16 +36,12 @@ FINISH_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """The tools of an evaluator. `copied`, `held_out` and `nats` block."""
+    """The tools of an evaluator. `kept` and `held_out` block."""
 
-    copied: Callable[[], Mapping[str, Tensor]]
-    """A copy of the committed parameters."""
+    kept: Callable[[], KeptState]
+    """The state as it is now."""
     held_out: Callable[[int], Tokens]
     """At most this number of held-out samples, always the same: int64 [samples, length + 1]."""
-    nats: Callable[[Mapping[str, Tensor], Tokens], float]
-    """Cross-entropy of samples with these parameters, summed over all targets."""
-    at_once: Callable[[], int]
-    """Samples of one pass that fit the memory."""
     send: Callable[[wire.NodeMessage], None]
     clock_ms: Callable[[], float]
 
@@ -59,7 +49,7 @@ class Instruments:
 @dataclass(slots=True)
 class _Begun:
     measurement: LossMeasurement
-    parameters: Mapping[str, Tensor]
+    state: KeptState
     samples: Tokens
 
 
@@ -86,7 +76,7 @@ class Evaluator:
             self._idle.clear()
 
     async def show_state(self, round: int) -> None:
-        """Copy the state if it is the one that is asked for; give up what takes too long."""
+        """Keep the state if it is the one that is asked for; give up what takes too long."""
         asked = self._asked
         if asked is None:
             self._note_round(round)
@@ -128,7 +118,7 @@ class Evaluator:
         """Make one pass, because nothing else can be done; False when there is none to make."""
         if self._begun is None:
             return False
-        await self._pass(self._begun.measurement.idle_count(self._with.at_once()))
+        await self._pass(self._begun.measurement.idle_count(self._begun.state.at_once))
         return True
 
     async def borrow_time(self, left_ms: float) -> None:
@@ -137,7 +127,7 @@ class Evaluator:
         until_ms = self._with.clock_ms() + lent_ms
         while self._begun:
             left_ms = until_ms - self._with.clock_ms()
-            count = self._begun.measurement.count_within(left_ms, self._with.at_once())
+            count = self._begun.measurement.count_within(left_ms, self._begun.state.at_once)
             if count == 0:
                 return
             await self._pass(count)
@@ -170,7 +160,7 @@ class Evaluator:
     def _made(self, round: int, wanted: int) -> _Begun:
         samples = self._with.held_out(wanted)
         count, length = samples.shape
-        return _Begun(LossMeasurement(round, count, length - 1), self._with.copied(), samples)
+        return _Begun(LossMeasurement(round, count, length - 1), self._with.kept(), samples)
 
     async def _pass(self, count: int) -> None:
         begun = self._begun
@@ -178,7 +168,7 @@ class Evaluator:
         measurement, began_ms = begun.measurement, self._with.clock_ms()
         samples = begun.samples[measurement.done : measurement.done + count]
         try:
-            nats = await asyncio.to_thread(self._with.nats, begun.parameters, samples)
+            nats = await asyncio.to_thread(begun.state.nats, samples)
         except (LockstepError, torch.OutOfMemoryError) as error:
             self._drop(str(error))
             return
@@ -239,22 +229,4 @@ def evaluator_of(
     status: NodeStatus,
 ) -> Evaluator:
     """The evaluator of a node with this replica."""
-
-    def copied() -> Mapping[str, Tensor]:
-        needed = sum(tensor.nbytes for tensor in replica.committed.values())
-        free = free_memory_bytes(next(iter(replica.committed.values())).device)
-        if free is not None and needed > free // FREE_PART:
-            raise UnavailableError(
-                f"a copy of the parameters needs {needed:,} bytes, and {free:,} are free: "
-                f"expected {FREE_PART} times as many"
-            )
-        return {name: tensor.clone() for name, tensor in replica.committed.items()}
-
-    def nats(parameters: Mapping[str, Tensor], samples: Tokens) -> float:
-        return nats_at(replica.trainee, parameters, samples)
-
-    def at_once() -> int:
-        return replica.trainee.micro_batch_max
-
-    instruments = Instruments(copied, held_out, nats, at_once, send, clock_ms)
-    return Evaluator(instruments, status)
+    return Evaluator(Instruments(replica.kept, held_out, send, clock_ms), status)

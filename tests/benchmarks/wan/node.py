@@ -25,6 +25,7 @@ import torch
 from lockstep.cli import main as lockstep
 from node import own_replica
 from node.exact.local_steps.optimizer import LocalOptimizer
+from node.model.check import ModelFacts
 from node.model.passes import EndedPasses, RoundWork, Tokens
 from node.model.precision import gradient_of
 from node.model.training import TrainingModel
@@ -80,7 +81,7 @@ def stand_in(settings: StandIn) -> None:
         notes.next_step().compute_s = settings.compute_s
         return OnePass(trainee, list(batches), settings.compute_s, pools[0])
 
-    own_replica.try_model = lambda info, device: None  # it makes a pass of its own
+    own_replica.try_model = lambda *_: ModelFacts(0, ())  # it makes a pass of its own
     TrainingModel.passes = passes  # type: ignore[assignment, method-assign]
     for owner, name in ARITHMETIC:
         setattr(owner, name, _noted(getattr(owner, name), notes))

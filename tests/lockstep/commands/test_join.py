@@ -234,7 +234,7 @@ def test_the_first_start_measures_the_pass_and_the_next_ones_remember_it(
 
     def started(micro_batch: int | None, *, shown: bool) -> int:
         wishes = joining.Wishes(Limits(), 0, micro_batch=micro_batch)
-        return joining._measured(settings, info, wishes, shown=shown)[0].micro_batch
+        return joining._measured(settings, info, wishes, None, shown=shown)[0].micro_batch
 
     assert started(None, shown=False) == 4, "with a directory of its own too"
     measured.remember(tmp_path, info.run_id, settings, 0, Rehearsal(2, 2, 0.1, 0.2, ""))

@@ -48,6 +48,7 @@ def test_a_size_is_remembered_for_its_run_and_the_same_machine(tmp_path: Path) -
     assert known(tmp_path, RunId("cd" * 16), SETTINGS, 0) == 0
     assert known(tmp_path, RUN, replace(SETTINGS, device="cuda"), 0) == 0
     assert known(tmp_path, RUN, replace(SETTINGS, gpu_memory=50), 0) == 0
+    assert known(tmp_path, RUN, replace(SETTINGS, ranks=2), 0) == 0
     assert known(tmp_path, RUN, SETTINGS, 10**9) == 0
 
 

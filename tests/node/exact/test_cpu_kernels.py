@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -222,3 +223,25 @@ def test_machine_code_is_kept_until_any_of_its_sources_changes(tmp_path: Path) -
         ).stdout.strip()
 
     assert [used(addend) for addend in (1, 1, 2)] == ["2 0", "2 1", "3 0"]
+
+
+def test_a_part_takes_its_own_rows_alone_to_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient in bfloat16 is never whole in float32."""
+    layout = ChunkLayout.from_shapes({"tall": (64 * 40 + 5, 70)})
+    found, taken = kernels_for(layout), list[int]()
+    kernels = found._kernels
+
+    def accumulate(gradient: np.ndarray, *rest: object) -> None:
+        taken.append(len(gradient))
+        kernels.accumulate(gradient, *rest)
+
+    spy = SimpleNamespace(accumulate=accumulate, SCRATCH=kernels.SCRATCH)
+    monkeypatch.setattr(found, "_kernels", spy)
+    monkeypatch.setattr(cpu_kernels, "PART_CHUNKS", 8)
+    gradients = {name: each.bfloat16() for name, each in tensors(3, layout).items()}
+    kept, expected = torch.zeros(2, layout.chunks, 64, 64)
+    found.accumulate(gradients, kept, 0.5)
+    Plain(layout).accumulate(gradients, expected, 0.5)
+    torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-5)
+    assert max(taken) == 4 * 64, "two chunks in a row, eight in a part"
+    assert sum(taken) == 64 * 40 + 5

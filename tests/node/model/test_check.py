@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from node.model.build import build_model, named_parameters_once
-from node.model.check import check_model, count_parameters, device_memory_bytes, require_memory
+from node.model.check import (
+    check_model,
+    count_model,
+    count_parameters,
+    device_memory_bytes,
+    require_memory,
+)
 from protocol.errors import SettingsError
 from protocol.limits import CHUNK_ENTRIES
 from protocol.planner.needs import FIXED_BYTES
@@ -188,6 +194,24 @@ def test_memory_is_compared_before_it_is_taken(
     with pytest.raises(SettingsError, match=rf"model has {parameters:,} parameters and needs at"):
         check_model(spec, memory_bytes=least - 1)
     assert devices == ["meta"]
+
+
+def test_a_model_that_fits_ranks_together_alone_is_counted_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranks on the CPUs of one machine share its memory, and each has a Python of its own."""
+    spec = _spec("llama", LLAMA | {"vocab_size": 500_000})
+    cpu, parameters = torch.device("cpu"), count_parameters(spec)
+    least = FIXED_BYTES + 8 * parameters  # a third of it each, and more than half
+    monkeypatch.setattr("node.model.check.device_memory_bytes", lambda _: least)
+    with pytest.raises(SettingsError, match="of memory to train, this machine has"):
+        check_model(spec)
+    with pytest.raises(SettingsError, match=r"to train on each of 3 ranks, each has"):
+        count_model(spec, cpu, ranks=3, here=3)
+    assert count_model(spec, cpu, ranks=3, here=1).parameters == parameters
+    long = spec.data.model_copy(update={"sequence_length": 2**20})
+    with pytest.raises(SettingsError, match="sequence_length"):
+        count_model(spec.model_copy(update={"data": long}), cpu, ranks=3, here=1)
 
 
 def test_a_model_far_beyond_any_machine_is_refused_in_a_moment() -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.ranks.dealing import HOPE, Speeds, dealt
+from node.ranks.dealing import HOPE, WORTHWHILE, Speeds, dealt, pass_samples
 
 
 def test_like_ranks_get_like_shares() -> None:
@@ -32,6 +32,29 @@ def test_all_samples_are_dealt_that_fit(samples: int, speeds: list[float], most:
     for share, speed in zip(shares, speeds, strict=True):
         if share < most:  # nobody is later than this rank would be with one more
             assert max(done_s) <= (share + 1) / speed * (1 + 1e-9)
+
+
+def test_passes_are_whole_as_long_as_ranks_are_about_alike() -> None:
+    assert pass_samples([1.0, 1.0, 1.0], 8) == 24
+    assert pass_samples([1.0, 1.4], 8) == 16
+    assert pass_samples([3.0], 8) == 8
+
+
+def test_a_pass_has_what_all_compute_while_the_quickest_computes_the_most() -> None:
+    assert pass_samples([3.0, 1.0], 6) == 8
+    assert dealt(8, [3.0, 1.0], 6) == (6, 2)
+    assert pass_samples([100.0, 1.0], 4) == 4, "a very slow one gets nothing"
+
+
+@given(st.lists(st.floats(0.01, 1000), min_size=1, max_size=6), st.integers(1, 9))
+def test_a_pass_that_is_not_whole_is_worth_it(speeds: list[float], most: int) -> None:
+    samples = pass_samples(speeds, most)
+    assert most <= samples <= most * len(speeds)
+    if samples < most * len(speeds):
+        exact = sum(speeds) * most / max(speeds)  # in the time of the quickest
+        whole = most * len(speeds) * min(speeds) / max(speeds)
+        assert exact >= WORTHWHILE * whole * (1 - 1e-9)
+        assert abs(samples - exact) <= len(speeds) / 2
 
 
 def test_speeds_follow_the_newest_passes() -> None:

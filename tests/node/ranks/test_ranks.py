@@ -20,6 +20,7 @@ from tests.support.crew import CPU
 from tests.support.payloads import signs_of
 from tests.support.tiny import DEMO, tiny_spec
 
+pytestmark = pytest.mark.usefixtures("alike")
 RUN, OWN = RunId("a" * 32), PeerId("b" * 32)
 VOTES = tiny_spec(overlap=0, algorithm=DEMO)
 MOVES = tiny_spec(overlap=0, algorithm=AlgorithmSpec(top_k=16, local_samples=5))
@@ -142,6 +143,12 @@ def test_blocks_are_computed_again_on_every_rank(crew: Crew, spec: RunSpec) -> N
     for replica in (alone, many):
         train(replica, spec, 4, (4, 4))
     assert agreement(alone, many, 4) >= 0.99
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_the_loss_that_ranks_measure_is_that_of_one(crew: Crew, count: int) -> None:
+    alone, many = (each.kept().nats(samples(count)) for each in replicas(MOVES, crew))
+    assert alone == pytest.approx(many, rel=1e-6)
 
 
 def test_a_rank_without_samples_takes_part_and_adds_nothing(

@@ -9,7 +9,6 @@ import torch
 from node.data.tokenizer import ByteTokenizer
 from node.exact.engine import GradientError
 from node.model.checkpoint import save_checkpoint
-from node.model.evaluate import nats_at
 from node.model.training import TrainingModel
 from node.ranks.crew import Crew
 from node.ranks.replica import SharedReplica, replica_of
@@ -40,6 +39,7 @@ SPECS = {
     for bits in (1, 2)
 }
 """By the bits of a value."""
+pytestmark = pytest.mark.usefixtures("alike")
 RATE_BITS = float32_bits(0.01), float32_bits(0.99)
 
 
@@ -211,27 +211,113 @@ def test_what_is_saved_and_published_does_not_know_the_ranks(
         assert canonical_sha256(each.committed) in sha256_of_both
 
 
-def test_what_is_measured_and_written_is_that_of_one_rank(
+def test_a_checkpoint_is_that_of_one_rank(
     replicas: tuple[Replica, SharedReplica], tmp_path: Path
 ) -> None:
-    """Rank 0 alone does both, in the middle of a batch, with the parameters that all own."""
-    tokens, losses = np.random.default_rng(7).integers(0, 256, (5, 33)), []
     payload = work(replicas[0], 0)
     for number, each in enumerate(replicas):
         each.apply(*commit(0, payload))
+        parts = each.trainee.model, each.committed, ByteTokenizer(), {}
+        save_checkpoint(tmp_path / str(number), *parts)
+    for path in (tmp_path / "0").iterdir():
+        assert path.read_bytes() == (tmp_path / "1" / path.name).read_bytes()
+
+
+def test_a_state_is_measured_by_all_ranks_whatever_is_trained_meanwhile(
+    replicas: tuple[Replica, SharedReplica],
+) -> None:
+    """A kept state is that of its round, in float32, in the middle of a batch of a later one."""
+    tokens, losses = np.random.default_rng(7).integers(0, 256, (5, 33)), []
+    payload = work(replicas[0], 0)
+    for each in replicas:
+        each.apply(*commit(0, payload))
+        kept = each.kept()
+        each.apply(*commit(1, theirs(payload, each, 1)))
         passes = each.begin([tokens], None, RATE_BITS)
         assert passes.next()
-        copied = {name: tensor.clone() for name, tensor in each.committed.items()}
-        losses.append(nats_at(each.trainee, copied, tokens))
-        save_checkpoint(
-            tmp_path / str(number), each.trainee.model, each.committed, ByteTokenizer(), {}
-        )
+        losses.append(kept.nats(tokens))
+        assert losses[-1] == kept.nats(tokens)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_a_measurement_changes_no_bit_of_training(replicas: tuple[Replica, SharedReplica]) -> None:
+    _, many = replicas
+    found = []
+    for measures in (False, True):
+        many.reset()
+        payloads = [work(many, 0)]
+        many.apply(*commit(0, payloads[0]))
+        tokens = np.random.default_rng(1).integers(0, 256, (2, 2, 33))
+        kept = many.kept() if measures else None
+        passes = many.begin([*tokens], None, RATE_BITS)
+        while passes.next():
+            if kept:
+                kept.nats(tokens[0])
+        passes.finish()
+        many.accumulate()
+        payloads.append(many.encoded(Header(RUN, 1, OWN), many.extract(1))[0])
+        many.apply(*commit(1, payloads[1]))
+        found.append((payloads, many.digest))
+    assert found[0] == found[1]
+
+
+def test_a_kept_state_is_rows_on_each_rank_until_nobody_has_it(
+    crew: Crew, replicas: tuple[Replica, SharedReplica]
+) -> None:
+    alone, many = replicas
+    kept = many.kept()
+    part = crew._own_part
+    for round in (0, 1):
+        work(many, round)
+        assert part._kept is not None
+        held = {
+            local.data_ptr(): local.nbytes
+            for local in map(held_of, part._kept.trainee.parameters.values())
+        }
+        whole = 4 * sum(each.numel() for each in alone.committed.values())
+        assert sum(held.values()) <= 1.05 * whole / crew.count
+        kept.nats(np.zeros((1, 33), np.int64))
+    del kept
+    work(many, 2)
+    assert part._kept is None
+
+
+@pytest.mark.parametrize("replicas", ["float32"], indirect=True)
+def test_a_state_that_has_no_room_is_not_kept_and_one_that_ran_out_of_it_is_measured_in_parts(
+    crew: Crew, replicas: tuple[Replica, SharedReplica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between two passes of a batch, whose gradients stay."""
+    tokens = np.random.default_rng(7).integers(0, 256, (4 * crew.count, 33))
+    payloads, enough = [], TrainingModel.nats
+
+    def nats(self: TrainingModel, piece: torch.Tensor) -> torch.Tensor:
+        if len(piece) > crew.count:
+            raise torch.OutOfMemoryError("too much for this one")
+        return enough(self, piece)
+
+    for disturbed in (False, True):
+        many = replica_of(crew, SPECS[1], RUN, CPU, 2, OWN)
+        passes = many.begin([tokens], None, RATE_BITS)
+        kept = many.kept()
+        expected = kept.nats(tokens)
+        assert passes.next()
+        if disturbed:
+            with monkeypatch.context() as patch:
+                patch.setattr("node.replica.kept_state.free_memory_bytes", lambda _: 1000)
+                with pytest.raises(torch.OutOfMemoryError, match="and 1,000 are free"):
+                    many.kept()
+            kept = many.kept()
+            with monkeypatch.context() as patch:
+                patch.setattr(TrainingModel, "nats", nats)
+                assert kept.nats(tokens) == pytest.approx(expected, rel=1e-6)
+            assert many.trainee.micro_batch_max == 1
+        many.trainee.micro_batch_max = 2
         while passes.next():
             pass
         passes.finish()
-    assert losses[0] == losses[1]
-    for path in (tmp_path / "0").iterdir():
-        assert path.read_bytes() == (tmp_path / "1" / path.name).read_bytes()
+        many.accumulate()
+        payloads.append(many.encoded(Header(RUN, 0, OWN), many.extract(0))[0])
+    assert payloads[0] == payloads[1]
 
 
 @pytest.mark.parametrize("replicas", [("float32", 1)], indirect=True)

@@ -53,11 +53,13 @@ def made(kind: str, config: dict[str, Any]) -> nn.Module:
     return model
 
 
-def of_ranks(model: nn.Module, shares: list[Tensor]) -> tuple[list[TrainingModel], float]:
-    """Networks of all ranks with the gradients of their samples, and the loss of all."""
+def of_ranks(model: nn.Module, shares: list[Tensor]) -> tuple[list[TrainingModel], float, float]:
+    """Networks of all ranks with the gradients of their samples, and the loss of all: as they are
+    trained, and as it is measured.
+    """
     board, barrier = [None] * RANKS, threading.Barrier(RANKS)
 
-    def work(rank: int) -> tuple[TrainingModel, float]:
+    def work(rank: int) -> tuple[TrainingModel, float, float]:
         own = copy.deepcopy(model)
         whole = {name: each.data for name, each in named_parameters_once(own).items()}
         apart = split_tables(own, Threads(rank, board, barrier))
@@ -66,13 +68,15 @@ def of_ranks(model: nn.Module, shares: list[Tensor]) -> tuple[list[TrainingModel
             if any(parameter is each for each in apart):
                 rows = whole[name][rank * len(parameter) : (rank + 1) * len(parameter)]
                 parameter.data[: len(rows)] = rows
-        if len(shares[rank]):
-            return trainee, float(trainee.gradient(shares[rank]))
-        return trainee, 0 * float(trainee.gradient(torch.zeros((1, 2), dtype=torch.int64), 0.0))
+        weight = float(len(shares[rank]) > 0)
+        own = shares[rank] if weight else torch.zeros((1, 2), dtype=torch.int64)
+        with torch.no_grad():
+            measured = weight * float(trainee.nats(own))
+        return trainee, weight * float(trainee.gradient(own, weight)), measured
 
     with ThreadPoolExecutor(RANKS) as pool:
-        trainees, losses = zip(*pool.map(work, range(RANKS)), strict=True)
-    return [*trainees], sum(losses)
+        trainees, losses, measured = zip(*pool.map(work, range(RANKS)), strict=True)
+    return [*trainees], sum(losses), sum(measured)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +100,8 @@ def test_rows_on_ranks_have_the_gradients_of_the_whole(
     samples[:, 4] = 3  # of which one kind has no gradient as an embedding
     alone = TrainingModel(copy.deepcopy(model), "cpu", 4)
     loss = float(alone.gradient(samples))
-    trainees, found = of_ranks(model, [samples[:2], samples[:0], samples[2:]])
-    assert found == pytest.approx(loss, rel=1e-5)
+    trainees, *found = of_ranks(model, [samples[:2], samples[:0], samples[2:]])
+    assert found == pytest.approx([loss, loss], rel=1e-5)
     sharded = 0
     for name, parameter in alone.parameters.items():
         parts = [each.parameters[name].grad for each in trainees]

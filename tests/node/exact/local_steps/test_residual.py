@@ -175,7 +175,7 @@ def test_what_was_moved_is_computed_when_it_is_asked_for() -> None:
 
     counted, residual = Counted(moved(0)), residual_after(0)
     residual.accumulate(counted)
-    assert counted.asked == len(SHAPES), "once by the strips, however many each has a part in"
+    assert counted.asked == 2 * len(SHAPES), "once by all strips that each has a part in"
     assert torch.equal(residual.entries, residual_after(1).entries)
 
 
