@@ -163,10 +163,9 @@ class RoundsSpec(Section):
     is audited with `audit_every` alone."""
 
     audit_every: int = Field(default=0, ge=0, le=1_000_000)
-    """Where rounds overlap, every round whose number this divides waits for the decision before it:
-    its gradients are taken at the parameters of the log, so that an auditor can compute them again
-    (docs/explain/trust.md). The exchange before such a round is not hidden. 0: none waits, and no
-    work is audited."""
+    """Where rounds overlap, every round whose number this divides waits for the decision before it,
+    so that an auditor can compute its work again (docs/explain/trust.md); the exchange before it is
+    not hidden. 0: none waits, and no work is audited."""
 
     batch_samples_max: int = Field(default=320, ge=1, le=100_000_000)
     """Samples that all nodes together may train in a round, split in proportion to their speed.
@@ -306,10 +305,8 @@ class RunSpec(Section):
                 f"decided parameters, got {rounds.overlap}; set 0, or algorithm.name to local_steps"
             )
         if rounds.sums and not facts.steps_within_round:
-            raise ValueError(
-                f"rounds.sums: expected 0 with {name}, whose payloads are no movements, "
-                f"got {rounds.sums}; set 0, or algorithm.name to local_steps"
-            )
+            what = f"rounds.sums: expected 0 with {name}, whose payloads are no movements"
+            raise ValueError(f"{what}, got {rounds.sums}; set 0, or algorithm.name to local_steps")
         if facts.steps_within_round:
             self._require_local_steps()
         if not facts.replicas_equal:
@@ -318,10 +315,8 @@ class RunSpec(Section):
 
     def _require_local_steps(self) -> None:
         algorithm, rounds = self.algorithm, self.rounds
-        if algorithm.value_bits > 2:
-            raise ValueError(
-                f"algorithm.value_bits must be 1 or 2 with local_steps, got {algorithm.value_bits}"
-            )
+        if (bits := algorithm.value_bits) > 2:
+            raise ValueError(f"algorithm.value_bits must be 1 or 2 with local_steps, got {bits}")
         samples = rounds.batch_samples_max + self.membership.members_max
         if samples > VOTE_SUM_MAX:
             raise ValueError(

@@ -56,6 +56,7 @@ SHARED_NAMES = {
     "Offered",
     "Refuse",
     "Settled",
+    "SummerAdded",
     "Verdict",
     "Window",
     "Work",

@@ -61,7 +61,7 @@ def init(
 
 
 def for_crowd(spec: RunSpec, nodes: int) -> RunSpec:
-    """The run file for this many nodes at a time: where a few of so many send less if they add for
+    """The run file of a crowd of this many nodes: where a few of so many send less if they add for
     all, they do. `SettingsError` for a model that no payload is large enough for.
     """
     size = sized(spec) if spec.algorithm.facts.steps_within_round and nodes else None

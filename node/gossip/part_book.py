@@ -54,6 +54,10 @@ class PartBook:
         """Whether a digest is a root of a round that is followed."""
         return any(root in round.roots for round in self._rounds.values())
 
+    def author_of(self, round: int, root: Digest) -> PeerId:
+        """The author of a root of which parts are held: it has signed it, and stands in them."""
+        return self._rounds[round].roots[root].author
+
     def claims(self, round: int, part: Digest) -> dict[PeerId, int]:
         """The authors that list a part, and the ranges for which they do, as bits."""
         known = self._rounds.get(round, _Round())

@@ -23,7 +23,7 @@ from protocol.ids import Digest, PeerId, sha256
 from protocol.sums.part_list import list_of, open_list
 from protocol.sums.plan import SumPlan
 
-ReportParts = Callable[[int, Mapping[Digest, int]], None]
+ReportParts = Callable[[int, Mapping[Digest, tuple[PeerId, int]]], None]
 """Called with a round, and by root the ranges whose parts this node holds as their summer."""
 
 
@@ -156,7 +156,12 @@ class Parts:
         nothing.
         """
         ranges = self._exchange.added_here(round)
-        if told := {root: bits & ranges for root, bits in held.items() if bits & ranges}:
+        told = {
+            root: (self.book.author_of(round, root), bits & ranges)
+            for root, bits in held.items()
+            if bits & ranges
+        }
+        if told:
             self._report(round, told)
 
     async def _keep(

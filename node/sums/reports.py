@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from protocol import wire_pb2 as wire
-from protocol.ids import Digest
+from protocol.ids import Digest, PeerId
 
 TOGETHER_S = 0.1
 """Reports of this time after a message go into the next one: short beside any round."""
@@ -20,12 +20,12 @@ class PartReports:
 
     def __init__(self, send: Callable[[wire.NodeMessage], None]) -> None:
         self._send = send
-        self._waiting: dict[int, dict[Digest, int]] = {}
+        self._waiting: dict[int, dict[Digest, tuple[PeerId, int]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, round: int, held: Mapping[Digest, int]) -> None:
-        """The parts of these ranges, as bits, are held of each of these roots, verified: all that
-        this node holds of it.
+    def add(self, round: int, held: Mapping[Digest, tuple[PeerId, int]]) -> None:
+        """Parts of each of these roots are held, verified: of this author, and in these ranges, as
+        bits, which are all that this node adds and holds.
         """
         self._waiting.setdefault(round, {}).update(held)
         if self._timer is None:
@@ -37,6 +37,9 @@ class PartReports:
             return
         waiting, self._waiting = self._waiting, {}
         for round, held in sorted(waiting.items()):
-            told = [wire.HeldParts(root=root, ranges=held[root]) for root in sorted(held)]
+            told = [
+                wire.HeldParts(root=root, ranges=ranges, author=author)
+                for root, (author, ranges) in sorted(held.items())
+            ]
             self._send(wire.NodeMessage(parts=wire.PartsHeld(round=round, held=told)))
         self._timer = asyncio.get_running_loop().call_later(TOGETHER_S, self._flush)

@@ -116,7 +116,7 @@ class Commit:
 
     @property
     def needed(self) -> tuple[Needed, ...]:
-        """Whose bytes make the step: the results of ranges, or the payloads of all entries."""
+        """What names the bytes of the step: the results of ranges, or all entries."""
         return self.sums.results if self.sums else self.entries
 
     @property

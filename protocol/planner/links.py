@@ -142,7 +142,7 @@ def exchange_s(network: Network, payload_bytes: float, calibration: Calibration)
 def summed_s(
     network: Network, parts_bytes: float, results_bytes: float, calibration: Calibration
 ) -> float:
-    """Seconds until every node has the results of a round that all nodes add together, from the
+    """The seconds until every node has the results of a round that all nodes add together, from the
     moment that all have announced their payloads. Each sends so many bytes of parts.
     """
     count = len(network)

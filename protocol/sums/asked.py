@@ -26,7 +26,7 @@ class SumAuthor:
     author: PeerId
 
     root: Digest
-    """Of its payload (`protocol.sums.part_list`)."""
+    """The name of its payload (`protocol.sums.part_list`)."""
 
     samples: int
     """Samples that the round counts for it."""
@@ -39,7 +39,7 @@ class Question:
     run_id: RunId
     round: int
     learning_rate_bits: int
-    """Of the step that the round makes, as the bits of a float32."""
+    """The rate of the step that the round makes, as the bits of a float32."""
 
     authors: tuple[SumAuthor, ...]
     """All entries of the commit, sorted."""
@@ -65,7 +65,7 @@ def sign_sum(question: Question, result: Digest, key: Ed25519PrivateKey) -> byte
 
 
 def summer_of(question: Question, result: Digest, public_key: bytes, signature: bytes) -> PeerId:
-    """Who has signed this; `RemoteProtocolError` if nobody has."""
+    """The node that has signed this; `RemoteProtocolError` if none has."""
     return verify(public_key, signature, _signed(question, result))
 
 

@@ -1,4 +1,4 @@
-"""Who adds which ranges of a round, as its opening tells everybody.
+"""The summers of a round, as its opening tells them to everybody.
 
 author  --part of range i--> the summers of range i --result--> everybody
 """
@@ -53,7 +53,7 @@ class SumPlan:
 
     @property
     def ranges(self) -> int:
-        """How many ranges there are."""
+        """The number of ranges."""
         return len(self.summers)
 
     def ranges_of(self, peer: PeerId) -> tuple[int, ...]:

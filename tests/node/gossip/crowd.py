@@ -148,7 +148,9 @@ class Crowd:
             check=check,
             key=key,
             report_holding=lambda *what: None,
-            report_parts=lambda round, told: held.update(told),
+            report_parts=lambda round, told: held.update(
+                {root: ranges for root, (_, ranges) in told.items()}
+            ),
             clock_ms=loop_ms,
         )
         remote = PeerAddress(peer_of(number), await swarm.start())

@@ -11,7 +11,7 @@ the same with a thousand members as with two.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from coordinator.machine.events.inputs import HeldParts
 from protocol.ids import Digest, PeerId
@@ -53,17 +53,17 @@ class PartHolders:
         doubted, found = self.doubted.get(peer, set()), dict[Digest, HeldParts]()
         room = self.roots_max - len(named)
         for each in held:
-            said = replace(each, ranges=each.ranges & adds)
+            ranges, author = each.ranges & adds, each.author
             earlier = named.get(each.root)
-            if not said.ranges or each.root in found:
+            if not ranges or each.root in found:
                 continue
             if earlier is None and room > 0:
                 room -= 1
-                found[each.root] = said
-            elif each.root in doubted:
-                found[each.root] = said
-            elif earlier and said.ranges & ~earlier.ranges:
-                found[each.root] = replace(said, author=earlier.author)
+            elif earlier and each.root not in doubted and ranges & ~earlier.ranges:
+                author = earlier.author
+            elif each.root not in doubted:
+                continue
+            found[each.root] = HeldParts(each.root, ranges, author)
         return tuple(found.values())
 
     def bits(self, peer: PeerId, author: PeerId) -> int:
@@ -98,7 +98,7 @@ class PartHolders:
             named = self.named.setdefault(peer, {})
             earlier = None if said.root in doubted else named.get(said.root)
             before = earlier.ranges if earlier else 0
-            named[said.root] = replace(said, ranges=before | said.ranges)
+            named[said.root] = HeldParts(said.root, before | said.ranges, said.author)
             for author in self.authors.get(said.root, ()):
                 if said.root in doubted:
                     self._count(author)
