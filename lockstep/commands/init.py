@@ -61,8 +61,8 @@ def init(
 
 
 def for_crowd(spec: RunSpec, nodes: int) -> RunSpec:
-    """The run file of a crowd of this many nodes: where a few of so many send less if they add for
-    all, they do. `SettingsError` for a model that no payload is large enough for.
+    """The run file of a crowd of this many nodes: where these send less if some add for all,
+    they do. `SettingsError` for a model that no payload is large enough for.
     """
     size = sized(spec) if spec.algorithm.facts.steps_within_round and nodes else None
     if size is None or not 0 < authors_from(spec.algorithm, size) <= nodes:

@@ -143,7 +143,7 @@ def summed_s(
     network: Network, parts_bytes: float, results_bytes: float, calibration: Calibration
 ) -> float:
     """The seconds until every node has the results of a round that all nodes add together, from the
-    moment that all have announced their payloads. Each sends so many bytes of parts.
+    moment that all have announced their payloads. Each sends `parts_bytes` of parts.
     """
     count = len(network)
     if count < 2:

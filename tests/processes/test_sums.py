@@ -38,7 +38,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
         share_samples_first=6,
         sums=SUMS,
         algorithm=AlgorithmSpec(
-            name="local_steps", top_k=24, local_samples=2, value_bits=2, fade=0.0, gain=2.0
+            name="local_steps", top_k=384, local_samples=2, value_bits=2, fade=0.0, gain=3.0
         ),
     )
     write_run_file(run_file, spec, force=True)

@@ -13,7 +13,7 @@ from tests.simulation.test_simulation import violations
 from tests.simulation.verdicts import judge, processes
 from tests.support.draw import Draw
 
-SEEDS, QUICK, DRAWN = 500, 4, 20
+SEEDS, QUICK, DRAWN = 500, 4, 8
 """Seeds in all, those of `make test`, and those that one landing draws."""
 
 

@@ -69,6 +69,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "protocol/border/",
         *LINKS,
     ),
+    "tests/processes/test_sums.py": ("coordinator/machine/", "node/sums/", "protocol/sums/"),
     "tests/processes/test_traffic.py": ("node/traffic.py", "coordinator/traffic.py", *LINKS),
     "tests/processes/test_troubleshooting.py": ("docs/guide/troubleshooting.md", "lockstep/"),
     "tests/processes/test_unwilling.py": ("node/gossip/", "coordinator/machine/", *LINKS),
