@@ -3,6 +3,7 @@ them, torchrun on both; then the cable is pulled.
 """
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from tests.support.tiny import tiny_corpus, tiny_spec
 pytestmark = [pytest.mark.slow, needs_ground]
 
 NAMES = ("lockstep-two-a", "lockstep-two-b")
+LINK = re.compile(r" join '(\S+)'")
+
 ADDRESSES = ("192.168.7.1", "192.168.7.2")
 
 
@@ -70,22 +73,20 @@ def test_two_machines_train_as_one_node_and_the_first_says_when_the_cable_is_pul
             "OMP_NUM_THREADS": "1",
         }
         with said.open("wb") as log:
-            children.append(
-                subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=tmp_path)
-            )
+            children.append(subprocess.Popen(command, stdout=log, stderr=log, env=environment))
         return said
 
-    def machine(where: int) -> Path:
+    def machine(where: int, link: str) -> Path:
         """The guide's command on one of the two."""
         launch = ("--nnodes", "2", "--node-rank", f"{where}", "--nproc-per-node", "1")
         launch += ("--master-addr", ADDRESSES[0], "--master-port", "29500")
-        join = ("-m", "lockstep", "join", f"{ADDRESSES[0]}:4000", "--yes", "--device", "cpu")
+        join = ("-m", "lockstep", "join", link, "--yes", "--device", "cpu")
         join += ("--directory", str(tmp_path / f"node-{where}"), "--data", str(data))
         join += ("--nice", "0", "--on-battery", "--micro-batch", "4")
         return start(where, f"machine-{where}", "torch.distributed.run", *launch, *join)
 
     try:
-        listen = ("--listen", f"{ADDRESSES[0]}:4000", "--insecure")
+        listen = ("--listen", f"{ADDRESSES[0]}:4000")
         folder = ("--directory", str(tmp_path / "coordinator"))
         coordinator = start(
             0,
@@ -96,8 +97,9 @@ def test_two_machines_train_as_one_node_and_the_first_says_when_the_cable_is_pul
             *listen,
             *folder,
         )
-        until(lambda: "lockstep join" in coordinator.read_text(), coordinator, "a link")
-        first, second = machine(0), machine(1)
+        until(lambda: LINK.search(coordinator.read_text()), coordinator, "a link")
+        link = LINK.findall(coordinator.read_text())[0]
+        first, second = machine(0, link), machine(1, link)
         until(lambda: coordinator.read_text().count("round committed") > 3, first, "commits")
         ip("-n", NAMES[1], "link", "set", "eth0", "down")
         children[1].wait(PATIENCE_S)
@@ -109,6 +111,9 @@ def test_two_machines_train_as_one_node_and_the_first_says_when_the_cable_is_pul
             pids = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
             for pid in pids.stdout.split():
                 subprocess.run(["kill", "-9", pid], capture_output=True)
+        for child in children:
+            child.wait()
     assert "rank 1" in words, words[-3000:]
-    assert f"exitcode  : {int(ExitCode.UNAVAILABLE)}" in words, words[-3000:]
-    assert second.exists()
+    assert f"exitcode  : {int(ExitCode.DEVICE)}" in words, words[-3000:]
+    assert "gave no sign of life" in words, words[-3000:]
+    assert "Traceback" not in second.read_text()[:2000]

@@ -23,6 +23,7 @@ from coordinator.machine.events.effects import (
     OpenRound,
     SkipRound,
     SummerAdded,
+    SumsAsked,
 )
 from coordinator.machine.events.inputs import (
     Announced,
@@ -112,6 +113,8 @@ class Referee:
                 case SummerAdded(round, number, peer):
                     require(peer in self._live, peer, "is asked to add and is no member")
                     self._pages[round].summers[number].add(peer)
+                case SumsAsked(_, questions):
+                    self._pages[questions[0].round].late = True  # its authors are fixed
                 case CommitRound():
                     self._committed(effect)
                 case Chained(Void() as void):

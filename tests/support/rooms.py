@@ -72,6 +72,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/processes/test_sums.py": ("coordinator/machine/", "node/sums/", "protocol/sums/"),
     "tests/processes/test_traffic.py": ("node/traffic.py", "coordinator/traffic.py", *LINKS),
     "tests/processes/test_troubleshooting.py": ("docs/guide/troubleshooting.md", "lockstep/"),
+    "tests/processes/test_two_machines.py": ("node/ranks/", "docs/guide/cluster.md"),
     "tests/processes/test_unwilling.py": ("node/gossip/", "coordinator/machine/", *LINKS),
     "tests/processes/test_unlike_hardware.py": (*ROUND, "node/model/", "node/rehearsal.py"),
     "tests/processes/test_work_audit.py": ("lockstep/audit/", "protocol/audit/"),

@@ -63,7 +63,7 @@ def _enter(offer: events.Offered, round: Round) -> list[events.Effect]:
         )
         kind = events.Blame if payload.held else events.Refuse
         return [kind(sender, reason)]
-    payload.ranges |= offer.ranges
+    payload.ranges |= offer.ranges & round.ranges  # none where a commit came before the plan
     payload.add_holder(sender)
     return []
 
