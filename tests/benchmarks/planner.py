@@ -191,7 +191,7 @@ def setting(one: Measurement, calibration: Calibration) -> Setting:
         size.parameters * GRADIENT_BITS / 8,
         votes_bytes(PayloadShape(size.chunks, how.top_k, 1, scaled=how.local_steps > 0)),
         0.0,
-        LOCAL_STEPS,
+        local_steps=LOCAL_STEPS,
     )
     return Setting(compute, Network([line(one.profile)] * one.nodes), traffic, calibration)
 

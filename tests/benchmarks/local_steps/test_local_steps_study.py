@@ -81,8 +81,8 @@ def test_equal_speeds_at_once_are_the_local_steps_of_the_parity_study(corpus: Co
 def in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replicas that round nothing of their own, as the authors of the study."""
 
-    def residual(*layout: Any, fade: float, rounding: object) -> Residual:
-        return Residual(*layout, fade=fade)
+    def residual(*layout: Any, fade: float, value_bits: int, rounding: object) -> Residual:
+        return Residual(*layout, fade=fade, value_bits=value_bits)
 
     def optimizer(model: nn.Module, parameters: Any, rounding: object) -> LocalOptimizer:
         return LocalOptimizer(model, parameters)

@@ -282,7 +282,7 @@ def test_a_kept_state_is_rows_on_each_rank_until_nobody_has_it(
     assert part._kept is None
 
 
-@pytest.mark.parametrize("replicas", ["float32"], indirect=True)
+@pytest.mark.parametrize("replicas", [("float32", 1)], indirect=True)
 def test_a_state_that_has_no_room_is_not_kept_and_one_that_ran_out_of_it_is_measured_in_parts(
     crew: Crew, replicas: tuple[Replica, SharedReplica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
