@@ -132,8 +132,9 @@ class RoundSums:
 
     def forget(self, peer: PeerId, now_ms: int) -> None:
         """A member went."""
-        self.gone.add(peer)  # it may be of those that would be asked next
-        self.vacant |= peer in self.parts.adds
+        if self.summers.is_candidate(peer):  # one that adds, or may be asked next
+            self.gone.add(peer)
+            self.vacant |= peer in self.parts.adds
         self._follow(self.parts.forget(peer), now_ms)
 
     def _lacking(self, author: PeerId) -> int:

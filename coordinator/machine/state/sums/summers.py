@@ -56,6 +56,10 @@ class Summers:
     authors: Uplinks
     """Candidates that are."""
 
+    def is_candidate(self, peer: PeerId) -> bool:
+        """Whether a node may be drawn."""
+        return any(peer == each for pool in (self.others, self.authors) for each, _ in pool)
+
     def third(self, number: int, gone: Collection[PeerId]) -> PeerId | None:
         """The node, not one that is `gone`, that adds a range, by its number, in place of a summer
         or beside both; None: nobody is left. With more that are gone it is a later one of the same
