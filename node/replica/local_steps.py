@@ -63,7 +63,7 @@ from protocol.planner.needs import has_room, needs_of
 from protocol.planner.parameters import Size
 from protocol.runfile import RunSpec
 from protocol.schedule import float32_value
-from protocol.sums.adding import Author
+from protocol.sums.adding import bounded
 from protocol.sums.movements import Movement, code_max_of
 from protocol.sums.ranges import ranges_of
 from protocol.sums.results import AuthorSet, read_results
@@ -237,7 +237,7 @@ class LocalStepsReplica(Replica):
         levels = self._levels(commit, sums, blobs)
         rate, decay = (float32_value(b) for b in (commit.learning_rate_bits, commit.decay_bits))
         entries = [(entry.author, entry.weight) for entry in commit.entries]
-        authors = [Author(*each, self._code_max(each[1], rate)) for each in entries]
+        authors = bounded(entries, rate, self._spec.algorithm)
         with torch.no_grad():
             self._step_by_sums(levels, AuthorSet.of(authors), len(entries), decay)
 

@@ -26,12 +26,9 @@ from protocol.ids import Digest, PeerId, parse_digest, parse_peer_id, short
 from protocol.limits import MEMBERS_MAX
 from protocol.run_info import RunInfo
 from protocol.schedule import float32_value
-from protocol.sums.adding import Author, Result, result_of
+from protocol.sums.adding import Result, answer_to
 from protocol.sums.asked import Question, SumAuthor, sign_sum
-from protocol.sums.movements import code_max_of
-from protocol.sums.parts import shape_of
 from protocol.sums.plan import SumPlan
-from protocol.sums.ranges import ranges_of
 
 log = logging.getLogger("lockstep.node")
 
@@ -118,8 +115,8 @@ class Summer:
         try:
             parts = await self._shelf.collect(question.round, question.number, roots)
             async with self._turn:  # one at a time: the sums of a range take memory
-                about_sum = self._info, question, parts, self._shape
-                result = await asyncio.to_thread(add, *about_sum)
+                asked = question, parts, self._shape, self._info.spec.algorithm
+                result = await asyncio.to_thread(answer_to, *asked)
             await self._shelf.keep_result(question.round, result.blob)
         except UnavailableError as error:
             log.debug("a sum was not found", extra={**about, "reason": str(error)})
@@ -144,21 +141,6 @@ class Summer:
         if work and work.question == question:
             work.answer = answer
             self._send(wire.NodeMessage(summed=answer))
-
-
-def add(
-    info: RunInfo, question: Question, parts: Mapping[PeerId, bytes], shape: PayloadShape
-) -> Result:
-    """The sum that a question asks for, from the parts of its authors that are not silent."""
-    rate, algorithm = float32_value(question.learning_rate_bits), info.spec.algorithm
-    authors = [
-        Author(each.author, each.samples, code_max_of(each.samples, rate, algorithm))
-        for each in question.authors
-    ]
-    among = ranges_of(shape.chunks, question.ranges)[question.number]
-    silent = {question.authors[place].author for place in question.silent}
-    of_range = shape_of(shape, among)
-    return result_of(question.run_id, question.round, authors, parts, of_range, silent=silent)
 
 
 def questions_of(info: RunInfo, message: wire.SumsAsked, ranges: int) -> Sequence[Question]:

@@ -24,8 +24,12 @@ from protocol.codec.sums import Levels, concatenated, encode_sums, rounded
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.limits import CHUNK_ENTRIES, MEMBERS_MAX
-from protocol.sums.movements import Counted, Movement, changes_of
-from protocol.sums.parts import silence
+from protocol.schedule import float32_value
+from protocol.sections.algorithm import AlgorithmSpec
+from protocol.sums.asked import Question
+from protocol.sums.movements import Counted, Movement, changes_of, code_max_of
+from protocol.sums.parts import shape_of, silence
+from protocol.sums.ranges import ranges_of
 
 COARSE: Final = 4
 """d of `protocol.codec.sums`: a step of about twice the root mean square of a chunk's sums."""
@@ -98,6 +102,29 @@ def result_of(
         movements.append(Movement(author.samples, author.code_max, sent))
     counted = Counted(movements, shape.chunks)
     return Result(encode_sums(levels_of(counted, shape.chunks, coarse)), refused)
+
+
+def answer_to(
+    question: Question, parts: Mapping[PeerId, Blob], shape: PayloadShape, algorithm: AlgorithmSpec
+) -> Result:
+    """The result that summers are asked for, from the parts of its authors that are not silent;
+    `shape` is that of whole payloads. Raises what `result_of` raises.
+    """
+    samples = ((each.author, each.samples) for each in question.authors)
+    authors = bounded(samples, float32_value(question.learning_rate_bits), algorithm)
+    among = ranges_of(shape.chunks, question.ranges)[question.number]
+    silent = {question.authors[place].author for place in question.silent}
+    about = question.run_id, question.round, authors, parts
+    return result_of(*about, shape_of(shape, among), silent=silent)
+
+
+def bounded(
+    samples: Iterable[tuple[PeerId, int]], learning_rate: float, algorithm: AlgorithmSpec
+) -> list[Author]:
+    """Authors of this many samples each, with the bounds of their scales."""
+    return [
+        Author(peer, count, code_max_of(count, learning_rate, algorithm)) for peer, count in samples
+    ]
 
 
 def levels_of(counted: Counted, chunks: int, coarse: int) -> Levels:

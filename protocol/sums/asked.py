@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocol.codec.commits import Commit, RangeSum, Sums
 from protocol.codec.messagepack import packed
 from protocol.handshake import verify
 from protocol.ids import Digest, PeerId, RunId, sha256
@@ -29,7 +30,7 @@ class SumAuthor:
     """The name of its payload (`protocol.sums.part_list`)."""
 
     samples: int
-    """Samples that the round counts for it."""
+    """Its weight: samples that the round counts for it, at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,13 @@ class Question:
     def digest(self) -> Digest:
         """The name of the question."""
         return sha256(packed(msgspec.to_builtins(self, builtin_types=(bytes,))))
+
+
+def question_behind(commit: Commit, sums: Sums, result: RangeSum) -> Question:
+    """What the summers of a committed result were asked."""
+    authors = tuple(SumAuthor(each.author, each.digest, each.weight) for each in commit.entries)
+    about = commit.run_id, commit.round, commit.learning_rate_bits, authors
+    return Question(*about, sums.ranges, result.number, result.silent)
 
 
 def sign_sum(question: Question, result: Digest, key: Ed25519PrivateKey) -> bytes:

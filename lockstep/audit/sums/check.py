@@ -11,11 +11,8 @@ from protocol.codec.commits import Commit, RangeSum
 from protocol.codec.payload import PayloadShape
 from protocol.errors import DivergedError, StorageError, UnavailableError
 from protocol.ids import Digest, PeerId
-from protocol.schedule import float32_value
-from protocol.sums.adding import Author, result_of
-from protocol.sums.movements import code_max_of
-from protocol.sums.parts import shape_of
-from protocol.sums.ranges import ranges_of
+from protocol.sums.adding import answer_to
+from protocol.sums.asked import Question, question_behind
 
 
 class SumsCheck:
@@ -41,31 +38,33 @@ class SumsCheck:
                 return
         for result in commit.sums.results:
             if result.digest not in voids:
-                await self._add(commit, commit.sums.ranges, result, listed)
+                await self._add(
+                    commit, question_behind(commit, commit.sums, result), result, listed
+                )
 
     async def _add(
-        self, commit: Commit, ranges: int, result: RangeSum, listed: list[list[PayloadPart]]
+        self,
+        commit: Commit,
+        question: Question,
+        result: RangeSum,
+        listed: list[list[PayloadPart]],
     ) -> None:
         """Add one range again, from the parts that the lists of all entries name."""
-        given, silent = dict[PeerId, bytes](), set[PeerId]()
+        given = dict[PeerId, bytes]()
         for place, (entry, parts) in enumerate(zip(commit.entries, listed, strict=True)):
-            if place in result.silent or not parts:
-                silent.add(entry.author)
+            if place in result.silent:
                 continue
-            try:
-                blob = await self._record.payload(commit.round, parts[result.number])
-            except (UnavailableError, StorageError, DivergedError):
-                self.unadded += 1
-                return
-            given[entry.author] = blob
-        rate, algorithm = float32_value(commit.learning_rate_bits), self._record.info.spec.algorithm
-        authors = [
-            Author(each.author, each.weight, code_max_of(each.weight, rate, algorithm))
-            for each in commit.entries
-        ]
-        shape = shape_of(self._shape, ranges_of(self._shape.chunks, ranges)[result.number])
-        about = self._record.info.run_id, commit.round, authors, given, shape
-        found = await asyncio.to_thread(result_of, *about, silent=silent)
+            given[entry.author] = b""  # what an author says whose root names no list
+            if parts:
+                try:
+                    given[entry.author] = await self._record.payload(
+                        commit.round, parts[result.number]
+                    )
+                except (UnavailableError, StorageError, DivergedError):
+                    self.unadded += 1
+                    return
+        algorithm = self._record.info.spec.algorithm
+        found = await asyncio.to_thread(answer_to, question, given, self._shape, algorithm)
         if found.digest != result.digest:
             raise Difference(
                 commit.round,
