@@ -27,6 +27,7 @@ from protocol.codec.chain import Void
 from protocol.codec.commits import open_commit, sign_commit
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId
+from protocol.sums.asked import question_behind
 from tests.benchmarks.scale import KEY
 from tests.coordinator.machine.driver import RUN, of_kind, payload_digest
 from tests.coordinator.machine.summing import RESULT_BYTES, SummingDriver, added, peers, result
@@ -71,6 +72,22 @@ def test_a_round_is_added_and_its_commit_names_the_results_and_who_signed_them()
     assert (totals.payload_bytes, totals.result_bytes) == (500, 16 * RESULT_BYTES)
     added_by = {who: sum(who in row for row in opened.plan) for who in FIVE}
     assert {who: driver.member(who).work.ranges_added for who in FIVE} == added_by
+
+
+def test_a_commit_has_the_question_again_also_of_an_author_without_samples() -> None:
+    driver = SummingDriver(*FIVE)
+    driver.announce(FIVE[0], 0, samples=0)
+    for each in FIVE[1:]:
+        driver.announce(each, 0)
+    effects = driver.spread(0, FIVE)
+    asked = {question.number: question for _, question in driver.asks(effects)}
+    driver.add(effects)
+    commit = driver.commits[0].commit
+    assert commit.sums is not None
+    for result_of_range in commit.sums.results:
+        question = question_behind(commit, commit.sums, result_of_range)
+        assert question == asked[result_of_range.number]
+        assert min(each.samples for each in question.authors) == 1, "what no summer refuses"
 
 
 def test_with_fewer_authors_or_no_two_candidates_every_payload_goes_to_everybody() -> None:

@@ -78,7 +78,10 @@ def fix(undecided: UndecidedRound, run: Run, now_ms: int) -> list[Effect] | None
     if not closing.reaches_quorum(closing.contributors(undecided, run.members), run):
         return None
     counted = closing.close(undecided, run, now_ms)
-    authors = [SumAuthor(each.peer, Digest(each.digest), each.samples) for each in counted]
+    weight_of = run.spec.algorithm.weight_of  # as in the commit's entries
+    authors = [
+        SumAuthor(each.peer, Digest(each.digest), weight_of(each.samples)) for each in counted
+    ]
     return _ask_all(undecided, undecided.sums.fix(authors, _rate(run), now_ms), run, now_ms)
 
 
