@@ -57,12 +57,11 @@ class SumsCheck:
             given[entry.author] = b""  # what an author says whose root names no list
             if parts:
                 try:
-                    given[entry.author] = await self._record.payload(
-                        commit.round, parts[result.number]
-                    )
+                    said = await self._whole.part(commit.round, parts[result.number])
                 except (UnavailableError, StorageError, DivergedError):
                     self.unadded += 1
                     return
+                given[entry.author] = said
         algorithm = self._record.info.spec.algorithm
         found = await asyncio.to_thread(answer_to, question, given, self._shape, algorithm)
         if found.digest != result.digest:

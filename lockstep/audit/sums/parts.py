@@ -38,6 +38,8 @@ class PayloadPart:
     number: int
     """The number of the range."""
     digest: Digest
+    payload_bytes: int
+    """Its length by the list."""
 
     @property
     def title(self) -> str:
@@ -103,14 +105,21 @@ class WholePayloads:
             names = open_list(blob, ranges, entry.digest).names
         except RemoteProtocolError:
             return []  # no summer has taken it
-        digests = [Digest(name.digest) for name in names]
-        return [PayloadPart(entry.author, number, digest) for number, digest in enumerate(digests)]
+        return [
+            PayloadPart(entry.author, number, Digest(name.digest), name.bytes)
+            for number, name in enumerate(names)
+        ]
+
+    async def part(self, round: int, part: PayloadPart) -> bytes:
+        """The bytes of a part as summers add it: none where the list lies about their length."""
+        blob = await self._read(round, part)
+        return blob if len(blob) == part.payload_bytes else b""
 
     async def _all(self, round: int, parts: Sequence[PayloadPart]) -> list[bytes]:
         """The bytes of parts, some of them at a time."""
         found = list[bytes]()
         for first in range(0, len(parts), AT_ONCE):
-            asked = (self._read(round, part) for part in parts[first : first + AT_ONCE])
+            asked = (self.part(round, part) for part in parts[first : first + AT_ONCE])
             told = await asyncio.gather(*asked, return_exceptions=True)
             for each in told:
                 if isinstance(each, BaseException):

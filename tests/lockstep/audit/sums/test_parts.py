@@ -12,7 +12,7 @@ from protocol.errors import UnavailableError
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import AlgorithmSpec
 from protocol.schedule import float32_bits
-from protocol.sums.part_list import list_of
+from protocol.sums.part_list import PartList, PartName, list_of
 from protocol.sums.ranges import ranges_of
 from tests.support.summed import SummedRound, summed
 from tests.support.votes import two_scales
@@ -123,6 +123,17 @@ async def test_a_part_that_summers_would_refuse_says_nothing_and_hides_no_other(
     commit = replace(made.commit, entries=(entry, made.commit.entries[1]))
     blobs = {sha256(blob): blob for blob in (*parts, listed.blob)}
     assert says(await whole(Kept(blobs), commit, entry)) == [True, False, True, False]
+
+
+async def test_a_part_of_another_length_than_its_list_says_is_heard_by_no_summer() -> None:
+    made = a_round()
+    names = [*made.lists[ONE].names]
+    names[2] = PartName(names[2].digest, names[2].bytes + 1)
+    lie = PartList(tuple(names))
+    entry = replace(made.commit.entries[0], digest=lie.root)
+    commit = replace(made.commit, entries=(entry, made.commit.entries[1]))
+    blobs = made.blobs | {lie.root: lie.blob}
+    assert says(await whole(Kept(blobs), commit, entry)) == [True, True, False, True]
 
 
 async def test_parts_that_are_all_anothers_are_its_payload() -> None:
