@@ -344,7 +344,7 @@ def bytes_are_not_verified(patch: pytest.MonkeyPatch) -> None:
 
 def it_is_announced_before_it_is_kept(patch: pytest.MonkeyPatch) -> None:
     async def publish(swarm: Swarm, round: int, blob: bytes, samples: int = 0) -> Digest:
-        swarm._announcements.make(round, sha256(blob), len(blob), samples)
+        swarm._offers.announcements.make(round, sha256(blob), len(blob), samples)
         swarm._background.spawn_write(swarm._keep(round, sha256(blob), blob))
         return sha256(blob)
 
