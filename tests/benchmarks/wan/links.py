@@ -42,6 +42,7 @@ from protocol.runfile import (
     ScheduleSpec,
 )
 from tests.benchmarks.wan.methods import (
+    CROWD,
     METHODS,
     MIXING,
     STEPS_UNTIL_MEAN,
@@ -93,7 +94,7 @@ class Trial:
     @property
     def how(self) -> Method:
         """The method's settings."""
-        return (METHODS | MIXING)[self.method]
+        return (METHODS | MIXING | CROWD)[self.method]
 
     @property
     def rounds(self) -> int:
@@ -352,6 +353,7 @@ def run_spec(trial: Trial) -> RunSpec:
             batch_samples_max=trial.nodes * share,
             share_samples_first=share,
             quorum=trial.nodes,
+            sums=trial.how.sums,
             payload_bytes_max=PAYLOAD_BYTES_MAX,
         ),
         membership=MembershipSpec(start_members=trial.nodes, lease_ms=60_000, heartbeat_ms=2_000),

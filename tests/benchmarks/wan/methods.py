@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.errors import SettingsError
+from protocol.planner.sums import AUTHORS_MIN, summed
 from protocol.sections.algorithm import AlgorithmSpec, MixingSpec, TopologyName
 
 LOCAL_STEPS = 5
@@ -35,6 +36,8 @@ class Method:
     """Of gossip Adam, with differences of one byte; None: votes."""
     local_steps: int = 0
     """H: the local steps of a round; 0: a round is one step of DeMo."""
+    sums: int = 0
+    """Authors from which summers add, with the richer payloads of such a run; 0: never."""
 
     @property
     def round_steps(self) -> int:
@@ -100,6 +103,13 @@ MIXING = {
 """DeMo as published, and gossip Adam, which `tests.benchmarks.gossip.beside_demo` sets beside each
 other; the report of the methods leaves them out, as they have no curve of this network."""
 
+CROWD = {
+    "everybody": METHODS["lockstep-0-grpc-local5-k192"],
+    "sums": Method("lockstep", "", local_steps=LOCAL_STEPS, sums=AUTHORS_MIN),
+}
+"""Local steps with every payload to everybody, and with summers, which
+`tests.benchmarks.sums.homes` sets beside each other."""
+
 
 def algorithm_of(how: Method) -> AlgorithmSpec:
     """The algorithm of a method of Lockstep; `SettingsError` for a record."""
@@ -108,5 +118,6 @@ def algorithm_of(how: Method) -> AlgorithmSpec:
         mixing = MixingSpec(topology=how.topology, exchange="int8", mean_every=STEPS_UNTIL_MEAN)
         return AlgorithmSpec(name="gossip-adam", mixing=mixing)
     if how.local_steps:
-        return AlgorithmSpec(name="local_steps", top_k=how.top_k, local_samples=1)
+        algorithm = AlgorithmSpec(name="local_steps", top_k=how.top_k, local_samples=1)
+        return summed(algorithm) if how.sums else algorithm
     return AlgorithmSpec(name="demo", top_k=how.top_k)
