@@ -22,6 +22,9 @@ from tests.support.tiny import tiny_corpus, tiny_spec
 STEPS, NODES, SUMS = 30, 3, 3
 
 
+pytestmark = pytest.mark.timeout(1500)
+
+
 def ranges_added(cluster: Cluster) -> int:
     """Committed results that the relay has signed, as far as the coordinator remembers."""
     return sum(row["ranges_added"] for row in cluster.coordinator.status.get("relays", ()))
@@ -58,7 +61,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
         kill(relay)
         watch_until(cluster, lambda: not ranges_added(cluster), "a run without it")
         watch_until(cluster, lambda: ranges_added(cluster) > before, "another result of it")
-        watch_until(cluster, lambda: cluster.finished, "the end of the run")
+        watch_until(cluster, lambda: cluster.finished, "the end of the run", 2 * PATIENCE_S)
         cluster.wait()
     return cluster
 
