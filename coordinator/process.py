@@ -236,7 +236,7 @@ class CoordinatorProcess:
             "heads": self.service.heads.document(),
             "connections": self._gate.document(),
             "traffic": document["traffic"] | self._traffic.document(),
-            "relays": self.service.relays.document(),
+            "relays": self.service.relays.document(self.rounds.relays),
             "audit": document["audit"]
             | {
                 "auditors": [

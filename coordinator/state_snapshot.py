@@ -36,5 +36,7 @@ def durable_part(state: RunState) -> RunState:
     copy = decode_state(encode_state(state))
     for member in copy.members.roster.values():
         member.lease_until_ms = 0
+    for relay in copy.relays.known.values():
+        relay.lease_until_ms = 0
     loss = copy.loss if copy.loss == copy.loss else None  # NaN is not equal to itself
     return replace(copy, loss=loss, last_ms=0, reason="")

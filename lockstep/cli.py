@@ -311,7 +311,7 @@ def relay(
 ) -> None:
     """Forward payloads between nodes that cannot dial each other.
 
-    Needs a public address, but no GPU and no torch.
+    Needs a public address, but no GPU and no torch. With --sums it adds payloads for all, too.
     """
     from lockstep.commands.relay import relay as relay_run
     from lockstep.service.home import Home

@@ -154,7 +154,7 @@ class NodeMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., links: _Optional[_Union[LinksMeasured, _Mapping]] = ..., parts: _Optional[_Union[PartsHeld, _Mapping]] = ..., summed: _Optional[_Union[Summed, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "only_asks", "token", "head")
+    __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "only_asks", "token", "head", "sums")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +169,7 @@ class Hello(_message.Message):
     ONLY_ASKS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     run_id: str
     public_key: bytes
@@ -183,7 +184,8 @@ class Hello(_message.Message):
     only_asks: bool
     token: str
     head: Head
-    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ..., instance: _Optional[int] = ..., cannot_train: _Optional[str] = ..., only_asks: _Optional[bool] = ..., token: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ...) -> None: ...
+    sums: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., addresses: _Optional[_Iterable[str]] = ..., software: _Optional[str] = ..., hardware: _Optional[str] = ..., name: _Optional[str] = ..., relay: _Optional[bool] = ..., instance: _Optional[int] = ..., cannot_train: _Optional[str] = ..., only_asks: _Optional[bool] = ..., token: _Optional[str] = ..., head: _Optional[_Union[Head, _Mapping]] = ..., sums: _Optional[bool] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("round", "state_digest", "resyncs", "voids")

@@ -12,6 +12,7 @@ from coordinator.machine.state.member import MembershipState
 from coordinator.machine.state.receipts import Receipts
 from coordinator.machine.state.records import DIFFERENCES_MAX, RECORDS_MAX
 from coordinator.machine.state.run_state import RunState
+from coordinator.machine.state.sums.relays import OFFERS_MAX, AddingRelays
 from coordinator.machine.state.sums.round_sums import ASKED_MAX, RoundSums
 from coordinator.machine.state.undecided_round import UndecidedRound
 from coordinator.machine.state.verdicts import AUDITORS_MAX, DigestVerdicts
@@ -27,13 +28,16 @@ def validate(state: RunState, spec: RunSpec) -> None:
     _rounds(state, spec)
     _members(state.members, spec.membership, state.head_round)
     for undecided in state.undecided:
-        _undecided_round(undecided, state.members.roster)
+        _undecided_round(undecided, state.members.roster, state.relays)
+    _relays(state.relays, state.members.roster)
     _order(state.order)
     _samples(state)
     _verdicts(state.verdicts, state.members.roster)
 
 
-def _undecided_round(undecided: UndecidedRound, roster: Collection[PeerId]) -> None:
+def _undecided_round(
+    undecided: UndecidedRound, roster: Collection[PeerId], relays: AddingRelays
+) -> None:
     where, asked = f"round {undecided.round}", undecided.assignments.keys()
     announced, receipts = undecided.announced, undecided.receipts
     _subset(f"{where}: announced", announced.keys(), "the assignments", asked)
@@ -52,7 +56,7 @@ def _undecided_round(undecided: UndecidedRound, roster: Collection[PeerId]) -> N
     _equal(f"{where}: authors", authors, payloads)
     _receipts(where, receipts)
     if undecided.sums:
-        _sums(where, undecided.sums, roster)
+        _sums(where, undecided.sums, {*roster, *relays.here()})
         _equal(f"{where}: authors of roots", undecided.sums.parts.authors, receipts.authors)
 
 
@@ -85,9 +89,15 @@ def _receipts(where: str, receipts: Receipts) -> None:
     _subset(f"{where}: copied", authors.keys() - short, "copied_ms", receipts.copied_ms.keys())
 
 
-def _sums(where: str, sums: RoundSums, roster: Collection[PeerId]) -> None:
+def _relays(relays: AddingRelays, roster: Collection[PeerId]) -> None:
+    _require(len(relays.known) <= OFFERS_MAX, f"{len(relays.known)} relays of {OFFERS_MAX}")
+    both = sorted({*relays.here()} & {*roster})
+    _require(not both, f"members that add as relays: {both}")
+
+
+def _sums(where: str, sums: RoundSums, present: Collection[PeerId]) -> None:
     parts = sums.parts
-    _subset(f"{where}: summers", parts.adds.keys(), "the members", roster)
+    _subset(f"{where}: summers", parts.adds.keys(), "members and relays", present)
     _subset(f"{where}: parts", parts.named.keys(), "the summers", parts.adds.keys())
     for peer, named in parts.named.items():
         count = len(named)

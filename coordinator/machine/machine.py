@@ -63,7 +63,7 @@ from coordinator.machine.rules import (
     reporting,
     voiding,
 )
-from coordinator.machine.rules.sums import adding, parts
+from coordinator.machine.rules.sums import adding, offering, parts
 from coordinator.machine.screening import is_transient
 from coordinator.machine.state.run import Run
 from coordinator.machine.state.run_state import RunState
@@ -105,7 +105,7 @@ class RunMachine(Run):
         effects = self._dispatch(event, now_ms)
         self._history.append((now_ms, event))
         if isinstance(event, _OF_A_ROUND):
-            self.members.renew(event.peer, now_ms)  # also when it comes too late for its round
+            self.renew(event.peer, now_ms)  # also when it comes too late for its round
         if not is_transient(event, effects):
             # a replay, which has no transient events, must measure an outage from the same instant
             self.state.last_ms = now_ms
@@ -118,6 +118,7 @@ class RunMachine(Run):
         one.
         """
         events: list[Event] = [inputs.Lapsed(peer) for peer in self.members.check_leases(now_ms)]
+        events += [inputs.OfferEnded(peer) for peer in self.relays.lapsed(now_ms)]
         for undecided in self.state.undecided:
             upcoming = undecided.next_instant()
             if upcoming and upcoming[1] <= now_ms:
@@ -138,7 +139,8 @@ class RunMachine(Run):
         times += [at_ms for at_ms in late_ms if at_ms is not None]
         if self._ends():
             times.append(self.state.end.conclude_by_ms)
-        others = (self.members.next_lapse_ms(), self.state.voids.next_due_ms())
+        leases_ms = self.members.next_lapse_ms(), self.relays.next_lapse_ms()
+        others = (*leases_ms, self.state.voids.next_due_ms())
         return min([*times, *(at_ms for at_ms in others if at_ms is not None)], default=None)
 
     def undecided(self, round: int) -> UndecidedRound | None:
@@ -172,6 +174,8 @@ class RunMachine(Run):
                 return parts.take(event, self, now_ms)
             case inputs.Summed() | inputs.SummersLate():
                 return adding.take(event, self, now_ms)
+            case inputs.SumsOffered() | inputs.OfferEnded():
+                return offering.take(event, self, now_ms)
             case inputs.Applied() | inputs.Ready():
                 return reporting.take(event, self, now_ms)
             case inputs.Audited():
@@ -233,6 +237,7 @@ class RunMachine(Run):
             undecided.postpone(outage_ms)
         self.state.voids.postpone(outage_ms)
         self.members.restart(self.state.last_ms, now_ms)
+        self.relays.restart(now_ms + self.members.lease_ms)
         return []
 
     # ---- decisions

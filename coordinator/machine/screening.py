@@ -22,7 +22,7 @@ from coordinator.machine.rules import (
     reporting,
     voiding,
 )
-from coordinator.machine.rules.sums import adding, parts
+from coordinator.machine.rules.sums import adding, offering, parts
 from coordinator.machine.state.run import Run
 
 
@@ -41,6 +41,8 @@ def screened(event: Event, run: Run) -> Event:
             news = announcing.is_news(event, run)
         case inputs.Summed(peer):
             news = adding.is_news(event, run)
+        case inputs.SumsOffered(peer) | inputs.OfferEnded(peer):
+            news = offering.is_news(event, run)
         case inputs.Applied(peer) | inputs.Ready(peer):
             news = reporting.is_news(event, run)
         case inputs.Audited(peer):

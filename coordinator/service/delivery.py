@@ -141,7 +141,9 @@ class Delivery:
             case effects.SummerAdded():
                 self.broadcast(coordinator_messages.summer_added(effect))
             case effects.SumsAsked(peer, questions):
-                self.node_sessions.send(peer, coordinator_messages.sums_asked(questions))
+                is_relay = self._sequencer.rounds.relays.get(peer) is not None
+                sessions = self.relay_sessions if is_relay else self.node_sessions
+                sessions.send(peer, coordinator_messages.sums_asked(questions))
             case effects.Dispute(round, number, signed):
                 said = {peer: digest.hex()[:16] for peer, digest in signed}
                 where = self._where(round=round, range=number, signed=said)

@@ -1,14 +1,16 @@
 """The relays of a run: nodes that forward payloads and do not train. Pure, and not journalled.
 
 A relay has a session as a member has, hears what every member hears, and stands in the member list.
-It is no member: the machine of rounds does not know it, and it is gone when its session ends or
-when it has sent no heartbeat for a lease.
+It is no member: the machine of rounds knows only those that offer to add
+(`coordinator.machine.rules.sums.offering`), and it is gone when its session ends or when it has
+sent no heartbeat for a lease.
 """
 
 from collections.abc import Callable, Collection, Iterator
 
 from coordinator.machine.events.effects import Admit, Refuse
 from coordinator.machine.events.inputs import Joined
+from coordinator.machine.state.sums.relays import AddingRelays
 from protocol.ids import PeerId
 
 RELAYS_MAX = 16
@@ -57,9 +59,16 @@ class Relays:
         self._relays.pop(peer, None)
         self._lease_until_ms.pop(peer, None)
 
-    def document(self) -> list[dict[str, object]]:
-        """The relays for a status page."""
+    def document(self, adding: AddingRelays) -> list[dict[str, object]]:
+        """The relays for a status page, with what those that offer to add have done."""
         return [
-            {"peer_id": relay.peer, "name": relay.name, "addresses": list(relay.addresses)}
+            {
+                "peer_id": relay.peer,
+                "name": relay.name,
+                "addresses": list(relay.addresses),
+                "adds": (offering := adding.get(relay.peer)) is not None,
+                "ranges_added": offering.work.ranges_added if offering else 0,
+                "rounds_missed": offering.work.missed if offering else 0,
+            }
             for relay in self
         ]

@@ -23,7 +23,7 @@ from coordinator.history import History
 from coordinator.journal import Journal
 from coordinator.machine.events import effects, inputs
 from coordinator.sequencer import Sequencer
-from coordinator.service import auditors, coordinator_messages, node_messages
+from coordinator.service import adding_relays, auditors, coordinator_messages, node_messages
 from coordinator.service.admittance import Admittance
 from coordinator.service.calls import Calls, Context
 from coordinator.service.course import Course
@@ -183,7 +183,8 @@ class CoordinatorService(Calls):
             log.warning("copied key refused", extra=where)
             yield Message(refused=wire.Refused(reason=holder.at_work(now_ms())))
             return
-        serve = self._serve_relay if relay else self._serve_node
+        offer = adding_relays.offer_of(joined, hello.hello) if relay else None
+        serve = partial(self._serve_relay, offer=offer) if relay else self._serve_node
         paced = self._paced(joined.peer, host, requests)
         async with aclosing(serve(joined, session, paced)) as messages:
             async for message in messages:
@@ -229,7 +230,11 @@ class CoordinatorService(Calls):
                 self._sequencer.post(inputs.Disconnected(joined.peer))
 
     async def _serve_relay(
-        self, joined: inputs.Joined, session: NodeSession, requests: Requests
+        self,
+        joined: inputs.Joined,
+        session: NodeSession,
+        requests: Requests,
+        offer: inputs.SumsOffered | None,
     ) -> AsyncGenerator[Message, None]:
         self._end_lapsed_relays()
         decision = self.relays.join(joined, self._sequencer.now_ms())
@@ -240,7 +245,7 @@ class CoordinatorService(Calls):
         addresses = ",".join(joined.addresses)
         log.info("relay joined", extra=self._where(peer=joined.peer, addresses=addresses))
         self.delivery.welcome_relay(session)
-        reader = asyncio.create_task(self._read_relay(joined.peer, session, requests))
+        reader = asyncio.create_task(self._read_relay(joined.peer, session, requests, offer))
         try:
             while message := await session.outbox.get():
                 yield message
@@ -248,9 +253,8 @@ class CoordinatorService(Calls):
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             if self.relay_sessions.remove(joined.peer, session):
-                self.relays.leave(joined.peer)
                 log.info("relay left", extra=self._where(peer=joined.peer))
-                self.delivery.tell_relays(gone=joined.peer)
+                self._let_relay_go(joined.peer)
 
     async def read_node(
         self, joined: inputs.Joined, session: NodeSession, requests: Requests
@@ -298,30 +302,54 @@ class CoordinatorService(Calls):
         if refusal := await self.heads.objection(peer, message):
             session.close(Message(refused=wire.Refused(reason=refusal, retry=True)))
 
-    async def _read_relay(self, peer: PeerId, session: NodeSession, requests: Requests) -> None:
-        """Answer a relay's heartbeats, and hear it if it is an auditor, until it says goodbye."""
+    async def _read_relay(
+        self,
+        peer: PeerId,
+        session: NodeSession,
+        requests: Requests,
+        offer: inputs.SumsOffered | None,
+    ) -> None:
+        """Answer a relay's heartbeats, and hear it if it is an auditor or adds, until it says
+        goodbye.
+        """
+        if offer:
+            await self._sequencer.submit(offer)
         async for message in requests:
             session.heard_ms = now_ms = self._sequencer.now_ms()
             await self._heed_head(peer, session, message)
-            if message.WhichOneof("kind") == "heartbeat":
+            kind = message.WhichOneof("kind")
+            if kind == "heartbeat":
                 self.relays.beat(peer, now_ms)
                 self._end_lapsed_relays()
+                if offer:
+                    await adding_relays.beat(offer, self._sequencer)
                 sent_ms = message.heartbeat.sent_ms
                 session.send(coordinator_messages.heartbeat_reply(sent_ms, now_ms, now_ms))
-            elif message.WhichOneof("kind") == "leave":
+            elif kind == "leave":
                 break
-            elif refusal := await auditors.hear(peer, message, self._sequencer, self.evidence):
+            elif refusal := await self._heard(peer, message):
                 session.close(Message(refused=wire.Refused(reason=refusal)))
                 return
         session.close()
+
+    async def _heard(self, peer: PeerId, message: wire.NodeMessage) -> str:
+        """Hear what a relay says; returns why its session must end, empty while it may go on."""
+        if message.WhichOneof("kind") in ("parts", "summed"):
+            return await adding_relays.hear(peer, message, self._sequencer)
+        return await auditors.hear(peer, message, self._sequencer, self.evidence)
 
     def _end_lapsed_relays(self) -> None:
         """End the sessions of relays that have sent no heartbeat for a lease."""
         for peer in self.relays.lapsed(self._sequencer.now_ms()):
             evicted = wire.Evicted(reason="silent for a lease")
             self.relay_sessions.close(peer, Message(evicted=evicted))
-            self.relays.leave(peer)
-            self.delivery.tell_relays(gone=peer)
+            self._let_relay_go(peer)
+
+    def _let_relay_go(self, peer: PeerId) -> None:
+        """Do without a relay, and tell everybody."""
+        self.relays.leave(peer)
+        self._sequencer.post(inputs.OfferEnded(peer))
+        self.delivery.tell_relays(gone=peer)
 
     def _where(self, **fields: object) -> dict[str, object]:
         """Fields of a log record: the run, then `fields`."""

@@ -16,7 +16,9 @@ class AuditorSettings:
 
     relay: Annotated[
         RelaySettings,
-        Here(without=("archive",), defaults={"listen": "0.0.0.0:50720", "disk": 64 * 1024**3}),
+        Here(
+            without=("archive", "sums"), defaults={"listen": "0.0.0.0:50720", "disk": 64 * 1024**3}
+        ),
     ]
     """Settings of its links and its archive."""
 

@@ -208,11 +208,13 @@ def admitted_nodes(rule: object) -> str:
 
 
 def _relays_text(document: Mapping[str, Any]) -> str:
-    """The number of relays, and of auditors."""
+    """The number of relays, of those among them that add, and of auditors."""
     found = document.get("relays", ())
     auditors = sum(each.get("name") == AUDITOR_NAME for each in found)
     relays = len(found) - auditors
-    words = [str(relays)] if relays else []
+    adding = sum(bool(each.get("adds")) for each in found)
+    also = f" ({adding} that add)" if adding > 1 else " (1 that adds)" if adding else ""
+    words = [f"{relays}{also}"] if relays else []
     if auditors:
         words.append(quantity(auditors, "auditor"))
     return ", ".join(words)

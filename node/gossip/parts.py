@@ -27,6 +27,10 @@ ReportParts = Callable[[int, Mapping[Digest, tuple[PeerId, int]]], None]
 """Called with a round, and by root the ranges whose parts this node holds as their summer."""
 
 
+def report_nothing(round: int, held: Mapping[Digest, tuple[PeerId, int]]) -> None:
+    """The report of a node that adds nothing."""
+
+
 class Parts:
     """The parts of one swarm; all methods belong to its event loop."""
 

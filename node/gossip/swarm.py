@@ -33,7 +33,7 @@ from node.gossip.machine.events import SwarmLimits
 from node.gossip.machine.exchange import Exchange
 from node.gossip.offers import WireOffers
 from node.gossip.outbox import Outbox
-from node.gossip.parts import Parts, ReportParts, kept_parts
+from node.gossip.parts import Parts, ReportParts, kept_parts, report_nothing
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.links.frames import PART_BYTES_MAX, Part
@@ -73,7 +73,7 @@ class Swarm:
         key: Ed25519PrivateKey,
         report_holding: Callable[[int, list[Digest]], None],
         clock_ms: Callable[[], int],
-        report_parts: ReportParts = lambda round, held: None,
+        report_parts: ReportParts = report_nothing,
         snapshots: Shelf | None = None,
     ) -> None:
         self._run_id = run_id

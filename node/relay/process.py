@@ -8,8 +8,8 @@ by digest.
 Nodes behind home routers cannot dial each other, but all of them can dial a relay: each offers it
 the payloads that it holds, the relay pulls them, verifies them by digest and offers them to all
 others. It is no member: it has no lease, no vote and no share, and its copies make no payload
-available. With an archive it keeps them all (`node.relay.archive`). Over libp2p it is also where
-nodes find a way to each other.
+available. With an archive it keeps them all (`node.relay.archive`); with `sums` it adds for others
+(`node.relay.adding`). Over libp2p it is also where nodes find a way to each other.
 
 Memory is bounded by links and parts, disk by `disk`, the rate of one peer by `peer_limit`.
 A relay that is told to stop drains: the coordinator tells every node to do without it, and
@@ -32,12 +32,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from node.control.addresses import announced
 from node.control.client import CoordinatorClient
 from node.control.heads import HeadKeeper
+from node.gossip.parts import report_nothing
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.gossip.swarm import Swarm, SwarmLimits
 from node.links.mesh import Mesh
 from node.links.protocol import Identity
 from node.links.uplink import Uplink
+from node.relay.adder import AddingRole
 from node.relay.archive import ARCHIVE_NAME, Archive
 from node.relay.inbox import RelayInbox
 from node.relay.metrics import registry
@@ -56,6 +58,7 @@ from protocol.errors import LocalProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, peer_id
 from protocol.limits import CONNECTIONS_MAX
+from protocol.planner.parameters import has_layout
 from protocol.run_info import RunInfo
 from protocol.traffic import Overhead, unknown_overhead
 
@@ -161,7 +164,8 @@ class RelayProcess:
         identity = Identity(self._key, info.run_id, secrets.randbits(64), heads.heads)
         mesh, shelf = self._make_mesh(identity, connections_max), SelfCheckShelf()
         judge = self._judge or (lambda round, payload: read_header(payload))
-        check = PayloadCheck(info.run_id, judge)
+        role = self._adding_role(info)
+        check = PayloadCheck(info.run_id, judge, *((role.part_header_of,) if role else ()))
         swarm = Swarm(
             self.peer,
             info.run_id,
@@ -171,10 +175,12 @@ class RelayProcess:
             check=check,
             key=self._key,
             report_holding=partial(self._report_holding, check),
+            report_parts=role.report_parts if role else report_nothing,
             clock_ms=own_clock_ms,
             snapshots=shelf,
         )
-        inbox = RelayInbox(info, swarm, self._run_finished, heads)
+        summer = role.adder_of(swarm.parts) if role else None
+        inbox = RelayInbox(info, swarm, self._run_finished, heads, summer)
         archive = self._archive(info, payloads, mesh, inbox)
         self._started = StartedRelay(info, payloads, mesh, swarm, inbox, archive, heads)
         self.addresses = await swarm.start()
@@ -190,6 +196,19 @@ class RelayProcess:
         )
         about = {"addresses": ",".join(self.addresses), "self_check": self._self_check}
         log.info("relay listens", extra=about)
+
+    def _adding_role(self, info: RunInfo) -> AddingRole | None:
+        """What a relay needs that adds; None for one that does not offer to, or where no round has
+        summers.
+        """
+        if not self._settings.sums:
+            return None
+        if not info.spec.rounds.sums or not has_layout(info.spec.model):
+            log.warning("no round of this run has summers: nothing will be added here")
+            return None
+        from node.relay.adding import adding_role  # loads numpy, which other relays do without
+
+        return adding_role(info, self._key, self._client.send)
 
     def _archive(
         self, info: RunInfo, payloads: PayloadLog, mesh: Mesh, inbox: RelayInbox
@@ -240,6 +259,7 @@ class RelayProcess:
             software=self._software,
             name=self._settings.name,
             relay=True,
+            sums=parts.inbox.adds,
         )
         session = asyncio.create_task(self._client.run(parts.info, hello, parts.inbox))
         failing = asyncio.create_task(self._failed(parts, hello))
@@ -341,6 +361,7 @@ class RelayProcess:
                 "bytes_max": self._settings.disk,
             },
             "archive": started.archive.document() if started and started.archive else {},
+            "adds": bool(started and started.inbox.adds),
         }
 
     @property

@@ -50,6 +50,12 @@ class RelaySettings:
     """Keep every committed payload, as far as --disk reaches, so that the run can be audited from
     its first round; such a relay goes on when the run is finished."""
 
+    sums: Annotated[bool, Option()] = False
+    """Offer to add payloads for all, in rounds with summers. It costs traffic that others are
+    spared: a single relay takes about one payload of every node in each round, and sends the
+    results to those that fetch them. In a run that is open to the public the operator vouches for
+    the relay first."""
+
     name: str = "relay"
     """Name of the relay among the others."""
 

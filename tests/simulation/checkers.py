@@ -33,8 +33,10 @@ from coordinator.machine.events.inputs import (
     Lapsed,
     Left,
     NotHeld,
+    OfferEnded,
     PartsHeld,
     Summed,
+    SumsOffered,
 )
 from coordinator.machine.machine import RunMachine
 from protocol.codec.chain import Reschedule, Restart, Void, entry_digest
@@ -87,6 +89,8 @@ class Referee:
         self._run_id, self._spec = machine.run_id, machine.spec
         self._pages: dict[int, _Page] = {}
         self._live: set[PeerId] = set()
+        self._relays: set[PeerId] = set()
+        """Those that offer to add: no members."""
         self._auditors: set[PeerId] = set()
         """Keys that were named auditors at some time: no members, and they may hold payloads."""
         self._counted: set[int] = set()
@@ -108,10 +112,11 @@ class Referee:
                 case Admit(peer):
                     require(peer not in self.orders.banned, peer, "is banned and admitted")
                     self._live.add(peer)
+                    self._relays.discard(peer)
                 case OpenRound():
                     self._opened(effect)
                 case SummerAdded(round, number, peer):
-                    require(peer in self._live, peer, "is asked to add and is no member")
+                    require(self._adds(peer), peer, "is asked to add and is not here")
                     self._pages[round].summers[number].add(peer)
                 case SumsAsked(_, questions):
                     self._pages[questions[0].round].late = True  # its authors are fixed
@@ -152,6 +157,10 @@ class Referee:
         match event:
             case Left(peer) | Lapsed(peer):
                 self._went(peer)
+            case SumsOffered(peer) if peer not in self._live:
+                self._relays.add(peer)
+            case OfferEnded(peer):
+                self._relays.discard(peer)
             case InstantReached(round, "publish_by" | "commit_by") if round in self._pages:
                 self._pages[round].late = True
             case Ordered(Appoint(peer)):
@@ -161,13 +170,13 @@ class Referee:
             ):
                 for digest in digests:
                     self._pages[round].holders[digest].add(peer)
-            case PartsHeld(peer, round, held) if round in self._pages and peer in self._live:
+            case PartsHeld(peer, round, held) if round in self._pages and self._adds(peer):
                 page = self._pages[round]
                 for said in held:
                     for number, summers in enumerate(page.summers):
                         if peer in summers and said.ranges >> number & 1:
                             page.parts[said.root, number].add(peer)
-            case Summed() if event.round in self._pages and event.peer in self._live:
+            case Summed() if event.round in self._pages and self._adds(event.peer):
                 page = self._pages[event.round]
                 if event.number < len(page.summers) and event.peer in page.summers[event.number]:
                     page.signed[event.number, event.digest].add(event.peer)
@@ -176,6 +185,10 @@ class Referee:
                     self._lacked[round, digest].add(peer)
             case Announced() if event.round in self._pages and event.peer in self._live:
                 self._announced(event, self._pages[event.round])
+
+    def _adds(self, peer: PeerId) -> bool:
+        """Whether the node is a member, or a relay that offers to add."""
+        return peer in self._live | self._relays
 
     def _went(self, peer: PeerId) -> None:
         self._live.discard(peer)
@@ -506,4 +519,6 @@ def portrait(machine: RunMachine, *, with_leases: bool = True) -> dict[str, Any]
         del fields["last_ms"], fields["reason"]
         for member in fields["members"]["roster"].values():
             del member["lease_until_ms"]
+        for relay in fields["relays"]["known"].values():
+            del relay["lease_until_ms"]
     return fields

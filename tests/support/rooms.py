@@ -61,6 +61,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/processes/test_operator.py": ("coordinator/", "lockstep/commands/run/"),
     "tests/processes/test_poisoned_commit.py": ("coordinator/machine/rules/", "node/round/"),
     "tests/processes/test_ranks.py": ("node/ranks/", "node/model/", "lockstep/volunteer/ranks.py"),
+    "tests/processes/test_relay_sums.py": (
+        "coordinator/service/adding_relays.py",
+        "coordinator/machine/rules/sums/",
+        "node/relay/",
+        "node/sums/",
+    ),
     "tests/processes/test_restart_from_checkpoint.py": ("coordinator/", "lockstep/audit/"),
     "tests/processes/test_s3.py": ("node/data/", "node/own_genesis.py", "node/own_data.py"),
     "tests/processes/test_strangers.py": (

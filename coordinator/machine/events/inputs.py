@@ -2,8 +2,8 @@
 
 Every event except `Heartbeat` is durable: the shell journals it before any of its effects leaves
 the process. `Heartbeat` only moves a lease, which a restart extends anyway. Time enters as `now_ms`
-and as `Lapsed`, `InstantReached`, `SummersLate`, `VoidDue` and `Concluded`, which the machine
-itself asks for (`RunMachine.due`), so that the journal replays without the heartbeats.
+and as `Lapsed`, `OfferEnded`, `InstantReached`, `SummersLate`, `VoidDue` and `Concluded`, which the
+machine itself asks for (`RunMachine.due`), so that the journal replays without the heartbeats.
 
 The journal stores the class names of events and their fields: a change of either needs a new
 `coordinator.bound_run.FORMAT`.
@@ -124,6 +124,23 @@ class Summed:
     public_key: bytes
     signature: bytes
     """See `protocol.sums.asked`; with the key it stays here as evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumsOffered:
+    """A relay with a new session offers to add."""
+
+    peer: PeerId
+    name: str
+    instance: int
+    """Names the process; 0 when it did not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferEnded:
+    """The session of a relay that offered to add has ended, or its lease ran out."""
+
+    peer: PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +309,7 @@ class Evaluated:
 
 
 MemberEvent = Joined | Ready | Heartbeat | LinksMeasured | Disconnected | Left | Lapsed
-SumsEvent = PartsHeld | Summed | SummersLate
+SumsEvent = PartsHeld | Summed | SummersLate | SumsOffered | OfferEnded
 CheckpointEvent = RoomGiven | CheckpointSaid | CheckpointStored | CheckpointFailed
 OperatorEvent = Vouched | Salted | TokenShown | Ordered
 Event = (

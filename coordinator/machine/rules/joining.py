@@ -5,11 +5,13 @@ Rules
 - In a full run a member that does not become ready loses its place to one that joins.
 - In a run that is open to the public a node without standing is told to others once it is ready.
 - Receipts of a member with a new session are in doubt until it is ready: it may be a new process.
+- A relay that offered to add, and becomes a member, adds in later rounds, as a member.
 """
 
 from coordinator.machine.events.effects import Admit, Effect, Evict, Refuse, TellMembers
 from coordinator.machine.events.inputs import Joined
 from coordinator.machine.rules import ending, membership
+from coordinator.machine.rules.sums import offering
 from coordinator.machine.state.run import Run
 from protocol.ids import PeerId
 
@@ -24,7 +26,8 @@ def take(said: Joined, run: Run, now_ms: int) -> list[Effect]:
     if refused := _refusal(peer, run, now_ms):
         return [refused]
     effects = _join(said, run, now_ms)
-    joined = run.members.get(peer) is not None
+    if joined := run.members.get(peer) is not None:
+        offering.end(peer, run, now_ms)
     for undecided in state.undecided if joined else ():
         undecided.doubt(peer)
     state.voids.forget(peer)

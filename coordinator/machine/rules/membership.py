@@ -47,7 +47,7 @@ def take(
     members, peer = run.members, event.peer
     match event:
         case Heartbeat():
-            members.renew(peer, now_ms)
+            run.renew(peer, now_ms)
         case LinksMeasured():
             members.renew(peer, now_ms)
             if is_news(event, run):

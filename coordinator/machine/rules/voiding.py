@@ -119,7 +119,7 @@ def _verdict(payloads: CommittedPayloads, digest: Digest, run: Run) -> VoidReaso
     if not asked or 3 * short < 2 * len(asked):
         return None
     hopes = {*holders, *payloads.applied} - lacking
-    if short == len(asked) and not any(members.get(peer) for peer in hopes):
+    if short == len(asked) and not any(map(run.is_here, hopes)):
         return "nobody has it"
     return None if payloads.audited else "most lack it"
 

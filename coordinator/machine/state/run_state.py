@@ -14,6 +14,7 @@ from coordinator.machine.state.evaluation import Evaluation
 from coordinator.machine.state.member import MembershipState
 from coordinator.machine.state.operator import OperatorState
 from coordinator.machine.state.pace import Pace, Period
+from coordinator.machine.state.sums.relays import AddingRelays
 from coordinator.machine.state.undecided_round import UndecidedRound
 from coordinator.machine.state.verdicts import DigestVerdicts
 from coordinator.machine.state.voids import Voids
@@ -96,6 +97,8 @@ class RunState:
     closed_early: list[ClosedEarly] = field(default_factory=list)
     """Rounds whose `publish_by` was still to come at the newest decision, oldest first."""
     members: MembershipState = field(default_factory=MembershipState)
+    relays: AddingRelays = field(default_factory=AddingRelays)
+    """Those that offer to add."""
     verdicts: DigestVerdicts = field(default_factory=DigestVerdicts)
     voids: Voids = field(default_factory=Voids)
     consensus: Consensus = field(default_factory=Consensus)

@@ -32,7 +32,7 @@ class CommittedPayloads:
 
     voters: set[PeerId]
     holders: dict[Digest, tuple[PeerId, ...]]
-    """Some of the members that said to hold each payload."""
+    """Some of the nodes that said to hold each payload, or signed a result."""
     trained: dict[Digest, tuple[Share, ...]] = field(default_factory=dict)
     """The samples in each payload."""
     applied: set[PeerId] = field(default_factory=set)

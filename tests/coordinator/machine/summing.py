@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from coordinator.machine.events.effects import Effect, SummerAdded, SumsAsked
-from coordinator.machine.events.inputs import HeldParts, PartsHeld, Summed
+from coordinator.machine.events.inputs import HeldParts, OfferEnded, PartsHeld, Summed, SumsOffered
 from coordinator.machine.state.sums.round_sums import RoundSums
 from protocol.ids import Digest, PeerId, sha256
 from protocol.sums.asked import Question
@@ -72,9 +72,17 @@ class SummingDriver(Driver):
         """The summers that are asked answer; returns what followed."""
         followed = list[Effect]()
         for who, question in self.asks(effects):
-            if who not in silent and who in self.machine.members.roster:
+            if who not in silent and self.machine.is_here(who):
                 followed += self.sign(who, question)
         return followed
+
+    def offer(self, relay: PeerId, instance: int = 1) -> list[Effect]:
+        """A relay offers to add."""
+        return self.tell(SumsOffered(relay, "relay", instance))
+
+    def go(self, relay: PeerId) -> list[Effect]:
+        """The session of a relay has ended."""
+        return self.tell(OfferEnded(relay))
 
     def make_sums(self, *members: PeerId) -> list[Effect]:
         """The oldest undecided round, from the announcements to the reports of all."""

@@ -23,10 +23,12 @@ from coordinator.machine.events.inputs import (
     Joined,
     Left,
     NotHeld,
+    OfferEnded,
     PartsHeld,
     Ready,
     Restarted,
     Summed,
+    SumsOffered,
 )
 from coordinator.machine.machine import RunMachine
 from coordinator.machine.rules import orders
@@ -39,6 +41,8 @@ from tests.simulation.checkers import Referee, portrait
 
 peers = st.sampled_from(PEERS)
 auditors = st.sampled_from([PeerId("a" * 32), PeerId("b" * 32)])
+relays = st.sampled_from([PeerId("c" * 32), PeerId("d" * 32)])
+adders = st.one_of(peers, relays)
 digests = st.integers(0, 3).map(lambda number: sha256(bytes([number])))
 
 
@@ -318,7 +322,9 @@ class AnyOrderOfMixing(AnyOrder):
 
 
 class AnyOrderOfSums(AnyOrder):
-    """The same where summers add: they hold parts, and sign right and wrong sums."""
+    """The same where summers add, members and relays: they hold parts, and sign right and wrong
+    sums.
+    """
 
     ALGORITHM: ClassVar[dict[str, Any]] = {"name": "local_steps"}
     SUMS: ClassVar[int] = 2
@@ -330,7 +336,7 @@ class AnyOrderOfSums(AnyOrder):
             self.holds_parts(peer, undecided_rounds[-1 if newest else 0].round, PEERS, 2**64 - 1)
 
     @rule(
-        peer=peers,
+        peer=adders,
         round=st.integers(0, 3),
         authors=st.lists(peers, max_size=4, unique=True),
         ranges=st.sampled_from([0, 1, 2**8 - 1, 2**64 - 1]),
@@ -348,7 +354,7 @@ class AnyOrderOfSums(AnyOrder):
         self.tell(PartsHeld(peer, round, tuple(held)))
 
     @precondition(lambda self: any(each.is_closed for each in self.machine.state.undecided))
-    @rule(silent=st.sets(peers, max_size=2), liars=st.sets(peers, max_size=2))
+    @rule(silent=st.sets(adders, max_size=2), liars=st.sets(adders, max_size=2))
     def summers_add(self, silent: set[PeerId], liars: set[PeerId]) -> None:
         for undecided in list(self.machine.state.undecided):
             sums = undecided.sums
@@ -360,7 +366,7 @@ class AnyOrderOfSums(AnyOrder):
                     self.signs(peer, undecided.round, number, peer in liars, rate)
 
     @rule(
-        peer=peers,
+        peer=adders,
         round=st.integers(0, 3),
         number=st.integers(-1, 70),
         lies=st.booleans(),
@@ -370,10 +376,25 @@ class AnyOrderOfSums(AnyOrder):
         digest = sha256(b"%d %d %d" % (round, number, lies))
         self.tell(Summed(peer, round, number, digest, 9, rate, b"", b""))
 
+    @rule(relay=adders, instance=st.sampled_from([0, 1, 1, 2]))
+    def a_relay_offers_to_add(self, relay: PeerId, instance: int) -> None:
+        self.tell(SumsOffered(relay, "relay", instance))
+
+    @rule(relay=adders)
+    def a_relay_goes(self, relay: PeerId) -> None:
+        self.tell(OfferEnded(relay))
+
+    @rule(relay=relays)
+    def a_relay_beats(self, relay: PeerId) -> None:
+        self.tell(Heartbeat(relay))
+
     @rule(rounds=st.integers(1, 2))
     def all_is_well(self, rounds: int) -> None:
         for _ in range(rounds):
             super().all_is_well(1)
+            for undecided in self.machine.state.undecided:
+                for relay in self.machine.state.relays.here():
+                    self.holds_parts(relay, undecided.round, PEERS, 2**64 - 1)
             if any(each.is_closed for each in self.machine.state.undecided):
                 self.summers_add(set(), set())
 

@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.machine.events.effects import Admit, Refuse
 from coordinator.machine.events.inputs import Joined
+from coordinator.machine.state.sums.relays import AddingRelays
 from coordinator.service.relays import RELAYS_MAX, Relays
 from protocol import wire_pb2 as wire
 from protocol.ids import PeerId
@@ -24,9 +25,14 @@ def test_admitted_relays_are_listed_by_id_with_their_addresses() -> None:
     for number in (2, 1):
         assert relays.join(relay(number), 0) == Admit(relay(number).peer)
     assert list(relays) == [relay(1), relay(2)]
-    assert relays.document() == [
-        {"peer_id": each.peer, "name": each.name, "addresses": list(each.addresses)}
-        for each in (relay(1), relay(2))
+    adding = AddingRelays()
+    adding.put(relay(2).peer, "relay 2", 1, LEASE_MS)
+    adding.known[relay(2).peer].work.book_sums(3, missed=True)
+    idle = {"adds": False, "ranges_added": 0, "rounds_missed": 0}
+    at_work = {"adds": True, "ranges_added": 3, "rounds_missed": 1}
+    assert relays.document(adding) == [
+        {"peer_id": each.peer, "name": each.name, "addresses": list(each.addresses), **work}
+        for each, work in ((relay(1), idle), (relay(2), at_work))
     ]
 
 

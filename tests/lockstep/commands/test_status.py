@@ -195,6 +195,9 @@ def test_before_the_first_round_the_status_shows_no_number_and_relays_are_counte
     assert re.search(r"round +waiting", text)
     assert re.search(r"relays +1", text)
     both = [{"peer_id": "ab", "name": "relay"}, {"peer_id": "cd", "name": "auditor"}]
+    adding = [{"peer_id": name, "adds": name != "c"} for name in "abc"]
+    assert re.search(r"relays +3 \(2 that add\) *\n", shown({**DOCUMENT, "relays": adding}))
+    assert re.search(r"relays +2 \(1 that adds\) *\n", shown({**DOCUMENT, "relays": adding[1:]}))
     assert re.search(r"relays +1, 1 auditor *\n", shown({**DOCUMENT, "relays": both}))
     assert re.search(r"relays +1 auditor *\n", shown({**DOCUMENT, "relays": both[1:]}))
     done = {"newest": [{"given_s": 1, "text": "vouch for ab"}]}

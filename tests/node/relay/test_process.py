@@ -105,6 +105,25 @@ async def coordinator(
         yield process
 
 
+# ---- summers
+
+
+@pytest.mark.parametrize(
+    ("offers", "sums", "adds"), [(True, 2, True), (False, 2, False), (True, 0, False)]
+)
+async def test_a_relay_offers_to_add_where_its_owner_wants_it_and_rounds_have_summers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offers: bool, sums: int, adds: bool
+) -> None:
+    monkeypatch.setattr(self_check, "TEST_S", PATIENCE_SECONDS)
+    spec = quiet_spec(algorithm={"name": "local_steps"}, rounds={"sums": sums})
+    async with (
+        running(tmp_path / "coordinator", spec) as process,
+        relaying(tmp_path, process, sums=offers) as relay,
+    ):
+        assert relay.status()["adds"] is adds
+        await until(lambda: [row["adds"] for row in process.status()["relays"]] == [adds])
+
+
 # ---- the start
 
 

@@ -29,11 +29,11 @@ from protocol.sums.asked import Question, SumAuthor
 
 
 def is_news(said: Summed, run: Run) -> bool:
-    """Whether the sum is a further one of a member that was asked, under the question that is
-    open.
+    """Whether the sum is a further one of a member or relay that was asked, under the question
+    that is open.
     """
     undecided = run.state.undecided_round(said.round)
-    if undecided is None or undecided.sums is None or run.members.get(said.peer) is None:
+    if undecided is None or undecided.sums is None or not run.is_here(said.peer):
         return False
     return undecided.sums.is_news(said.number, _signed(said), said.learning_rate_bits)
 
@@ -131,8 +131,8 @@ def book(undecided: UndecidedRound, run: Run, now_ms: int) -> None:
     signers = [peer for each in holders for peer in each]
     missed = set() if undecided.disturbed else sums.missed(now_ms)
     for peer in sorted({*signers, *missed}):
-        if member := run.members.get(peer):
-            member.work.book_sums(signers.count(peer), missed=peer in missed)
+        if work := run.work_of(peer):
+            work.book_sums(signers.count(peer), missed=peer in missed)
 
 
 def _ask_all(undecided: UndecidedRound, asked: list[Asked], run: Run, now_ms: int) -> list[Effect]:

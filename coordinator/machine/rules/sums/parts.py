@@ -6,13 +6,13 @@ from coordinator.machine.state.run import Run
 
 
 def news(said: PartsHeld, run: Run) -> PartsHeld | None:
-    """The part of the receipts that is new; late, a former member's, or of one that does not add:
-    none of it.
+    """The part of the receipts that is new; late, of a node that went, or of one that does
+    not add: none of it.
     """
     undecided = run.state.undecided_round(said.round)
     if undecided is None or undecided.sums is None or undecided.is_closed:
         return None
-    if run.members.get(said.peer) is None:
+    if not run.is_here(said.peer):
         return None
     held = undecided.sums.parts.news(said.peer, said.held)
     return PartsHeld(said.peer, said.round, held) if held else None

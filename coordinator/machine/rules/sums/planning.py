@@ -4,11 +4,13 @@ Rules
 - A round has summers when the run file wants them for as many authors, and the size of the model
   is known here (`protocol.planner.parameters`). Without two candidates every payload goes to
   everybody.
-- Candidates are the members that rounds wait for, and that others can reach at an address.
+- Candidates are the members that rounds wait for, and that others can reach at an address; and the
+  relays that offer to add (`coordinator.machine.rules.sums.offering`).
 - They add by their measured uplinks. One that is not measured yet counts as the least measured
   one. In a run that is open to the public nobody counts for more than `COUNTED_UPLINK` times the
   median, unless it was vouched for: who hears that a payload has arrived may say so too soon.
-- Each round that a member has missed as a summer halves what it is given; each that it has not
+- Nobody measures a relay's uplink: it counts as the median of the measured members.
+- Each round that a candidate has missed as a summer halves what it is given; each that it has not
   missed makes up for one.
 - A patience is a third of the time that the exchange has in the round's slot.
 """
@@ -40,7 +42,8 @@ def plan(opened: UndecidedRound, run: Run) -> RoundSums | None:
     wanted = run.spec.rounds.sums
     if not wanted or len(authors) < wanted or run.chunks is None:
         return None
-    drawn = draw(_seed(opened.round, run), run.chunks, {}, _uplinks(run), authors)
+    relays, members = _uplinks(run)
+    drawn = draw(_seed(opened.round, run), run.chunks, relays, members, authors, _missed(run))
     if drawn is None:
         return None
     exchange_ms = opened.instants.commit_by - opened.instants.publish_by
@@ -54,8 +57,8 @@ def _seed(round: int, run: Run) -> Digest:
     return sha256(said + run.members.standing.salt)
 
 
-def _uplinks(run: Run) -> dict[PeerId, int]:
-    """The candidates with their uplinks in bytes a second, at least 1."""
+def _uplinks(run: Run) -> tuple[dict[PeerId, int], dict[PeerId, int]]:
+    """The candidates with their uplinks in bytes a second, at least 1: relays, and members."""
     members, idle = run.members, run.state.verdicts.held.keys()
     able = [
         member
@@ -69,6 +72,14 @@ def _uplinks(run: Run) -> dict[PeerId, int]:
         bit_s = member.work.up_bit_s or least
         if members.public and members.standing.word(member.peer) != "vouched":
             bit_s = min(bit_s, COUNTED_UPLINK * median)
-        return max(1, bit_s // 8 >> member.work.missed)
+        return max(1, bit_s // 8)
 
-    return {member.peer: counted(member) for member in able}
+    relays = {peer: max(1, median // 8) for peer in run.relays.here() if run.may_add(peer)}
+    return relays, {member.peer: counted(member) for member in able}
+
+
+def _missed(run: Run) -> dict[PeerId, int]:
+    """The rounds that candidates have missed, of those that have missed some."""
+    peers = [*run.relays.here(), *run.members.roster]
+    works = [(peer, run.work_of(peer)) for peer in peers]
+    return {peer: work.missed for peer, work in works if work and work.missed}

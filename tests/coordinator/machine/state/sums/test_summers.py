@@ -98,6 +98,21 @@ def test_the_fastest_candidate_adds_every_range_once_at_most() -> None:
     assert {frozenset(pair) for pair in two.pairs} == {frozenset({peer(1000), peer(1001)})}
 
 
+def test_a_lone_relay_that_has_missed_rounds_has_less_than_half_and_is_asked_later() -> None:
+    relay, at_home = crowd([100]), crowd([10] * 30, 1000)
+
+    def tasks(missed: int) -> int:
+        found = draw(seed(1), CHUNKS, relay, at_home, list(at_home), {peer(0): missed})
+        assert found is not None
+        assert found.others == ((peer(0), max(1, 100 >> missed)),)
+        return 100 * loads(found)[peer(0)] // (2 * len(found.ranges))
+
+    shares = [tasks(missed) for missed in (0, 1, 2, 3)]
+    for share, expected in zip(shares, (50, 33, 20, 11), strict=True):
+        assert abs(share - expected) <= 3, shares
+    assert tasks(16) <= 3
+
+
 @pytest.mark.parametrize(
     ("relays", "members"), [([], []), ([5], []), ([], [5]), ([0, -1], [5]), ([5], [0])]
 )
