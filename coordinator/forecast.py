@@ -20,7 +20,7 @@ from protocol.planner.compute import pass_of
 from protocol.planner.links import IDEAL, HomeLine, Network
 from protocol.planner.methods import MethodName, MethodTraffic, Setting, own_method, predicted
 from protocol.planner.parameters import size_of
-from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.sums import exchanged_bytes
 
 MEMBERS_MAX: Final = 64
 """Members for which a prediction is made: it is made anew with each commit."""
@@ -90,30 +90,35 @@ def _predicted_s(rounds: RunMachine, members: list[Member]) -> float | None:
     return _round_s(
         tuple((1000 * samples[peer] / speed, peer) for peer, (speed, _) in speeds.items()),
         tuple(member.work.up_bit_s for member in members),
-        _sent_bytes(rounds),
+        _exchanged_bytes(rounds, len(members)),
         own_method(spec),
         spec.algorithm.mixing.topology,
     )
 
 
-def _sent_bytes(rounds: RunMachine) -> float:
-    """Bytes of a payload: by arithmetic, or as they were where that knows no such model."""
+def _exchanged_bytes(rounds: RunMachine, members: int) -> tuple[float, float]:
+    """Bytes of a payload, and of the results where summers add: by arithmetic, or as they were
+    where that knows no such model, of which no round has summers.
+    """
     spec, totals = rounds.spec, rounds.state.totals
     try:
-        return payload_bytes(spec.algorithm, size_of(spec.model))
+        return exchanged_bytes(spec, size_of(spec.model), members)
     except SettingsError:
-        return totals.payload_bytes / max(1, totals.payloads)
+        return totals.payload_bytes / max(1, totals.payloads), 0.0
 
 
 @lru_cache(maxsize=16)
 def _round_s(
     compute: tuple[tuple[float, PeerId], ...],
     up_bit_s: tuple[int, ...],
-    sent_bytes: float,
+    exchanged: tuple[float, float],
     method: MethodName,
     topology: TopologyName,
 ) -> float:
-    """Seconds of a round; compute: seconds and id of each member, in the order of `up_bit_s`."""
+    """Seconds of a round; `compute`: seconds and id of each member, in the order of `up_bit_s`;
+    `exchanged`: bytes of a payload and of the results.
+    """
+    sent_bytes, results_bytes = exchanged
     passes_s = [min(PASS_S_MAX, max(PASS_S_MIN, seconds)) for seconds, _ in compute]
     least_s = min(passes_s)
     down_bit_s = max(up_bit_s)
@@ -123,7 +128,9 @@ def _round_s(
     setting = Setting(
         replace(pass_of(least_s), slower=tuple(seconds / least_s for seconds in passes_s)),
         Network(lines),
-        MethodTraffic(gradient=0.0, payload=sent_bytes, parameters=sent_bytes),
+        MethodTraffic(
+            gradient=0.0, payload=sent_bytes, parameters=sent_bytes, results=results_bytes
+        ),
         IDEAL,
     )
     return predicted(setting, method, Topology(topology)).seconds

@@ -42,6 +42,11 @@ class LoggedRound:
         """Bytes of its payloads."""
         return sum(entry.payload_bytes for entry in self.commit.entries) if self.commit else 0
 
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the sums that nodes fetched in place of its payloads; 0: they fetched these."""
+        return self.commit.result_bytes if self.commit else 0
+
 
 def read_rounds(journal: Path) -> Iterator[LoggedRound]:
     """The decided rounds, oldest first. Raises `StorageError` for a journal that cannot be read."""

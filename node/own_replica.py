@@ -8,7 +8,7 @@ import torch
 from node.data.corpus import Corpus
 from node.model.blocks import CARD_BACKEND, keep_compiled
 from node.model.build import require_fits
-from node.model.check import ModelFacts, check_model, count_model
+from node.model.check import ModelFacts, check_model, check_shared_model
 from node.model.training import TrainingModel
 from node.own_genesis import genesis_of
 from node.ranks.crew import Crew
@@ -63,9 +63,9 @@ def compile_on_card(trainee: TrainingModel, settings: NodeSettings, spec: RunSpe
 
 
 def try_model(spec: RunSpec, device: torch.device, crew: Crew | None = None) -> ModelFacts:
-    """Try the run's model on one sample, or count it where each rank has a part of it;
+    """Try the run's model on one sample, or count it where only ranks together hold it;
     `SettingsError` when it cannot be trained here.
     """
     if crew and spec.algorithm.facts.steps_within_round:
-        return count_model(spec, device, ranks=crew.count, here=crew.here)
+        return check_shared_model(spec, device, ranks=crew.count, here=crew.here)
     return check_model(spec, device)

@@ -338,14 +338,12 @@ class PartsHeld(_message.Message):
     def __init__(self, round: _Optional[int] = ..., held: _Optional[_Iterable[_Union[HeldParts, _Mapping]]] = ...) -> None: ...
 
 class HeldParts(_message.Message):
-    __slots__ = ("root", "ranges", "author")
-    ROOT_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("ranges", "payloads")
     RANGES_FIELD_NUMBER: _ClassVar[int]
-    AUTHOR_FIELD_NUMBER: _ClassVar[int]
-    root: bytes
+    PAYLOADS_FIELD_NUMBER: _ClassVar[int]
     ranges: int
-    author: str
-    def __init__(self, root: _Optional[bytes] = ..., ranges: _Optional[int] = ..., author: _Optional[str] = ...) -> None: ...
+    payloads: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ranges: _Optional[int] = ..., payloads: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Summed(_message.Message):
     __slots__ = ("round", "range", "digest", "result_bytes", "public_key", "signature")

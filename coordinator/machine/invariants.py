@@ -21,6 +21,7 @@ from protocol.errors import LocalProtocolError
 from protocol.ids import Digest, PeerId
 from protocol.runfile import MembershipSpec, RunSpec
 from protocol.shuffle import DataOrder
+from protocol.sums.receipts import receipt_name
 
 
 def validate(state: RunState, spec: RunSpec) -> None:
@@ -57,7 +58,10 @@ def _undecided_round(
     _receipts(where, receipts)
     if undecided.sums:
         _sums(where, undecided.sums, {*roster, *relays.here()})
-        _equal(f"{where}: authors of roots", undecided.sums.parts.authors, receipts.authors)
+        named = {
+            receipt_name(author, root): author for root in payloads for author in payloads[root]
+        }
+        _equal(f"{where}: authors of parts", undecided.sums.parts.authors, named)
 
 
 def _receipts(where: str, receipts: Receipts) -> None:
@@ -101,7 +105,7 @@ def _sums(where: str, sums: RoundSums, present: Collection[PeerId]) -> None:
     _subset(f"{where}: parts", parts.named.keys(), "the summers", parts.adds.keys())
     for peer, named in parts.named.items():
         count = len(named)
-        _require(count <= parts.roots_max, f"{where}: {peer} names {count} of {parts.roots_max}")
+        _require(count <= parts.names_max, f"{where}: {peer} names {count} of {parts.names_max}")
     for author, copies in parts.copies.items():
         once = twice = 0
         for bits in (parts.bits(peer, author) for peer in {*parts.named, author}):

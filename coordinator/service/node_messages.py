@@ -178,19 +178,16 @@ def _holding(peer: PeerId, message: wire.Holding) -> Holding:
 
 def _parts_held(peer: PeerId, message: wire.PartsHeld) -> PartsHeld:
     """A summer's receipts; `RemoteProtocolError` when they are out of bounds."""
-    roots = _digests(peer, [each.root for each in message.held])
-    if len(set(roots)) != len(roots):
-        raise RemoteProtocolError(
-            f"{peer}: expected each payload once, got {len(roots)} of {len(set(roots))}"
-        )
-    return PartsHeld(
-        peer,
-        _round(peer, message.round),
-        tuple(
-            HeldParts(root, each.ranges, parse_peer_id(each.author) if each.author else None)
-            for root, each in zip(roots, message.held, strict=True)
-        ),
+    held = tuple(
+        HeldParts(payload, each.ranges) for each in message.held for payload in each.payloads
     )
+    different = len({each.payload for each in held})
+    if not len(message.held) <= len(held) == different <= MEMBERS_MAX:
+        raise RemoteProtocolError(
+            f"{peer}: expected at most {MEMBERS_MAX} payloads, each once, got {len(held)} of "
+            f"{different} in {len(message.held)} receipts"
+        )
+    return PartsHeld(peer, _round(peer, message.round), held)
 
 
 def summed(peer: PeerId, message: wire.Summed, run: Run) -> Summed | Heartbeat:

@@ -39,7 +39,7 @@ from protocol.border.join_link import JoinLink, parse_link
 from protocol.border.text import clean_document
 from protocol.errors import LockstepError
 from protocol.planner.parameters import Size, has_layout, size_of
-from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.sums import SUMMERS, exchanged_bytes
 from protocol.run_info import RunInfo
 from protocol.runfile import DataSpec, RunSpec
 from protocol.words import quantity
@@ -298,15 +298,19 @@ def examine_rounds(
     rates = {"upload": settings.upload_limit, "download": settings.download_limit}
     if trouble := limit_trouble(spec, size, members=members_after(status), **rates):
         yield Finding("limits", "bad", trouble, "a higher limit, or none")
-    yield Finding("upload", "ok", upload_words(spec, size))
+    yield Finding("upload", "ok", upload_words(spec, size, members_after(status)))
 
 
-def upload_words(spec: RunSpec, size: Size) -> str:
-    """What a node sends in a round, and the rate that sends one payload in time."""
+def upload_words(spec: RunSpec, size: Size, members: int) -> str:
+    """What a node sends in a round of this many members, and the rate that sends its payload in
+    time: once, or to the two summers of each range.
+    """
     exchange_s = (spec.rounds.publish_ms + spec.rounds.exchange_ms) / 1000
-    rate = 8 * payload_bytes(spec.algorithm, size) / exchange_s / 1000
-    sent = exchange_text(spec, size, 1, "a round")
-    return f"{rate:,.0f} kbit/s for one payload in time; {sent}"
+    payload, results = exchanged_bytes(spec, size, max(members, spec.membership.start_members))
+    what, copies = ("its payload to two summers", SUMMERS) if results else ("one payload", 1)
+    rate = 8 * copies * payload / exchange_s / 1000
+    sent = exchange_text(spec, size, 1, "a round", members)
+    return f"{rate:,.0f} kbit/s for {what} in time; {sent}"
 
 
 def _examine_data(settings: NodeSettings, info: RunInfo) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from lockstep.service.invitation import own_host
 from lockstep.volunteer.needs import exchange_text, memory_text, sized
 from node.data.builtin import BUILTIN_CORPUS, BUILTIN_SHA256
 from protocol.errors import SettingsError
+from protocol.planner.feasibility import unsummed
 from protocol.planner.needs import needs_of
 from protocol.planner.parameters import has_layout, size_of
 from protocol.planner.sums import authors_from, with_sums
@@ -62,10 +63,14 @@ def init(
 
 def for_crowd(spec: RunSpec, nodes: int) -> RunSpec:
     """The run file of a crowd of this many nodes: where these send less if some add for all,
-    they do. `SettingsError` for a model that no payload is large enough for.
+    they do. Says so where only the model is in the way. `SettingsError` for a model that no payload
+    is large enough for.
     """
     size = sized(spec) if spec.algorithm.facts.steps_within_round and nodes else None
     if size is None or not 0 < authors_from(spec.algorithm, size) <= nodes:
+        return spec
+    if flaw := unsummed(spec.model):
+        messages.print(f"note: --nodes {nodes}: {flaw}", soft_wrap=True, markup=False)
         return spec
     return with_room(with_sums(spec, size))
 

@@ -100,16 +100,23 @@ def check_model(
     return ModelFacts(parameters, (*config_notes(spec.model.config), *notes))
 
 
-def count_model(spec: RunSpec, device: torch.device, *, ranks: int, here: int) -> ModelFacts:
+def check_shared_model(spec: RunSpec, device: torch.device, *, ranks: int, here: int) -> ModelFacts:
     """As `check_model`, of a network of which each of some ranks has a part, `here` of them on this
-    machine. It may fit no device whole, so no pass is made: that is for all ranks together.
+    machine, before they have it. One that the device could not hold whole is only counted, and the
+    notes say so: no other pass than one of all ranks is possible then.
     """
     parameters, is_cpu = count_parameters(spec), device.type == "cpu"
-    memory_bytes = device_memory_bytes(device) // (here if is_cpu else 1)
-    require_memory(spec, parameters, memory_bytes, device.type, ranks)
-    model = build_model(spec.model.type, spec.model.config, "meta")
-    require_positions(model, spec.data.sequence_length)
-    return ModelFacts(parameters, (*config_notes(spec.model.config),))
+    memory_bytes = device_memory_bytes(device)
+    each_bytes = memory_bytes // (here if is_cpu else 1)
+    require_memory(spec, parameters, each_bytes, device.type, ranks)
+    try:
+        require_memory(spec, parameters, memory_bytes, device.type)
+    except SettingsError as error:
+        model = build_model(spec.model.type, spec.model.config, "meta")
+        require_positions(model, spec.data.sequence_length)
+        untried = f"not tried on a sample before its ranks share it: {error}"
+        return ModelFacts(parameters, (*config_notes(spec.model.config), untried))
+    return check_model(spec, device, memory_bytes=memory_bytes)
 
 
 def count_parameters(spec: RunSpec) -> int:

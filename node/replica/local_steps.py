@@ -59,7 +59,7 @@ from protocol.codec.commits import Commit, Sums
 from protocol.codec.sums import Levels
 from protocol.errors import RemoteProtocolError
 from protocol.ids import RunId
-from protocol.planner.needs import has_room, needs_of
+from protocol.planner.needs import Needs, has_room, needs_of
 from protocol.planner.parameters import Size
 from protocol.runfile import RunSpec
 from protocol.schedule import float32_value
@@ -306,12 +306,17 @@ class LocalStepsReplica(Replica):
         return TrainingModel(model, device, samples, weights, torch.bfloat16)
 
     def _at_genesis(self, genesis: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-        device, size = self.trainee.device, Size(self.layout.parameters, self.layout.chunks)
-        needs = needs_of(self._spec, size, light=self.trainee.dtype == torch.bfloat16)
-        if is_accelerator(device) and not has_room(needs, free_memory_bytes(device)):
+        device = self.trainee.device
+        if is_accelerator(device) and not has_room(self._needs, free_memory_bytes(device)):
             device = torch.device("cpu")
         self._store = device
         return {name: parameter.data.to(device) for name, parameter in genesis.items()}
+
+    @property
+    def _needs(self) -> Needs:
+        """The needs of what is kept here: of all parameters, or of a rank's."""
+        size = Size(self.share.layout.parameters, self.share.layout.chunks)
+        return needs_of(self._spec, size, light=self.trainee.dtype == torch.bfloat16)
 
     def _start_at(self, parameters: Mapping[str, Tensor]) -> None:
         """Keep a copy of where the round begins, in the memory of the last one if there is one."""

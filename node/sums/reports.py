@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from protocol import wire_pb2 as wire
 from protocol.ids import Digest, PeerId
+from protocol.sums.receipts import receipt_name
 
 TOGETHER_S = 0.1
 """Reports of this time after a message go into the next one: short beside any round."""
@@ -37,9 +38,12 @@ class PartReports:
             return
         waiting, self._waiting = self._waiting, {}
         for round, held in sorted(waiting.items()):
+            payloads = dict[int, list[int]]()
+            for root, (author, ranges) in held.items():
+                payloads.setdefault(ranges, []).append(receipt_name(author, root))
             told = [
-                wire.HeldParts(root=root, ranges=ranges, author=author)
-                for root, (author, ranges) in sorted(held.items())
+                wire.HeldParts(ranges=ranges, payloads=sorted(payloads[ranges]))
+                for ranges in sorted(payloads)
             ]
             self._send(wire.NodeMessage(parts=wire.PartsHeld(round=round, held=told)))
         self._timer = asyncio.get_running_loop().call_later(TOGETHER_S, self._flush)

@@ -11,6 +11,7 @@ from protocol.planner.parameters import (
     Size,
     fields_of,
     has_layout,
+    known_layouts,
     require_buildable,
     size_of,
 )
@@ -96,7 +97,19 @@ def remarks(spec: RunSpec) -> list[str]:
             f"data.corpus {data.corpus!r} is not built in: every node must bring it with --data"
             + equal
         )
+    if spec.rounds.sums and (flaw := unsummed(spec.model)):
+        found.append(f"rounds.sums: {flaw}; choose such a model, or rounds.sums = 0")
     return found
+
+
+def unsummed(model: ModelSpec) -> str:
+    """Why no round of a run with this model has summers; empty where rounds may have some."""
+    if has_layout(model):
+        return ""
+    return (
+        f"expected a model.type whose chunks are known without torch ({known_layouts()}), got "
+        f"{model.type!r}: no round has summers, and every payload goes to everybody"
+    )
 
 
 def _footprint(spec: RunSpec, size: Size) -> Footprint:

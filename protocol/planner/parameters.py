@@ -43,7 +43,7 @@ def size_of(model: ModelSpec, parameters: int | None = None) -> Size:
     shapes = _LAYOUTS.get(model.type)
     if shapes is None:
         raise SettingsError(
-            f"model.type: expected one of {', '.join(_LAYOUTS)} or the option --parameters, "
+            f"model.type: expected one of {known_layouts()} or the option --parameters, "
             f"got {model.type!r}"
         )
     return _size(shapes(Fields(model.config)))
@@ -52,6 +52,11 @@ def size_of(model: ModelSpec, parameters: int | None = None) -> Size:
 def has_layout(model: ModelSpec) -> bool:
     """Whether the sizes of this type of model are written down here."""
     return model.type in _LAYOUTS
+
+
+def known_layouts() -> str:
+    """The types of models whose sizes are written down here, for people."""
+    return ", ".join(_LAYOUTS)
 
 
 def fields_of(model: ModelSpec) -> set[str]:

@@ -69,15 +69,25 @@ def results_bytes(algorithm: AlgorithmSpec, size: Size, authors: int) -> float:
     return _CODE * bits * size.chunks * CHUNK_ENTRIES / 8
 
 
+def exchanged_bytes(spec: RunSpec, size: Size, members: int) -> tuple[float, float]:
+    """Expected bytes of a payload in a round of this many members, in parts where summers add, and
+    of the results of all ranges: 0 where every payload goes to everybody.
+    """
+    algorithm = spec.algorithm
+    if not 0 < spec.rounds.sums <= members:
+        return payload_bytes(algorithm, size), 0.0
+    return parts_bytes(algorithm, size, members), results_bytes(algorithm, size, members)
+
+
 def round_bytes(spec: RunSpec, size: Size, members: int) -> float:
     """Expected bytes that a node sends in a usual round of this many members, and as many that it
     receives.
     """
-    algorithm = spec.algorithm
-    if 0 < spec.rounds.sums <= members:
-        return _with_sums(algorithm, size, members)
-    others = max(0, members - 1) if algorithm.meets_all else 1
-    return others * payload_bytes(algorithm, size)
+    payload, results = exchanged_bytes(spec, size, members)
+    if results:
+        return SUMMERS * payload + results
+    others = max(0, members - 1) if spec.algorithm.meets_all else 1
+    return others * payload
 
 
 def authors_from(algorithm: AlgorithmSpec, size: Size) -> int:

@@ -80,13 +80,3 @@ def open_list(blob: bytes, count: int, root: Digest) -> PartList:
             f"expected the shortest list of {count} parts, got one of {len(opened.names)}"
         )
     return opened
-
-
-def require_named(part: bytes, number: int, names: PartList) -> None:
-    """`RemoteProtocolError` unless the list names this part for this range."""
-    name, found = names.names[number], PartName(sha256(part), len(part))
-    if found != name:
-        raise RemoteProtocolError(
-            f"expected the part {name.digest.hex()[:16]} of {name.bytes} bytes for range {number}, "
-            f"got {found.digest.hex()[:16]} of {found.bytes}"
-        )

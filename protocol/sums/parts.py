@@ -31,20 +31,6 @@ def cut(payload: Blob, shape: PayloadShape, count: int) -> list[bytes]:
     ]
 
 
-def joined(parts: Sequence[Blob], shape: PayloadShape) -> bytes:
-    """The payload that has these parts, one for each range; `RemoteProtocolError` if one does not
-    decode, or if they are of several payloads.
-    """
-    ranges = ranges_of(shape.chunks, len(parts))
-    found = [
-        decode(part, shape_of(shape, among)) for part, among in zip(parts, ranges, strict=True)
-    ]
-    headers = {header for header, _ in found}
-    if len(headers) > 1:
-        raise RemoteProtocolError(f"expected parts of one payload, got {len(headers)} headers")
-    return encode(headers.pop(), _concatenated([each for _, each in found]), shape)
-
-
 def heard(parts: Sequence[Blob | None], shape: PayloadShape, header: Header) -> bytes:
     """The payload of an author as its parts are added, one for each range: it says nothing in the
     range of a part that is not there (None), does not decode, or has another header. Where all that

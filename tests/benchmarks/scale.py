@@ -53,6 +53,7 @@ from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
 from protocol.runfile import RunSpec
 from protocol.sums.asked import sign_sum
+from protocol.sums.receipts import receipt_name
 
 RUN = RunId("0" * 32)
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
@@ -105,6 +106,8 @@ class Members:
         wanted = WITNESSES + 4 * copies_min
         self.reporters = wanted if witnesses and count > SMALL_RUN_FACTOR * wanted else count
         self.announced: dict[int, dict[Digest, int]] = {}
+        self.names: dict[Digest, int] = {}
+        """Names in receipts."""
 
     def announces(
         self, opened: OpenRound, now_ms: int
@@ -125,6 +128,7 @@ class Members:
             )
             if digest:
                 self.announced.setdefault(opened.round, {})[Digest(digest)] = at_ms
+                self.names[Digest(digest)] = receipt_name(link.peer, Digest(digest))
             yield at_ms, link.peer, wire.NodeMessage(announced=announced)
 
     def receipts(self, round: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
@@ -161,16 +165,17 @@ class Members:
         """
         born, link = self.announced[round], self.links[peer]
         mask = sum(1 << number for number in numbers)
-        free_ms, together = float(now_ms), dict[int, list[wire.HeldParts]]()
+        free_ms, together = float(now_ms), dict[int, list[int]]()
         part_bytes = PAYLOAD_BYTES * len(numbers) / ranges
         for root in sorted(born, key=lambda root: (born[root], self.random.random())):
             free_ms = max(free_ms, born[root] + 3 * link.one_way_ms)
             free_ms += part_bytes / link.down_bytes_per_ms
             slot = int((free_ms + link.one_way_ms) / (1000 * TOGETHER_S))
-            together.setdefault(slot, []).append(wire.HeldParts(root=root, ranges=mask))
-        for slot, held in together.items():
+            together.setdefault(slot, []).append(self.names[root])
+        for slot, payloads in together.items():
             at_ms = int((slot + 1) * 1000 * TOGETHER_S)
-            yield at_ms, peer, wire.NodeMessage(parts=wire.PartsHeld(round=round, held=held))
+            held = wire.HeldParts(ranges=mask, payloads=sorted(payloads))
+            yield at_ms, peer, wire.NodeMessage(parts=wire.PartsHeld(round=round, held=[held]))
 
     def sums(self, asked: SumsAsked, now_ms: int) -> Iterator[tuple[int, PeerId, wire.NodeMessage]]:
         """What a summer finds."""

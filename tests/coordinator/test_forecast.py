@@ -7,7 +7,9 @@ import pytest
 from coordinator.forecast import forecast
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import payload_bytes
+from protocol.planner.sums import exchanged_bytes
 from tests.coordinator.machine.driver import A, B, C, Driver
+from tests.coordinator.machine.summing import SummingDriver
 
 COMPUTE_MS, EXCHANGE_MS = 600, 250
 
@@ -49,6 +51,22 @@ def test_without_overlap_the_exchange_comes_after_the_passes() -> None:
     apart, hidden = (forecast(steady(8, rounds={"overlap": on}).machine) for on in (0, 1))
     assert apart["measured"] == pytest.approx(0.85, rel=0.05)
     assert apart["predicted"] > hidden["predicted"] + 0.2
+
+
+def test_of_a_crowd_that_adds_parts_and_results_are_predicted() -> None:
+    """Members with lines on which the exchange is all of a round."""
+    found = dict[int, float]()
+    size = size_of(Driver(A, B).machine.spec.model)
+    for sums in (0, 3):
+        driver = SummingDriver(A, B, C, sums=sums, algorithm={"top_k": 384})
+        for peer in (A, B, C):
+            member = driver.member(peer)
+            member.work.speed, member.work.up_bit_s = 1e6, 8_000
+        found[sums] = float(forecast(driver.machine)["predicted"])
+        payload, results = exchanged_bytes(driver.machine.spec, size, 3)
+        sent = 2 * payload + results if sums else 2 * payload
+        assert found[sums] == pytest.approx(sent / 1000, rel=0.05)
+    assert found[3] > found[0], "three are too few to gain"
 
 
 def test_a_late_member_is_named_where_rounds_take_longer() -> None:

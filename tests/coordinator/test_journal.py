@@ -79,7 +79,7 @@ EVENTS: list[Event] = [
     Audited(A, -1, 2**64 - 1, b"s" * 32, 1),
     Left(A, "goodbye"),
     NotHeld(A, 3, (sha256(b"a"),)),
-    PartsHeld(A, 3, (HeldParts(sha256(b"a"), 2**64 - 1, B), HeldParts(sha256(b"b"), 1))),
+    PartsHeld(A, 3, (HeldParts(2**64 - 1, 2**64 - 1), HeldParts(0, 1))),
     Summed(A, 3, 63, sha256(b"a"), 4000, 2**32 - 1, b"k" * 32, b"s" * 64),
     SummersLate(3),
     LinksMeasured(A, (MeasuredLink(B, 12, 20_000_000),)),

@@ -12,14 +12,25 @@ from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.events.effects import RecordDigest
 from coordinator.machine.events.inputs import Evaluated
 from coordinator.round_log import read_rounds
-from protocol.codec.commits import Commit, Entry, SignedCommit, commit_bytes, genesis_digest
+from protocol.codec.commits import (
+    Commit,
+    Entry,
+    RangeSum,
+    SignedCommit,
+    Sums,
+    commit_bytes,
+    genesis_digest,
+)
 from protocol.errors import StorageError
+from protocol.ids import sha256
 from tests.coordinator.machine.driver import RUN, A, B, payload_digest
 
 
 def commit(round: int) -> Commit:
     entries = tuple(Entry(peer, payload_digest(peer, round), 100, round, 4) for peer in (A, B))
-    return Commit(RUN, round, round, entries, 0, 0, genesis_digest(RUN))
+    results = tuple(RangeSum(number, sha256(b"sum"), 30 + number) for number in range(2))
+    sums = Sums(16, results) if round == 1 else None
+    return Commit(RUN, round, round, entries, 0, 0, genesis_digest(RUN), sums=sums)
 
 
 def written(path: Path) -> Journal:
@@ -65,6 +76,7 @@ def test_every_decided_round_is_a_row(journal: Path) -> None:
     assert rows[1].state_digest == (255).to_bytes(8, "big")
     assert (rows[4].samples, rows[4].payload_bytes, rows[4].loss) == (8, 200, 2.5)
     assert (rows[2].samples, rows[2].payload_bytes) == (0, 0)
+    assert [each.result_bytes for each in rows] == [0, 61, 0, 0, 0]
 
 
 def test_what_is_no_journal_is_refused(tmp_path: Path, journal: Path) -> None:

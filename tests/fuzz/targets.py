@@ -257,7 +257,7 @@ def _node_messages() -> tuple[bytes, ...]:
         wire.NodeMessage(holding=wire.Holding(round=3, digests=[digest, sha256(b"other")])),
         wire.NodeMessage(not_held=wire.NotHeld(round=3, digests=[digest])),
         wire.NodeMessage(
-            parts=wire.PartsHeld(round=3, held=[wire.HeldParts(root=digest, ranges=5, author=PEER)])
+            parts=wire.PartsHeld(round=3, held=[wire.HeldParts(ranges=5, payloads=[0, 7])])
         ),
         wire.NodeMessage(
             applied=wire.Applied(round=3, state_digest=5, snapshot_sha256=digest, voids=1)

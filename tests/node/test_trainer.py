@@ -42,13 +42,14 @@ from protocol.codec.commits import (
     open_commit,
     sign_commit,
 )
+from protocol.codec.payload_header import Header
 from protocol.errors import DeviceError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.run_info import RunInfo
 from protocol.schedule import float32_bits
 from protocol.sums.part_list import list_of
-from protocol.sums.parts import joined
+from protocol.sums.parts import cut, heard
 from protocol.sums.plan import SumPlan
 from tests.support.state_requests import NoStateRequests
 from tests.support.tiny import tiny_corpus, tiny_spec
@@ -798,7 +799,8 @@ async def test_in_a_round_with_a_plan_a_payload_goes_out_in_parts_under_their_ro
     assert stage.swarm.plans == {0: PLAN}
     assert announced.digest == list_of(parts).root
     assert announced.payload_bytes == sum(map(len, parts))
-    assert joined(parts, stage.replica.shape)
+    whole = heard(parts, stage.replica.shape, Header(RUN, 0, OWN))
+    assert [*parts] == cut(whole, stage.replica.shape, 3)
     assert not stage.swarm.blobs, "no whole payload"
     assert stage.summer.decided_round == 0
 

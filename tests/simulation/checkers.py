@@ -43,6 +43,7 @@ from protocol.codec.chain import Reschedule, Restart, Void, entry_digest
 from protocol.codec.commits import Commit, Sums, check_link, commit_digest, genesis_digest
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
+from protocol.sums.receipts import receipt_name
 from tests.simulation.orders import Orders
 
 
@@ -67,8 +68,8 @@ class _Page:
     late: bool = False
     summers: list[set[PeerId]] = field(default_factory=list)
     """Those that were asked for each range."""
-    parts: dict[tuple[bytes, int], set[PeerId]] = field(default_factory=lambda: defaultdict(set))
-    """Who said to hold the part of a root in a range."""
+    parts: dict[tuple[int, int], set[PeerId]] = field(default_factory=lambda: defaultdict(set))
+    """Who said to hold the part of a payload in a range."""
     signed: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=lambda: defaultdict(set))
     """Who signed a result of a range."""
 
@@ -175,7 +176,7 @@ class Referee:
                 for said in held:
                     for number, summers in enumerate(page.summers):
                         if peer in summers and said.ranges >> number & 1:
-                            page.parts[said.root, number].add(peer)
+                            page.parts[said.payload, number].add(peer)
             case Summed() if event.round in self._pages and self._adds(event.peer):
                 page = self._pages[event.round]
                 if event.number < len(page.summers) and event.peer in page.summers[event.number]:
@@ -371,7 +372,8 @@ class Referee:
             require(set(told) <= signers, "round", commit.round, "tells", told, "of", signers)
             summers = page.summers[result.number]
             for place, entry in enumerate(commit.entries):
-                holders = page.parts[entry.digest, result.number] | ({entry.author} & summers)
+                payload = receipt_name(entry.author, entry.digest)
+                holders = page.parts[payload, result.number] | ({entry.author} & summers)
                 require(
                     place in result.silent or bool(holders),
                     f"round {commit.round} counts a part of {entry.author} in range "

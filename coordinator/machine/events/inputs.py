@@ -92,12 +92,10 @@ class Holding:
 class HeldParts:
     """The parts of one payload that a summer holds."""
 
-    root: Digest
-    """The name of the payload."""
+    payload: int
+    """Its name (`protocol.sums.receipts`)."""
     ranges: int
     """Bit i: the part of range i."""
-    author: PeerId | None = None
-    """In the parts' headers; None where the node does not know."""
 
 
 @dataclass(frozen=True, slots=True)

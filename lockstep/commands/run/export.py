@@ -19,7 +19,8 @@ from protocol.words import quantity
 
 COLUMNS: Final = (
     *("round", "outcome", "step", "decided_at", "seconds", "contributors", "assigned"),
-    *("samples", "loss", "validation_loss", "payload_bytes", "state_digest", "reason"),
+    *("samples", "loss", "validation_loss", "payload_bytes", "result_bytes", "state_digest"),
+    "reason",
 )
 
 REASON_MAX = 300
@@ -54,6 +55,7 @@ def _row(each: LoggedRound) -> list[object]:
         _known(each.loss),
         _known(each.validation_loss),
         each.payload_bytes,
+        each.result_bytes,
         each.state_digest.hex() if each.state_digest else "",
         one_line(decided.reason, REASON_MAX),
     ]

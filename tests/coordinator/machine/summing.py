@@ -10,6 +10,7 @@ from coordinator.machine.events.inputs import HeldParts, OfferEnded, PartsHeld, 
 from coordinator.machine.state.sums.round_sums import RoundSums
 from protocol.ids import Digest, PeerId, sha256
 from protocol.sums.asked import Question
+from protocol.sums.receipts import receipt_name
 from tests.coordinator.machine.driver import Driver, of_kind, payload_digest
 
 RESULT_BYTES = 50
@@ -22,6 +23,11 @@ def peers(count: int) -> list[PeerId]:
 def result(round: int, number: int, word: str = "right") -> Digest:
     """The digest of what the parts of a range make."""
     return sha256(f"{word} {number} in {round}".encode())
+
+
+def held_parts(author: PeerId, round: int, ranges: int = 2**64 - 1) -> HeldParts:
+    """A receipt for an author's payload of a round."""
+    return HeldParts(receipt_name(author, payload_digest(author, round)), ranges)
 
 
 class SummingDriver(Driver):
@@ -43,7 +49,7 @@ class SummingDriver(Driver):
         self, peer: PeerId, round: int, authors: Iterable[PeerId], ranges: int = 2**64 - 1
     ) -> list[Effect]:
         """A summer holds its parts of these authors' payloads, or some of them."""
-        held = (HeldParts(payload_digest(author, round), ranges, author) for author in authors)
+        held = (held_parts(author, round, ranges) for author in authors)
         return self.tell(PartsHeld(peer, round, tuple(held)))
 
     def spread(

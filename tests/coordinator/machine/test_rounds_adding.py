@@ -13,7 +13,6 @@ from coordinator.machine.events.effects import Chained, Dispute, Effect
 from coordinator.machine.events.inputs import (
     Event,
     Heartbeat,
-    HeldParts,
     Holding,
     NotHeld,
     PartsHeld,
@@ -30,7 +29,14 @@ from protocol.ids import PeerId
 from protocol.sums.asked import question_behind
 from tests.benchmarks.scale import KEY
 from tests.coordinator.machine.driver import RUN, of_kind, payload_digest
-from tests.coordinator.machine.summing import RESULT_BYTES, SummingDriver, added, peers, result
+from tests.coordinator.machine.summing import (
+    RESULT_BYTES,
+    SummingDriver,
+    added,
+    held_parts,
+    peers,
+    result,
+)
 from tests.simulation.checkers import portrait
 
 FIVE = peers(5)
@@ -307,13 +313,13 @@ def test_receipts_for_whole_payloads_and_of_late_summers_are_no_news() -> None:
         driver.announce(each, 0)
     whole = Holding(FIVE[0], 0, (payload_digest(FIVE[1], 0),))
     assert screened(whole, driver.machine) == Heartbeat(FIVE[0])
-    part = PartsHeld(FIVE[0], 0, (HeldParts(payload_digest(FIVE[1], 0), 2**64 - 1),))
+    part = PartsHeld(FIVE[0], 0, (held_parts(FIVE[1], 0),))
     new = screened(part, driver.machine)
     assert isinstance(new, PartsHeld)
     assert screened(new, driver.machine) == new
     driver.tell(part)
     assert screened(part, driver.machine) == Heartbeat(FIVE[0])
-    other = PartsHeld(FIVE[0], 0, (HeldParts(payload_digest(FIVE[2], 0), 2**64 - 1),))
+    other = PartsHeld(FIVE[0], 0, (held_parts(FIVE[2], 0),))
     effects = driver.spread(0, FIVE)
     assert screened(other, driver.machine) == Heartbeat(FIVE[0]), "the set is fixed"
     who, asked = driver.asks(effects)[0]

@@ -36,6 +36,7 @@ from coordinator.machine.screening import is_transient, screened
 from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId, sha256
+from protocol.sums.receipts import receipt_name
 from tests.coordinator.machine.driver import PEERS, RUN, payload_digest, run_spec, state_digest
 from tests.simulation.checkers import Referee, portrait
 
@@ -350,7 +351,8 @@ class AnyOrderOfSums(AnyOrder):
         ranges: int,
         named: PeerId | None = None,
     ) -> None:
-        held = (HeldParts(payload_digest(each, round), ranges, named) for each in authors)
+        digests = ((named or each, payload_digest(each, round)) for each in authors)
+        held = (HeldParts(receipt_name(*each), ranges) for each in digests)
         self.tell(PartsHeld(peer, round, tuple(held)))
 
     @precondition(lambda self: any(each.is_closed for each in self.machine.state.undecided))

@@ -16,6 +16,7 @@ from protocol.ids import PeerId, RunId, peer_id, sha256
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT
 from protocol.sums.asked import Question, SumAuthor, sign_sum
 from protocol.sums.plan import SumPlan
+from protocol.sums.receipts import receipt_name
 from tests.coordinator.client import node_key, node_of, opened, quiet_spec, running
 from tests.coordinator.machine.driver import RUN, A, B, C, of_kind, payload_digest
 from tests.coordinator.machine.summing import SummingDriver
@@ -28,11 +29,12 @@ def parts(*held: wire.HeldParts, round: int = 3) -> wire.NodeMessage:
 
 
 def test_receipts_for_parts_become_an_event() -> None:
-    root = payload_digest(B, 3)
     said = parts(
-        wire.HeldParts(root=root, ranges=2**64 - 1, author=B), wire.HeldParts(root=RESULT, ranges=1)
+        wire.HeldParts(ranges=2**64 - 1, payloads=[2**64 - 1, 5]),
+        wire.HeldParts(ranges=1, payloads=[0]),
     )
-    held = HeldParts(root, 2**64 - 1, B), HeldParts(RESULT, 1, None)
+    every = 2**64 - 1
+    held = HeldParts(every, every), HeldParts(5, every), HeldParts(0, 1)
     assert node_messages.event_of(A, said) == PartsHeld(A, 3, held)
 
 
@@ -40,10 +42,10 @@ def test_receipts_for_parts_become_an_event() -> None:
     ("message", "words"),
     [
         (parts(round=-1), "a round of at least 0, got -1"),
-        (parts(wire.HeldParts(root=b"r")), "a digest of 32 bytes, got 1 bytes"),
-        (parts(wire.HeldParts(root=RESULT, author="x")), "peer"),
-        (parts(wire.HeldParts(root=RESULT), wire.HeldParts(root=RESULT)), "each payload once"),
-        (parts(*[wire.HeldParts(root=RESULT)] * (MEMBERS_MAX + 1)), "expected at most 4096"),
+        (parts(wire.HeldParts(payloads=[1, 1])), "each once, got 2 of 1"),
+        (parts(*[wire.HeldParts(payloads=[1])] * 2), "each once, got 2 of 1 in 2 receipts"),
+        (parts(*[wire.HeldParts(ranges=1)] * 9), "got 0 of 0 in 9 receipts"),
+        (parts(wire.HeldParts(payloads=range(MEMBERS_MAX + 1))), "expected at most 4096"),
     ],
 )
 def test_receipts_for_parts_out_of_bounds_end_the_session(
@@ -170,10 +172,9 @@ async def test_a_round_of_scripted_summers_is_committed_with_their_results(tmp_p
             await node.announce(0)
         for node in nodes:
             others = [other.peer for other in nodes if other is not node]
-            held = [
-                wire.HeldParts(root=payload_digest(other, 0), ranges=2**16 - 1) for other in others
-            ]
-            await node.say(wire.NodeMessage(parts=wire.PartsHeld(round=0, held=held)))
+            names = [receipt_name(other, payload_digest(other, 0)) for other in others]
+            held = wire.HeldParts(payloads=names, ranges=2**16 - 1)
+            await node.say(wire.NodeMessage(parts=wire.PartsHeld(round=0, held=[held])))
         for node in nodes:
             asked = (await node.hear("sums_asked")).sums_asked
             assert [each.range for each in asked.ranges] == list(plan.ranges_of(node.peer))

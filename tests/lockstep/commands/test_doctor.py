@@ -32,6 +32,7 @@ from protocol.border.join_link import parse_link
 from protocol.handshake import public_bytes
 from protocol.ids import peer_id, sha256
 from protocol.planner.parameters import Size
+from protocol.planner.sums import with_sums
 from protocol.runfile import AlgorithmSpec, RoundsSpec, RunSpec
 from tests.lockstep.shared import printed
 from tests.node.test_process import coordinator_of
@@ -56,10 +57,20 @@ def test_the_upload_is_that_of_the_runs_algorithm() -> None:
     size = Size(1_000_000, 245)
     timed = RoundsSpec(publish_ms=2_000, exchange_ms=14_000)
     mixes = AlgorithmSpec(name="gossip-adam")
-    words = upload_words(RunSpec(rounds=timed, algorithm=mixes), size)
+    words = upload_words(RunSpec(rounds=timed, algorithm=mixes), size, 0)
     assert words.startswith("1,000 kbit/s for one payload in time; about 4 MB a round, half of it")
-    votes = upload_words(RunSpec(rounds=timed), size)
+    votes = upload_words(RunSpec(rounds=timed), size, 0)
     assert votes.startswith("20 kbit/s for one payload in time; about 81.3 kB a round, half of it")
+    added = with_sums(RunSpec(rounds=timed), size)
+    few, many = (upload_words(added, size, members) for members in (8, 9))
+    assert "for one payload in time; about" in few
+    assert "kbit/s for its payload to two summers in time; about" in many
+    assert "with 9 members, whose payloads are added for all" in many
+    assert 1.9 * _rate(few) < _rate(many) < 2.2 * _rate(few), "twice, in parts"
+
+
+def _rate(words: str) -> float:
+    return float(words.split(maxsplit=1)[0])
 
 
 def test_a_measured_round_that_misses_the_bell_and_limits_that_are_too_low_are_bad() -> None:

@@ -99,6 +99,21 @@ def test_a_run_for_a_crowd_has_summers_and_richer_payloads(
     assert main(["init", "--defaults", str(tmp_path / "x"), "--nodes", "-1"]) == ExitCode.SETTINGS
 
 
+def test_a_model_of_unknown_chunks_gets_no_sums_and_its_owner_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = {"vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "intermediate_size": 96, "is_decoder": True}
+    model = ModelSpec(type="roberta", config=sizes | heads)
+    spec = run_of("local_steps").model_copy(update={"model": model})
+    assert for_crowd(spec, 1000) == spec
+    said = " ".join(capsys.readouterr().err.split())
+    assert "note: --nodes 1000: expected a model.type whose chunks are known" in said
+    assert "got 'roberta': no round has summers" in said
+    assert for_crowd(spec, 2) == spec
+    assert not capsys.readouterr().err
+
+
 def test_a_crowd_s_payloads_have_room_in_the_run_file(tmp_path: Path) -> None:
     model = ModelSpec(
         config={**RunSpec().model.config, "hidden_size": 2048, "num_hidden_layers": 44}

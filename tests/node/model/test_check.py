@@ -8,7 +8,7 @@ import torch
 from node.model.build import build_model, named_parameters_once
 from node.model.check import (
     check_model,
-    count_model,
+    check_shared_model,
     count_parameters,
     device_memory_bytes,
     require_memory,
@@ -207,11 +207,13 @@ def test_a_model_that_fits_ranks_together_alone_is_counted_for_them(
     with pytest.raises(SettingsError, match="of memory to train, this machine has"):
         check_model(spec)
     with pytest.raises(SettingsError, match=r"to train on each of 3 ranks, each has"):
-        count_model(spec, cpu, ranks=3, here=3)
-    assert count_model(spec, cpu, ranks=3, here=1).parameters == parameters
+        check_shared_model(spec, cpu, ranks=3, here=3)
+    facts = check_shared_model(spec, cpu, ranks=3, here=1)
+    assert facts.parameters == parameters
+    assert facts.notes[-1].startswith("not tried on a sample before its ranks share it: model.con")
     long = spec.data.model_copy(update={"sequence_length": 2**20})
     with pytest.raises(SettingsError, match="sequence_length"):
-        count_model(spec.model_copy(update={"data": long}), cpu, ranks=3, here=1)
+        check_shared_model(spec.model_copy(update={"data": long}), cpu, ranks=3, here=1)
 
 
 def test_a_model_far_beyond_any_machine_is_refused_in_a_moment() -> None:

@@ -8,8 +8,10 @@ import torch
 
 from node.data.tokenizer import ByteTokenizer
 from node.exact.engine import GradientError
+from node.model.check import check_model
 from node.model.checkpoint import save_checkpoint
 from node.model.training import TrainingModel
+from node.own_replica import try_model
 from node.ranks.crew import Crew
 from node.ranks.replica import SharedReplica, replica_of
 from node.ranks.sharded import held_of
@@ -21,7 +23,9 @@ from node.replica.snapshot import Snapshots
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry, genesis_digest
 from protocol.codec.payload import Header, decode, encode
+from protocol.errors import SettingsError
 from protocol.ids import PeerId, RunId, sha256
+from protocol.planner.needs import Needs
 from protocol.runfile import AlgorithmSpec, ModelSpec
 from protocol.schedule import float32_bits
 from tests.support.crew import CPU
@@ -354,3 +358,32 @@ def test_gradients_without_bounds_are_found_by_their_owner(
         with pytest.raises(GradientError, match=rf"{foreign} with entries NaN"):
             passes.finish()
     work(many, 0)
+
+
+def test_a_rank_needs_room_for_its_share_of_the_model_alone(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Needs]()
+
+    def has_room(needs: Needs, _: int | None) -> bool:
+        asked.append(needs)
+        return True
+
+    monkeypatch.setattr("node.replica.local_steps.is_accelerator", lambda _: True)
+    monkeypatch.setattr("node.replica.local_steps.has_room", has_room)
+    many = replica_of(crew, SPECS[1], RUN, CPU, 1, OWN)
+    assert isinstance(many, SharedReplica)
+    own = sum(tensor.numel() for tensor in many._part.committed.values())
+    assert 0 < own < many.layout.parameters
+    assert [needs.parameters for needs in asked] == [own]
+    asked.clear()
+    replica_for(SPECS[1], RUN, CPU, 1, OWN)
+    assert [needs.parameters for needs in asked] == [many.layout.parameters]
+
+
+def test_a_model_that_one_device_can_hold_is_tried_before_ranks_share_it(crew: Crew) -> None:
+    assert try_model(SPECS[1], CPU, crew) == check_model(SPECS[1])
+    reads_later_tokens = {name: CONFIG[name] for name in CONFIG if name != "num_key_value_heads"}
+    model = ModelSpec(type="roberta", config={**reads_later_tokens, "vocab_size": 256})
+    with pytest.raises(SettingsError, match="is_decoder"):
+        try_model(SPECS[1].model_copy(update={"model": model}), CPU, crew)

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import SettingsError
 from protocol.planner.feasibility import remarks, require_feasible
-from protocol.runfile import DataSpec, ModelSpec, RunSpec, ScheduleSpec
+from protocol.runfile import DataSpec, ModelSpec, RoundsSpec, RunSpec, ScheduleSpec
 
 DEFAULT = RunSpec().model.config
 
@@ -71,5 +71,11 @@ def test_what_nothing_forbids_is_said() -> None:
     (own,) = remarks(RunSpec(data=named))
     assert own.endswith("with --data")
     assert not remarks(RunSpec(data=named.model_copy(update={"url": "https://host/mine"})))
+    sums = RoundsSpec(sums=9)
+    assert not remarks(RunSpec(rounds=sums))
+    (unsummed,) = remarks(RunSpec(rounds=sums, model=ModelSpec(type="mamba", config={})))
+    assert unsummed.startswith("rounds.sums: expected a model.type whose chunks are known without")
+    assert "got 'mamba': no round has summers" in unsummed
+    assert unsummed.endswith("choose such a model, or rounds.sums = 0")
     (unlike,) = remarks(RunSpec(data=DataSpec(corpus="python-stdlib")))
     assert "each node's own Python" in unlike

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,10 +15,19 @@ from protocol.codec.sums import Levels, concatenated, decode_sums, encode_sums, 
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, RunId
 from protocol.limits import MEMBERS_MAX, VOTE_SUM_MAX
-from protocol.sums.adding import STRIP_CHUNKS, Author, Result, exact_sums, levels_of, result_of
+from protocol.sums.adding import (
+    COARSE,
+    STRIP_CHUNKS,
+    Author,
+    Result,
+    exact_sums,
+    levels_of,
+    result_of,
+)
 from protocol.sums.movements import Counted, Movement
 from protocol.sums.parts import cut, shape_of
 from protocol.sums.ranges import ranges_of
+from tests.protocol.sums.test_movements import scale
 from tests.support.votes import signs, two_scales
 
 RUN = RunId("ab" * 16)
@@ -213,6 +223,48 @@ def test_of_two_scales_each_is_beside_its_own_median() -> None:
         scale = 4 * 2.0 ** (12 + 56 - int(units[0]))
         assert (sums[0, :4] / scale).tolist() == [3 - lower] * 2 + [6 - larger] * 2
     assert alone[0, 2] == 2 * alone[0, 0]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    count=st.sampled_from([9, 16]),
+    many=st.booleans(),
+    value_bits=st.sampled_from([1, 2]),
+    boast=st.integers(230, 254),
+    seed=st.integers(0, 99),
+)
+def test_authors_that_boast_move_no_more_than_the_bound_says_be_they_one_or_a_third(
+    count: int, many: bool, value_bits: int, boast: int, seed: int
+) -> None:
+    hostile, shape = count // 3 if many else 1, shape_for(3, value_bits)
+    sent = [said(shape, seed + number) for number in range(count)]
+
+    def counted(code: int) -> Counted:
+        """All authors, of whom the hostile ones say this of every value."""
+        scales = [each.scales for each in sent]
+        for number in range(hostile):
+            scales[number] = np.full_like(scales[number], code)
+        return Counted(
+            [
+                Movement(8, 255, replace(each, scales=own))
+                for each, own in zip(sent, scales, strict=True)
+            ],
+            shape.chunks,
+        )
+
+    boasting = counted(boast)
+    found = encode_sums(levels_of(boasting, shape.chunks, COARSE))
+    assert found == encode_sums(levels_of(counted(255), shape.chunks, COARSE)), "and not further"
+    sums, units = exact_sums(boasting, range(hostile), 0, shape.chunks)
+    for chunk in range(shape.chunks):
+        speak = [bool(each.counts[chunk]) for each in sent]
+        liars = sum(speak[:hostile])
+        if 2 * liars >= sum(speak):
+            continue  # of those that speak in this chunk the honest are no majority
+        largest = max(int(np.max(each.scales[chunk])) for each in sent[hostile:])
+        unit = Fraction(2) ** (int(units[chunk]) - 56 - 2 - boasting.range_bits)
+        moved = int(np.abs(sums[chunk]).max()) * unit / boasting.weights[0]
+        assert 0 < moved <= liars * Fraction(3, 2) * scale(largest) or not liars
 
 
 def test_a_part_that_says_nothing_weighs_all_the_same() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from protocol.codec.payload import Coefficients, Header, PayloadShape, decode, encode
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, RunId, sha256
-from protocol.sums.parts import cut, heard, joined, shape_of, within
+from protocol.sums.parts import cut, heard, shape_of, within
 from protocol.sums.ranges import Range, ranges_of
 from tests.support.votes import signs, two_scales
 
@@ -52,7 +52,7 @@ def test_cutting_and_joining_are_each_others_way_back(
     shape = PayloadShape(chunks, top_k, value_bits, scaled=True)
     whole, count = payload(shape, seed), min(count, chunks)
     parts = cut(whole, shape, count)
-    assert joined(parts, shape) == whole
+    assert heard(parts, shape, HEADER) == whole
     sent = decode(whole, shape)[1]
     for part, among in zip(parts, ranges_of(chunks, count), strict=True):
         header, alone = decode(part, shape_of(shape, among))
@@ -64,25 +64,13 @@ def test_cutting_and_joining_are_each_others_way_back(
 def test_payloads_without_scales_are_cut_too() -> None:
     shape, sent = PayloadShape(6, 40, 1), signs(6, 40)
     whole = encode(HEADER, Coefficients(sent.counts, sent.indices, sent.values), shape)
-    assert joined(cut(whole, shape, 4), shape) == whole
+    assert heard(cut(whole, shape, 4), shape, HEADER) == whole
 
 
-def test_what_does_not_decode_is_neither_cut_nor_joined() -> None:
+def test_what_does_not_decode_is_not_cut() -> None:
     shape = PayloadShape(6, 40, 1, scaled=True)
-    whole = payload(shape)
     with pytest.raises(RemoteProtocolError):
-        cut(whole[:-1], shape, 3)
-    parts = cut(whole, shape, 3)
-    for wrong in (parts[0][:-1], parts[0] + b"\0", cut(whole, shape, 2)[0]):
-        with pytest.raises(RemoteProtocolError):
-            joined([wrong, *parts[1:]], shape)
-
-
-def test_parts_of_two_payloads_are_none() -> None:
-    shape = PayloadShape(6, 40, 1, scaled=True)
-    other = cut(payload(shape, header=Header(HEADER.run_id, 8, HEADER.author)), shape, 3)
-    with pytest.raises(RemoteProtocolError, match="parts of one payload, got 2 headers"):
-        joined([*cut(payload(shape), shape, 3)[:2], other[2]], shape)
+        cut(payload(shape)[:-1], shape, 3)
 
 
 def test_a_range_beyond_the_chunks_is_our_own_fault() -> None:
@@ -95,7 +83,7 @@ def test_of_parts_that_are_not_there_or_none_of_its_author_nothing_is_heard() ->
     whole, other = payload(shape), Header(HEADER.run_id, 8, HEADER.author)
     parts, foreign = cut(whole, shape, 3), cut(payload(shape, header=other), shape, 3)
     assert heard(parts, shape, author) == whole
-    for wrong in (None, b"", parts[0][:-1], foreign[0]):
+    for wrong in (None, b"", parts[0][:-1], parts[0] + b"\0", cut(whole, shape, 2)[0], foreign[0]):
         header, found = decode(heard([wrong, *parts[1:]], shape, author), shape)
         assert header == author
         first, *rest = (within(found, among) for among in ranges_of(6, 3))

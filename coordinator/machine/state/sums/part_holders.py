@@ -1,10 +1,10 @@
 """The parts of a round's payloads, and the summers that hold them.
 
-A summer names the root of a payload, and the ranges of which it holds the part. That may come
-before the author's announcement, so it may name any roots, at most `roots_max`; what it says of
-ranges that it does not add counts for nothing. An author holds its own parts in the ranges that it
-adds itself. A summer that has read another author in the headers of parts holds nothing of one that
-announces the root of another.
+A summer names a payload, and the ranges of which it holds the part. That may come before the
+author's announcement, so it may name anything, at most `names_max`; what it says of ranges that it
+does not add counts for nothing. An author holds its own parts in the ranges that it adds itself.
+The name follows from the root and the author in the headers of parts (`protocol.sums.receipts`), so
+nobody holds parts of one that announces the root of another.
 
 `copies` is `named` by author, and follows every event: so the question "may the round close?" costs
 the same with a thousand members as with two.
@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 
 from coordinator.machine.events.inputs import HeldParts
 from protocol.ids import Digest, PeerId
+from protocol.sums.receipts import receipt_name
 
 
 @dataclass(slots=True)
 class PartCopies:
     """The parts of one author that summers hold, as bits by range."""
 
-    root: Digest
+    payload: int
+    """Its name in receipts."""
 
     once: int = 0
     """Ranges of which one summer at least holds the part."""
@@ -34,15 +36,17 @@ class PartCopies:
 class PartHolders:
     """The receipts of one round's summers; see the module."""
 
-    roots_max: int
-    """Roots that one summer may name."""
+    names_max: int
+    """Payloads that one summer may name."""
     adds: dict[PeerId, int] = field(default_factory=dict)
     """The ranges that each summer adds, as bits."""
-    named: dict[PeerId, dict[Digest, HeldParts]] = field(default_factory=dict)
-    doubted: dict[PeerId, set[Digest]] = field(default_factory=dict)
-    """Roots that a summer with a new session has not named again."""
-    authors: dict[Digest, list[PeerId]] = field(default_factory=dict)
-    """Authors by announced root; more than one when a member announces another's payload."""
+    named: dict[PeerId, dict[int, int]] = field(default_factory=dict)
+    """By summer and payload the ranges of which it holds the part, as bits."""
+    doubted: dict[PeerId, set[int]] = field(default_factory=dict)
+    """Payloads that a summer with a new session has not named again."""
+    authors: dict[int, PeerId] = field(default_factory=dict)
+    """The author of each announced payload; of two of one name, which chance does not make, the
+    first."""
     copies: dict[PeerId, PartCopies] = field(default_factory=dict)
 
     # ---- queries
@@ -50,32 +54,31 @@ class PartHolders:
     def news(self, peer: PeerId, held: Iterable[HeldParts]) -> tuple[HeldParts, ...]:
         """The part of a summer's word of which `hold` would take note."""
         adds, named = self.adds.get(peer, 0), self.named.get(peer, {})
-        doubted, found = self.doubted.get(peer, set()), dict[Digest, HeldParts]()
-        room = self.roots_max - len(named)
+        doubted, found = self.doubted.get(peer, set()), dict[int, HeldParts]()
+        room = self.names_max - len(named)
         for each in held:
-            ranges, author = each.ranges & adds, each.author
-            earlier = named.get(each.root)
-            if not ranges or each.root in found:
+            ranges, earlier = each.ranges & adds, named.get(each.payload)
+            if not ranges or each.payload in found:
                 continue
             if earlier is None and room > 0:
                 room -= 1
-            elif earlier and each.root not in doubted and ranges & ~earlier.ranges:
-                author = earlier.author
-            elif each.root not in doubted:
+            elif each.payload not in doubted and not (earlier and ranges & ~earlier):
                 continue
-            found[each.root] = HeldParts(each.root, ranges, author)
+            found[each.payload] = HeldParts(each.payload, ranges)
         return tuple(found.values())
 
     def bits(self, peer: PeerId, author: PeerId) -> int:
         """The ranges that a summer adds and of which it holds this author's part."""
         if peer == author:
             return self.adds.get(peer, 0)
-        said = self.named.get(peer, {}).get(self.copies[author].root)
-        return said.ranges if said and said.author in (None, author) else 0
+        payload = self.copies[author].payload
+        if self.authors[payload] != author:
+            return 0
+        return self.named.get(peer, {}).get(payload, 0)
 
-    def authors_of(self, roots: Iterable[Digest]) -> list[PeerId]:
-        """The members that have announced one of these roots, sorted."""
-        return sorted({author for root in roots for author in self.authors.get(root, ())})
+    def authors_of(self, payloads: Iterable[int]) -> list[PeerId]:
+        """The members that have announced one of these payloads, sorted."""
+        return sorted({self.authors[each] for each in payloads if each in self.authors})
 
     # ---- changes
 
@@ -87,8 +90,9 @@ class PartHolders:
 
     def announce(self, author: PeerId, root: Digest) -> None:
         """An author has announced the root of its payload."""
-        self.authors.setdefault(root, []).append(author)
-        self.copies[author] = PartCopies(root)
+        payload = receipt_name(author, root)
+        self.authors.setdefault(payload, author)
+        self.copies[author] = PartCopies(payload)
         self._count(author)
 
     def hold(self, peer: PeerId, held: Iterable[HeldParts]) -> tuple[HeldParts, ...]:
@@ -96,15 +100,14 @@ class PartHolders:
         news, doubted = self.news(peer, held), self.doubted.get(peer, set())
         for said in news:
             named = self.named.setdefault(peer, {})
-            earlier = None if said.root in doubted else named.get(said.root)
-            before = earlier.ranges if earlier else 0
-            named[said.root] = HeldParts(said.root, before | said.ranges, said.author)
-            for author in self.authors.get(said.root, ()):
-                if said.root in doubted:
-                    self._count(author)
-                elif author != peer:
-                    self._note(self.copies[author], self.bits(peer, author) & ~before)
-            doubted.discard(said.root)
+            before = 0 if said.payload in doubted else named.get(said.payload, 0)
+            named[said.payload] = before | said.ranges
+            author = self.authors.get(said.payload)
+            if author and said.payload in doubted:
+                self._count(author)
+            elif author and author != peer:
+                self._note(self.copies[author], said.ranges & ~before)
+            doubted.discard(said.payload)
         return news
 
     def doubt(self, peer: PeerId) -> None:
@@ -119,8 +122,8 @@ class PartHolders:
         these parts.
         """
         dropped = self.doubted.pop(peer, set())
-        for root in dropped:
-            del self.named[peer][root]
+        for payload in dropped:
+            del self.named[peer][payload]
         return self._count_all(self.authors_of(dropped))
 
     def forget(self, peer: PeerId) -> list[PeerId]:

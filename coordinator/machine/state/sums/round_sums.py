@@ -68,10 +68,10 @@ class RoundSums:
     """Once the set of authors is fixed."""
 
     @classmethod
-    def open(cls, summers: Summers, patience_ms: int, roots_max: int) -> "RoundSums":
+    def open(cls, summers: Summers, patience_ms: int, names_max: int) -> "RoundSums":
         """A round with these summers, which nobody has given a part yet."""
         asked = [dict.fromkeys(pair, 0) for pair in summers.pairs]
-        opened = cls(summers, patience_ms, PartHolders(roots_max), asked, [set() for _ in asked])
+        opened = cls(summers, patience_ms, PartHolders(names_max), asked, [set() for _ in asked])
         for number, pair in enumerate(summers.pairs):
             for peer in pair:
                 opened.parts.add_summer(peer, number)
@@ -124,7 +124,7 @@ class RoundSums:
     def hold(self, peer: PeerId, held: Iterable[HeldParts], now_ms: int) -> None:
         """A summer holds parts."""
         news = self.parts.hold(peer, held)
-        self._follow(self.parts.authors_of(said.root for said in news), now_ms)
+        self._follow(self.parts.authors_of(said.payload for said in news), now_ms)
 
     def settle_doubt(self, peer: PeerId, now_ms: int) -> None:
         """A member with a new session is ready: what it has not repeated is dropped."""

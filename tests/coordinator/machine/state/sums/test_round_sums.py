@@ -16,6 +16,7 @@ from coordinator.machine.state.sums.round_sums import ASKED_MAX, Asked, RoundSum
 from coordinator.machine.state.sums.summers import draw
 from protocol.ids import Digest, PeerId, sha256
 from protocol.sums.asked import SumAuthor
+from protocol.sums.receipts import receipt_name
 from tests.coordinator.machine.state.sums.test_summers import crowd, peer, seed
 
 PATIENCE_MS = 1000
@@ -35,6 +36,10 @@ def wrong(number: int, whose: bytes = b"") -> Digest:
 
 def root(author: PeerId) -> Digest:
     return sha256(author.encode())
+
+
+def name(author: PeerId) -> int:
+    return receipt_name(author, root(author))
 
 
 def opened(number: int = 0, members: int = 24, chunks: int = 16) -> RoundSums:
@@ -128,7 +133,7 @@ class Played:
         if way == "half" and self.chance.random() < 0.5:
             return
         ranges = (1 << 64) - 1 if way == "claims" else 1 << number
-        said = (HeldParts(root(author), ranges, author),)
+        said = (HeldParts(name(author), ranges),)
         self.sums.hold(who, said, self.now_ms)
         assert not self.sums.parts.news(who, said), "news a second time"
         for other in self.sums.living(number) if way == "honest" else ():
@@ -278,7 +283,7 @@ def announced(sums: RoundSums, *authors: PeerId) -> RoundSums:
 
 
 def held(sums: RoundSums, who: PeerId, author: PeerId, *numbers: int, at_ms: int = 0) -> None:
-    said = HeldParts(root(author), sum(1 << number for number in numbers), author)
+    said = HeldParts(name(author), sum(1 << number for number in numbers))
     sums.hold(who, (said,), at_ms)
 
 
@@ -321,7 +326,7 @@ def test_what_a_summer_says_of_ranges_that_it_does_not_add_counts_for_nothing() 
     author = outsider(sums)
     announced(sums, author)
     one = sums.summers.pairs[0][0]
-    every = HeldParts(root(author), (1 << 64) - 1)
+    every = HeldParts(name(author), (1 << 64) - 1)
     sums.hold(one, (every,), 0)
     assert sums.parts.copies[author].once == sums.parts.adds[one]
     assert sums.parts.news(author, (every,)) == ()
@@ -343,10 +348,29 @@ def test_receipts_may_come_before_the_announcement_and_name_few_roots() -> None:
     announced(sums, author)
     assert sums.included(author) == (1 << sums.ranges) - 1
     one = sums.summers.pairs[0][0]
-    many = tuple(HeldParts(sha256(bytes([n, n])), 1 << 0) for n in range(200))
+    many = tuple(HeldParts(n, 1 << 0) for n in range(200))
     sums.hold(one, many, 0)
-    assert len(sums.parts.named[one]) == sums.parts.roots_max
+    assert len(sums.parts.named[one]) == sums.parts.names_max
     assert sums.parts.news(one, many[-1:]) == ()
+
+
+def test_of_two_roots_told_to_two_summers_that_which_is_announced_counts_alone() -> None:
+    """So nobody tells one summer of a range other scales than the other."""
+    sums = opened(members=64)
+    author = outsider(sums)
+    announced(sums, author)
+    spread(sums, author, without=tuple((pair[0], number) for number, pair in pairs_of(sums)))
+    for _, (one, _) in pairs_of(sums):
+        other = HeldParts(receipt_name(author, sha256(b"other")), (1 << 64) - 1)
+        sums.hold(one, (other,), 0)
+    assert sums.included(author) == 0
+    assert not sums.is_available(author)
+    spread(sums, author)
+    assert sums.included(author) == (1 << sums.ranges) - 1
+
+
+def pairs_of(sums: RoundSums) -> list[tuple[int, tuple[PeerId, ...]]]:
+    return list(enumerate(sums.summers.pairs))
 
 
 def test_who_announces_the_root_of_another_has_no_parts() -> None:
