@@ -10,6 +10,7 @@ import pytest
 from coordinator.process import CoordinatorProcess
 from protocol import wire_pb2 as wire
 from protocol.sums.plan import SumPlan
+from protocol.sums.receipts import receipt_name
 from tests.coordinator.client import (
     ScriptedNode,
     node_of,
@@ -41,12 +42,13 @@ async def offer(node: ScriptedNode, **changes: Any) -> None:
 
 
 async def hold(node: ScriptedNode, round: int, authors: list[ScriptedNode]) -> None:
-    held = [
-        wire.HeldParts(root=payload_digest(each.peer, round), ranges=EVERY_RANGE)
+    names = sorted(
+        receipt_name(each.peer, payload_digest(each.peer, round))
         for each in authors
         if each is not node
-    ]
-    await node.say(wire.NodeMessage(parts=wire.PartsHeld(round=round, held=held)))
+    )
+    held = wire.HeldParts(payloads=names, ranges=EVERY_RANGE)
+    await node.say(wire.NodeMessage(parts=wire.PartsHeld(round=round, held=[held])))
 
 
 def adds(process: CoordinatorProcess) -> list[bool]:
