@@ -35,6 +35,7 @@ from protocol.runfile import AlgorithmSpec
 from protocol.shuffle import Share
 from protocol.sums.part_list import PartList, list_of
 from protocol.sums.parts import cut
+from protocol.sums.receipts import receipt_name
 from tests.simulation.checkers import require
 from tests.simulation.movements import Work, added_again
 
@@ -67,6 +68,8 @@ class Auditor:
     """The round of every payload that was ever announced."""
     roots: dict[Digest, tuple[bytes, PartList]] = field(default_factory=dict)
     """Every payload that an author made where summers add, by its roots, with the list of parts."""
+    receipts: dict[int, Digest] = field(default_factory=dict)
+    """The root or payload that was announced, by its name in the receipts of summers."""
     expected: dict[tuple[int, int], bytes] = field(default_factory=dict)
     """The result of each range of a round, as whoever adds finds it."""
     may_lie: bool = False
@@ -117,6 +120,13 @@ class Auditor:
         if root in self.roots:  # else a hostile author's
             names = self.roots[root][1].names
             self.offers(peer, (names[number].digest for number in ranges), kept)
+
+    def reports_parts(
+        self, peer: PeerId, payload: int, ranges: Sequence[int], kept: set[bytes]
+    ) -> None:
+        """A node says so to the coordinator, and names the payload as receipts do."""
+        if payload in self.receipts:
+            self.holds_parts(peer, self.receipts[payload], ranges, kept)
 
     def _recorded(self, round: int, place: int) -> list[int]:
         shares = self.trained_of(round)[place]
@@ -223,6 +233,7 @@ class Auditor:
         )
         if digest:
             self.payloads[Digest(digest)] = round
+            self.receipts[receipt_name(peer, Digest(digest))] = Digest(digest)
 
     def offers(self, peer: PeerId, digests: Iterable[bytes], kept: set[bytes]) -> None:
         """A node says that it holds payloads; `kept` are those that its disk has had, whole."""

@@ -417,7 +417,8 @@ class SimulatedNode:
         auditor.offers(self.peer, [offer.digest for offer in whole], self.kept)
         for offer in offers.offers:
             if offer.part_list:
-                self._shows_parts(Digest(offer.digest), offer.ranges)
+                numbers = places(offer.ranges, RANGES_MAX)
+                auditor.holds_parts(self.peer, Digest(offer.digest), numbers, self.kept)
 
     def _says(self, message: wire.NodeMessage) -> None:
         match message.WhichOneof("kind"):
@@ -429,8 +430,6 @@ class SimulatedNode:
                 self.place.auditor.offers(self.peer, message.holding.digests, self.kept)
             case "parts":
                 for said in message.parts.held:
-                    self._shows_parts(Digest(said.root), said.ranges)
-
-    def _shows_parts(self, root: Digest, ranges: int) -> None:
-        numbers = places(ranges, RANGES_MAX)
-        self.place.auditor.holds_parts(self.peer, root, numbers, self.kept)
+                    numbers = places(said.ranges, RANGES_MAX)
+                    for payload in said.payloads:
+                        self.place.auditor.reports_parts(self.peer, payload, numbers, self.kept)
