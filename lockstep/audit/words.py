@@ -1,5 +1,5 @@
 """What an auditor tells the coordinator: the state after each round that it has replayed to, and
-evidence against authors.
+evidence against authors and summers.
 
     replayed --> told at once --> told again every `REPEAT_S`, while it is one of the newest
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from protocol import wire_pb2 as wire
 from protocol.codec.evidence import SignedEvidence
 from protocol.ids import Digest
+from protocol.sums.signed import WrongSum, wrong_sum_bytes
 
 WORDS_KEPT = 64
 """Newest rounds whose words are repeated: as many as the coordinator compares."""
@@ -32,6 +33,7 @@ class Words:
         self._send = send
         self._newest: dict[int, wire.Audited] = {}
         self._evidence: list[wire.Evidence] = []
+        self._wrong_sums: list[wire.WrongSum] = []
 
     def replayed(self, round: int, digest: int, snapshot_sha256: Digest | None, voids: int) -> None:
         """The replay has come to the state after a round; -1 for genesis. `voids` counts the void
@@ -53,6 +55,12 @@ class Words:
         self._evidence = [*self._evidence, said][-EVIDENCE_KEPT:]
         self._send(wire.NodeMessage(evidence=said))
 
+    def refute(self, said: WrongSum) -> None:
+        """A summer has signed a wrong sum."""
+        message = wire.WrongSum(body=wrong_sum_bytes(said))
+        self._wrong_sums = [*self._wrong_sums, message][-EVIDENCE_KEPT:]
+        self._send(wire.NodeMessage(wrong_sum=message))
+
     def take_back(self, after_round: int) -> None:
         """The replay goes back: say nothing of later states until it comes to them again."""
         for round in [round for round in self._newest if round > after_round]:
@@ -62,5 +70,7 @@ class Words:
         """Say the newest words again, oldest first."""
         for said in self._evidence:
             self._send(wire.NodeMessage(evidence=said))
+        for wrong in self._wrong_sums:
+            self._send(wire.NodeMessage(wrong_sum=wrong))
         for round in sorted(self._newest):
             self._send(wire.NodeMessage(audited=self._newest[round]))
