@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 from protocol import wire_pb2 as wire
 from protocol.codec.evidence import SignedEvidence
-from protocol.ids import Digest
+from protocol.ids import Digest, PeerId
 from protocol.sums.signed import WrongSum, wrong_sum_bytes
 
 WORDS_KEPT = 64
 """Newest rounds whose words are repeated: as many as the coordinator compares."""
 
 EVIDENCE_KEPT = 16
-"""Newest evidence that is repeated."""
+"""Newest evidence that is repeated, and newest summers with a wrong sum."""
 
 REPEAT_S = 10.0
 """Pause between two repetitions."""
@@ -33,7 +33,8 @@ class Words:
         self._send = send
         self._newest: dict[int, wire.Audited] = {}
         self._evidence: list[wire.Evidence] = []
-        self._wrong_sums: list[wire.WrongSum] = []
+        self._wrong_sums: dict[PeerId, wire.WrongSum] = {}
+        """The newest of each summer."""
 
     def replayed(self, round: int, digest: int, snapshot_sha256: Digest | None, voids: int) -> None:
         """The replay has come to the state after a round; -1 for genesis. `voids` counts the void
@@ -58,7 +59,10 @@ class Words:
     def refute(self, said: WrongSum) -> None:
         """A summer has signed a wrong sum."""
         message = wire.WrongSum(body=wrong_sum_bytes(said))
-        self._wrong_sums = [*self._wrong_sums, message][-EVIDENCE_KEPT:]
+        self._wrong_sums.pop(said.signed.summer, None)
+        self._wrong_sums[said.signed.summer] = message
+        if len(self._wrong_sums) > EVIDENCE_KEPT:
+            del self._wrong_sums[next(iter(self._wrong_sums))]
         self._send(wire.NodeMessage(wrong_sum=message))
 
     def take_back(self, after_round: int) -> None:
@@ -70,7 +74,7 @@ class Words:
         """Say the newest words again, oldest first."""
         for said in self._evidence:
             self._send(wire.NodeMessage(evidence=said))
-        for wrong in self._wrong_sums:
+        for wrong in self._wrong_sums.values():
             self._send(wire.NodeMessage(wrong_sum=wrong))
         for round in sorted(self._newest):
             self._send(wire.NodeMessage(audited=self._newest[round]))
