@@ -6,6 +6,7 @@
     commits    (round, body, signature, loss)
     digests    (round, state digest that the majority reported after the commit, counts)
     leases     (round, msgpack): the positions of the data order behind each entry of a commit
+    sums       (round, msgpack): what the summers of a commit have signed; of the newest rounds
     rounds     (round, why it was skipped, its times): what of a decision is in no commit
     entries    (round of the commit before it, round that it is about, body, signature): what is in
                the chain beside commits
@@ -39,6 +40,7 @@ from protocol.errors import SettingsError, StorageError
 from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec
 from protocol.shuffle import Share
+from protocol.sums.signed import SumSigned
 
 JOURNAL_NAME = "journal.sqlite"
 """Name of the journal in a coordinator's directory."""
@@ -58,6 +60,7 @@ CREATE TABLE IF NOT EXISTS commits (round INTEGER PRIMARY KEY, body BLOB NOT NUL
 CREATE TABLE IF NOT EXISTS digests (round INTEGER PRIMARY KEY, state_digest BLOB NOT NULL,
     reports INTEGER NOT NULL, dissent INTEGER NOT NULL, snapshot_sha256 BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS leases (round INTEGER PRIMARY KEY, body BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS sums (round INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS rounds (round INTEGER PRIMARY KEY, reason TEXT NOT NULL,
     decided_ms INTEGER, opened_ms INTEGER, assigned INTEGER, slot_ms INTEGER, compute_ms INTEGER);
 CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, after_round INTEGER NOT NULL,
@@ -67,6 +70,8 @@ CREATE INDEX IF NOT EXISTS joined ON events (sequence) WHERE kind = 'Joined';
 
 _Leases: TypeAlias = tuple[tuple[Share, ...], ...]
 
+_Sums: TypeAlias = tuple[SumSigned, ...]
+
 _RoundRow: TypeAlias = tuple[int, str, int | None, int | None, int | None, int | None, int | None]
 
 _CommitRow: TypeAlias = tuple[
@@ -74,6 +79,7 @@ _CommitRow: TypeAlias = tuple[
     bytes,
     bytes,
     float | None,
+    bytes | None,
     bytes | None,
     bytes | None,
     int | None,
@@ -106,6 +112,8 @@ class RecordedCommit:
     snapshot_sha256: bytes
     trained: tuple[tuple[Share, ...], ...] = ()
     """Positions of the data order behind each entry; empty where none are on record."""
+    signed_sums: tuple[SumSigned, ...] = ()
+    """What its summers have signed, if it is one of the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +176,14 @@ class Journal:
         entries: Sequence[RecordedEntry] = (),
         *,
         trained: Mapping[int, tuple[tuple[Share, ...], ...]] = MappingProxyType({}),
+        signed_sums: Mapping[int, tuple[SumSigned, ...]] = MappingProxyType({}),
+        signed_rounds: int = 1000,
         decided: Sequence[DecidedRound] = (),
     ) -> None:
         """Write a batch, all or nothing: (time, event) pairs, (round, commit, mean loss) triples,
-        digests, entries of the chain, by round what the authors of a commit trained, and the rounds
-        that it decides. `state` is the encoded state after these events; a restart begins from it.
+        digests, entries of the chain, by round what the authors of a commit trained and its summers
+        signed, and the rounds that it decides. Signatures are kept for `signed_rounds` rounds.
+        `state` is the encoded state after these events; a restart begins from it.
         """
         rows = [
             (at_ms, type(event).__name__, msgspec.msgpack.encode(event)) for at_ms, event in events
@@ -189,6 +200,7 @@ class Journal:
                 "INSERT INTO leases VALUES (?, ?)",
                 [(round, msgspec.msgpack.encode(shares)) for round, shares in trained.items()],
             )
+            self._append_sums(signed_sums, signed_rounds)
             self._database.executemany(
                 "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?)",
                 [
@@ -215,6 +227,17 @@ class Journal:
                     "(SELECT sequence FROM snapshots ORDER BY sequence DESC LIMIT ?)",
                     (SNAPSHOTS_KEPT,),
                 )
+
+    def _append_sums(self, said: Mapping[int, tuple[SumSigned, ...]], rounds: int) -> None:
+        """Write what summers have signed, and drop it of all but the newest rounds with sums."""
+        rows = [(round, msgspec.msgpack.encode(signed)) for round, signed in said.items()]
+        self._database.executemany("INSERT INTO sums VALUES (?, ?)", rows)
+        if rows:
+            self._database.execute(
+                "DELETE FROM sums WHERE round <= "
+                "(SELECT round FROM sums ORDER BY round DESC LIMIT 1 OFFSET ?)",
+                (rounds,),
+            )
 
     def snapshots(self) -> list[tuple[int, bytes]]:
         """(sequence of the last event in it, state) of every snapshot, oldest first."""
@@ -319,11 +342,12 @@ class Journal:
 
     def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
         columns = (
-            "commits.round, commits.body, signature, loss, leases.body, state_digest, reports, "
-            "dissent, snapshot_sha256"
+            "commits.round, commits.body, signature, loss, leases.body, sums.body, state_digest, "
+            "reports, dissent, snapshot_sha256"
         )
         query = (
             f"SELECT {columns} FROM commits LEFT JOIN leases ON leases.round = commits.round "
+            f"LEFT JOIN sums ON sums.round = commits.round "
             f"LEFT JOIN digests ON digests.round = commits.round {where}"
         )
         with self._translated(), self._reading:
@@ -356,8 +380,8 @@ def _recorded(
     loss: float | None,
     *joined: Any,
 ) -> RecordedCommit:
-    """A row of `commits` joined with `leases` and `digests`, whose columns may be NULL."""
-    leases, state_digest, reports, dissent, snapshot_sha256 = joined
+    """A row of `commits` joined with what is on record about it, of which all may be NULL."""
+    leases, sums, state_digest, reports, dissent, snapshot_sha256 = joined
     return RecordedCommit(
         round,
         SignedCommit(body, signature),
@@ -367,4 +391,5 @@ def _recorded(
         dissent or 0,
         snapshot_sha256 or b"",
         msgspec.msgpack.decode(leases, type=_Leases) if leases else (),
+        msgspec.msgpack.decode(sums, type=_Sums) if sums else (),
     )

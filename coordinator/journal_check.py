@@ -113,6 +113,11 @@ def _compare_commits(
                     f"event {sequence} decides round {effect.commit.round} with other samples than "
                     "those on record"
                 )
+            if row.signed_sums not in ((), effect.signed):  # of old rounds they are gone
+                raise StorageError(
+                    f"event {sequence} decides round {effect.commit.round} with other signatures "
+                    "of summers than those on record"
+                )
             loss = None if math.isnan(effect.loss) else effect.loss  # SQLite has no NaN
             if row.loss != loss:
                 raise StorageError(

@@ -221,9 +221,13 @@ class Sequencer:
         wanted = self._events_since_snapshot >= SNAPSHOT_EVENTS
         state = encode_state(self.rounds.state) if wanted else None
         trained = {effect.commit.round: effect.trained for effect in commits if effect.trained}
+        sums = {effect.commit.round: effect.signed for effect in commits if effect.signed}
         parts = batch.events, rows, digests, state, rows_of_entries
+        kept = self.rounds.spec.retention.log_rounds
         self.patience.outlast(
-            lambda: self._journal.append(*parts, trained=trained, decided=decided)
+            lambda: self._journal.append(
+                *parts, trained=trained, signed_sums=sums, signed_rounds=kept, decided=decided
+            )
         )
         if state is not None:
             self._events_since_snapshot = 0

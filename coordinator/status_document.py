@@ -18,6 +18,7 @@ from protocol.codec.commits import Commit
 from protocol.codec.evidence import WHOLE, WorkAudit, read_evidence
 from protocol.ids import PeerId
 from protocol.mixing.measured_links import matrix_of
+from protocol.sums.signed import WRONG_SUM
 
 COMMITS_SHOWN = 10
 """Newest commits in the document."""
@@ -264,6 +265,14 @@ def _newest(demoted: dict[PeerId, Demoted]) -> list[tuple[PeerId, Demoted]]:
 
 def _demoted(peer: PeerId, demoted: Demoted) -> dict[str, Any]:
     """A key that has lost its standing, with the evidence, which anybody can compute again."""
+    if demoted.of_sum:
+        return {
+            "peer_id": peer,
+            "finding": WRONG_SUM,
+            "auditor": demoted.auditor,
+            "reason": demoted.reason,
+            "evidence": demoted.evidence.hex(),
+        }
     evidence = read_evidence(demoted.evidence)
     return {
         "peer_id": peer,

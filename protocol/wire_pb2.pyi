@@ -24,10 +24,12 @@ class Run(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., run_json: _Optional[bytes] = ..., coordinator_key: _Optional[bytes] = ...) -> None: ...
 
 class GetCommitsRequest(_message.Message):
-    __slots__ = ("after_round",)
+    __slots__ = ("after_round", "signed_sums")
     AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
+    SIGNED_SUMS_FIELD_NUMBER: _ClassVar[int]
     after_round: int
-    def __init__(self, after_round: _Optional[int] = ...) -> None: ...
+    signed_sums: bool
+    def __init__(self, after_round: _Optional[int] = ..., signed_sums: _Optional[bool] = ...) -> None: ...
 
 class Commits(_message.Message):
     __slots__ = ("commits", "decided_round", "head_round", "tail")
@@ -62,7 +64,7 @@ class Head(_message.Message):
     def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids", "trained")
+    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids", "trained", "signed_sums")
     BODY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +73,7 @@ class Committed(_message.Message):
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     VOIDS_FIELD_NUMBER: _ClassVar[int]
     TRAINED_FIELD_NUMBER: _ClassVar[int]
+    SIGNED_SUMS_FIELD_NUMBER: _ClassVar[int]
     body: bytes
     signature: bytes
     state_digest: int
@@ -79,7 +82,22 @@ class Committed(_message.Message):
     before: _containers.RepeatedCompositeFieldContainer[ChainEntry]
     voids: _containers.RepeatedCompositeFieldContainer[ChainEntry]
     trained: _containers.RepeatedCompositeFieldContainer[Trained]
-    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., before: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., voids: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., trained: _Optional[_Iterable[_Union[Trained, _Mapping]]] = ...) -> None: ...
+    signed_sums: _containers.RepeatedCompositeFieldContainer[SumSigned]
+    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., before: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., voids: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., trained: _Optional[_Iterable[_Union[Trained, _Mapping]]] = ..., signed_sums: _Optional[_Iterable[_Union[SumSigned, _Mapping]]] = ...) -> None: ...
+
+class SumSigned(_message.Message):
+    __slots__ = ("range", "digest", "public_key", "signature", "silent")
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    range: int
+    digest: bytes
+    public_key: bytes
+    signature: bytes
+    silent: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, range: _Optional[int] = ..., digest: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., silent: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Trained(_message.Message):
     __slots__ = ("shares",)
@@ -120,7 +138,7 @@ class CheckpointReply(_message.Message):
     def __init__(self, refused: _Optional[str] = ...) -> None: ...
 
 class NodeMessage(_message.Message):
-    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint", "evaluated", "evidence", "links", "parts", "summed")
+    __slots__ = ("hello", "ready", "heartbeat", "announced", "holding", "applied", "leave", "not_held", "audited", "checkpoint", "evaluated", "evidence", "links", "parts", "summed", "wrong_sum")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +154,7 @@ class NodeMessage(_message.Message):
     LINKS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     SUMMED_FIELD_NUMBER: _ClassVar[int]
+    WRONG_SUM_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     ready: Ready
     heartbeat: Heartbeat
@@ -151,7 +170,8 @@ class NodeMessage(_message.Message):
     links: LinksMeasured
     parts: PartsHeld
     summed: Summed
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., links: _Optional[_Union[LinksMeasured, _Mapping]] = ..., parts: _Optional[_Union[PartsHeld, _Mapping]] = ..., summed: _Optional[_Union[Summed, _Mapping]] = ...) -> None: ...
+    wrong_sum: WrongSum
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., announced: _Optional[_Union[Announced, _Mapping]] = ..., holding: _Optional[_Union[Holding, _Mapping]] = ..., applied: _Optional[_Union[Applied, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., not_held: _Optional[_Union[NotHeld, _Mapping]] = ..., audited: _Optional[_Union[Audited, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointSaid, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., links: _Optional[_Union[LinksMeasured, _Mapping]] = ..., parts: _Optional[_Union[PartsHeld, _Mapping]] = ..., summed: _Optional[_Union[Summed, _Mapping]] = ..., wrong_sum: _Optional[_Union[WrongSum, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "run_id", "public_key", "signature", "addresses", "software", "hardware", "name", "relay", "instance", "cannot_train", "only_asks", "token", "head", "sums")
@@ -270,6 +290,12 @@ class Evidence(_message.Message):
     public_key: bytes
     signature: bytes
     def __init__(self, body: _Optional[bytes] = ..., public_key: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class WrongSum(_message.Message):
+    __slots__ = ("body",)
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    def __init__(self, body: _Optional[bytes] = ...) -> None: ...
 
 class NotHeld(_message.Message):
     __slots__ = ("round", "digests")

@@ -1,5 +1,6 @@
 """The words of an auditor in its session, which is that of a relay: the states that it has replayed
-to, the payloads that it holds, and evidence against authors that do not do their work.
+to, the payloads that it holds, and evidence against authors that do not do their work and summers
+that signed a wrong sum.
 """
 
 from coordinator.machine.events.inputs import Audited, Holding
@@ -22,6 +23,9 @@ async def hear(
     try:
         if message.WhichOneof("kind") == "evidence":
             await evidence.take(peer, message.evidence)
+            return ""
+        if message.WhichOneof("kind") == "wrong_sum":
+            await evidence.refute(peer, message.wrong_sum)
             return ""
         event = node_messages.event_of(peer, message)
         if isinstance(event, Audited | Holding):

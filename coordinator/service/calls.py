@@ -6,6 +6,7 @@ that ask the same within a second, and a host may make a bounded number of calls
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import grpc
@@ -128,17 +129,20 @@ class Calls(CoordinatorServicer):
         host = await self._answers(context)
         decided, head = self._sequencer.decided_round, self._sequencer.head_round
         after_round = max(-1, min(request.after_round, decided))
+        signed = request.signed_sums
 
         async def page() -> wire.Commits:
-            return await asyncio.to_thread(self._commits, after_round, decided, head)
+            return await asyncio.to_thread(self._commits, after_round, decided, head, signed)
 
-        reply = await self._commit_replies.get((after_round, decided, head), page)
+        reply = await self._commit_replies.get((after_round, decided, head, signed), page)
         self._door.charge_catch_up(host, reply.ByteSize())
         return reply
 
-    def _commits(self, after_round: int, decided: int, head: int) -> wire.Commits:
+    def _commits(self, after_round: int, decided: int, head: int, signed: bool) -> wire.Commits:
         recorded = self._journal.commits(after_round, COMMITS_PER_REPLY)
         recorded = [row for row in recorded if row.round <= decided]
+        if not signed:
+            recorded = [replace(row, signed_sums=()) for row in recorded]
         last = recorded[-1].round if recorded else head
         entries = self._journal.entries(after_round + 1, last)
         return coordinator_messages.commits_reply(recorded, decided, head, entries)

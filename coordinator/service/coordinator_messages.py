@@ -20,6 +20,10 @@ from protocol.limits import COMMITS_PER_REPLY, MESSAGE_BYTES_MAX
 from protocol.shuffle import Share
 from protocol.sums.asked import Question
 from protocol.sums.plan import SumPlan
+from protocol.sums.signed import SumSigned
+
+SUM_SIGNED_BYTES = 144
+"""Bytes of what a summer has signed, about: a digest, a key and a signature."""
 
 SHARE_BYTES = 24
 """Bytes of a share in a message, at most: two numbers of ten, and what frames them."""
@@ -157,6 +161,7 @@ def _recorded(
         before=[chain_entry(each.signed) for each in before],
         voids=[chain_entry(each.signed) for each in voids],
         trained=_trained(recorded),
+        signed_sums=[_sum_signed(each) for each in recorded.signed_sums],
     )
 
 
@@ -201,7 +206,18 @@ def _trained(recorded: RecordedCommit) -> list[wire.Trained]:
     return [wire.Trained(shares=_shares(shares)) for shares in recorded.trained]
 
 
+def _sum_signed(said: SumSigned) -> wire.SumSigned:
+    return wire.SumSigned(
+        range=said.number,
+        digest=said.digest,
+        public_key=said.public_key,
+        signature=said.signature,
+        silent=said.silent,
+    )
+
+
 def _log_bytes(recorded: RecordedCommit) -> int:
     """Bytes of a commit in a page of the log, about."""
     shares = sum(1 + len(each) for each in recorded.trained)
-    return len(recorded.signed.body) + SHARE_BYTES * shares
+    signed = sum(SUM_SIGNED_BYTES + 3 * len(each.silent) for each in recorded.signed_sums)
+    return len(recorded.signed.body) + SHARE_BYTES * shares + signed

@@ -162,7 +162,8 @@ def _cost(message: wire.NodeMessage) -> float:
         return 1 + len(message.holding.digests) / DIGESTS_PER_MESSAGE
     if kind == "links":
         return REPORT_COST + len(message.links.links) / DIGESTS_PER_MESSAGE
-    return REPORT_COST if kind in ("ready", "applied", "audited", "evidence") else 1
+    reports = ("ready", "applied", "audited", "evidence", "wrong_sum")
+    return REPORT_COST if kind in reports else 1
 
 
 def _count_down(counter: Counter[str], host: str) -> None:

@@ -2,14 +2,17 @@
 
 proves something by the published rule, and the log has what it names --> demote
 does not -----------------------------------------------------------> reject: an alarm
+
+signed by a summer under the question of its round, and added up to another digest --> refute
 """
 
 import asyncio
 import contextlib
 
 from coordinator.journal import Journal
-from coordinator.machine.events.acts import REASON_MAX, Demote, Reject
+from coordinator.machine.events.acts import REASON_MAX, Demote, Refute, Reject
 from coordinator.machine.rules import demotion
+from coordinator.machine.rules.sums import refuting
 from coordinator.sequencer import Sequencer
 from coordinator.service.ordering import Ordering
 from protocol import wire_pb2 as wire
@@ -20,6 +23,7 @@ from protocol.codec.commits import Commit, open_commit
 from protocol.codec.evidence import Evidence, SignedEvidence, open_evidence
 from protocol.errors import RemoteProtocolError, SettingsError
 from protocol.ids import PeerId
+from protocol.sums.signed import read_wrong_sum, require_signed
 
 
 class EvidenceDesk:
@@ -53,6 +57,20 @@ class EvidenceDesk:
             await self._ordering.order(act)
         except SettingsError:
             return  # somebody was faster
+
+    async def refute(self, peer: PeerId, message: wire.WrongSum) -> None:
+        """Demote the summer whose signed sum this auditor has found wrong; what changes nothing is
+        dropped. `RemoteProtocolError` for evidence that no honest auditor sends.
+        """
+        said, act = read_wrong_sum(message.body), Refute(peer, message.body)
+        if refuting.objection(act, self._sequencer.rounds):
+            return  # said again, or the operator has judged
+        commit = await asyncio.to_thread(self._commit, said.round)
+        if commit is None:
+            raise RemoteProtocolError(f"expected a sum of a committed round, got {said.round}")
+        require_signed(commit, said.signed)
+        with contextlib.suppress(SettingsError):  # somebody was faster
+            await self._ordering.order(act)
 
     async def _reject(self, signed: SignedEvidence, reason: str) -> None:
         act = Reject(signed.body, signed.public_key, signed.signature, reason[:REASON_MAX])

@@ -31,6 +31,8 @@ from protocol.planner.needs import needs_of
 from protocol.planner.parameters import size_of
 from protocol.planner.payload_bytes import payload_bytes
 from protocol.run_info import RunInfo
+from protocol.sums.signed import SumSigned, WrongSum
+from protocol.sums.signed import words as wrong_sum_words
 
 GUIDES = ROOT / "docs" / "guide"
 
@@ -181,6 +183,14 @@ def accused(
     return words(Evidence(RUN_ID, OWN, finding, found)) + "\n"
 
 
+def wrong_sum() -> str:
+    """The words of an auditor that has added again."""
+    added = Digest(bytes.fromhex("90ab41ffe2c80d36").ljust(32, b"\0"))
+    digest = Digest(bytes.fromhex("5b1f0c9a77d2e410").ljust(32, b"\0"))
+    signed = SumSigned(3, digest, bytes(32), bytes(64))
+    return wrong_sum_words(WrongSum(RUN_ID, 12, signed, added)) + "\n"
+
+
 def every_copy_lost() -> str:
     """A coordinator's reason where nobody holds the newest state."""
     rounds = RunMachine(run_of("local_steps"), RUN_ID)
@@ -204,7 +214,7 @@ def printed(part: RenderableType) -> str:
 
 
 MAKERS = {
-    "audit.md": (verified, verified_from_a_snapshot, other_work, copied),
+    "audit.md": (verified, verified_from_a_snapshot, other_work, copied, wrong_sum),
     "join.md": (consent, own_table),
     "operate.md": (every_copy_lost,),
     "simulate.md": (demo,),

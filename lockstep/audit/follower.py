@@ -24,6 +24,8 @@ from lockstep.audit.differences import Difference, LateVoid
 from lockstep.audit.findings import Findings
 from lockstep.audit.records import RunRecord
 from lockstep.audit.shelf import AuditShelf, Counts, counts_of, put_into
+from lockstep.audit.sums.adding import RangeAdder
+from lockstep.audit.sums.auditing import SumsAudit
 from lockstep.audit.tally import KeepingUp, Tally
 from lockstep.audit.walk import LogWalk
 from lockstep.audit.words import Words
@@ -69,16 +71,21 @@ class Follower:
         words: Words | None = None,
         *,
         authors: AuthorAudit | None = None,
+        sums_share: float = 0.0,
     ) -> None:
         """`snapshot` is where to begin when nothing is saved; None: genesis. `words` are told the
-        state after each round. `authors` are audited beside the replay.
+        state after each round. `authors` are audited beside the replay, and this share of all
+        sums.
         """
         self._authors = authors or AuthorAudit()
         self._told = Words(lambda message: None) if words is None else words
         self._record = record
         self._shelf = AuditShelf(directory, record.info.run_id, save_every)
-        self._findings, self._tally = Findings(record.info.run_id), Tally()
-        self._walk = LogWalk(record, self._findings, snapshot)
+        self._tally = Tally()
+        self._walk = LogWalk(record, Findings(record.info.run_id), snapshot)
+        shape, algorithm = self._walk.replica.shape, record.info.spec.algorithm
+        adder = RangeAdder(self._walk.payloads, shape, algorithm)
+        self._sums = SumsAudit(adder, sums_share, self._told.refute)
         self._place = self._walk.place
         self._ignored_before = 0
         """Payloads that counted for nothing before this replica was made or sent back."""
@@ -125,8 +132,8 @@ class Follower:
             "round": self.audited_round,
             "behind_rounds": self.behind,
             "keeps_up": not self._keeping_up.words,
-            "began_after": self._findings.began_after,
-            "rounds_replayed": self._findings.replayed,
+            "began_after": self._walk.findings.began_after,
+            "rounds_replayed": self._walk.findings.replayed,
             "rounds_equal": self._tally.compared,
             "rounds_different": self._tally.differences,
             "rounds_unreported": self._tally.unreported,
@@ -134,9 +141,10 @@ class Follower:
             "first_difference": {"round": first.round, "reason": first.reason} if first else None,
             "halted": self._halted,
             "payloads_ignored": self._ignored,
-            "payloads_void": self._findings.voids,
+            "payloads_void": self._walk.findings.voids,
             "state_digest": f"{self._walk.replica.digest:016x}",
             **self._authors.document(),
+            "sums": self._sums.document(),
         }
 
     # ---- life
@@ -169,8 +177,11 @@ class Follower:
                 return
 
     async def _rest(self) -> None:
-        """Wait for `POLL_S`, or until told to leave, and audit work meanwhile."""
+        """Wait for `POLL_S`, or until told to leave, and audit sums and work meanwhile."""
         until_s = time.monotonic() + POLL_S
+        while not self._leaving.is_set() and time.monotonic() < until_s:
+            if not await self._sums.step():
+                break
         while not self._leaving.is_set():
             left_s = until_s - time.monotonic()
             if left_s <= 0 or not await self._authors.step(self._walk.payloads.payload, left_s):
@@ -195,7 +206,7 @@ class Follower:
 
     async def _write(self) -> None:
         """Keep the state and its counts on disk."""
-        counts = counts_of(self._findings, self._place, self._ignored, self._tally)
+        counts = counts_of(self._walk.findings, self._place, self._ignored, self._tally)
         await asyncio.to_thread(self._shelf.save, self._walk, self._place, counts)
 
     # ---- one pass
@@ -205,11 +216,12 @@ class Follower:
         there is more.
         """
         self._looks += 1
-        until = self._findings.replayed + PASS_COMMITS
+        until = self._walk.findings.replayed + PASS_COMMITS
         async with aclosing(self._walk.commits()) as commits:
             async for commit, recorded, voids in commits:
                 if not self._walk.awaits_snapshot:
                     await self._look_at_authors(commit, recorded, voids)
+                    self._sums.look(commit, recorded)
                 if not await self._walk.take(commit, recorded, voids):
                     continue
                 self._place = self._walk.place
@@ -221,12 +233,12 @@ class Follower:
                 self._say()
                 if self._leaving.is_set():
                     return False
-                if self._findings.replayed >= until:
+                if self._walk.findings.replayed >= until:
                     break
         if not self._walk.awaits_snapshot:
             self._place = self._walk.place
         await self._compare_waiting()
-        return self._findings.replayed >= until
+        return self._walk.findings.replayed >= until
 
     async def _look_at_authors(
         self, commit: Commit, recorded: wire.Committed, voids: frozenset[Digest]
@@ -238,7 +250,7 @@ class Follower:
             self._walk.replica,
             self._walk.payloads.payload,
             behind=self._record.newest_round - commit.round,
-            restarts=self._findings.restarts,
+            restarts=self._walk.findings.restarts,
         )
 
     async def _tell(self, commit: Commit) -> None:
@@ -246,7 +258,7 @@ class Follower:
         replica, sha256 = self._walk.replica, None
         if self._record.info.spec.retention.snapshot_due(commit.step):
             sha256 = await asyncio.to_thread(canonical_sha256, replica.committed)
-        passed_over = self._place.void_count + self._findings.restarts
+        passed_over = self._place.void_count + self._walk.findings.restarts
         self._told.replayed(commit.round, replica.digest, sha256, passed_over)
 
     async def _compare_waiting(self) -> None:
@@ -284,7 +296,7 @@ class Follower:
     # ---- going back
 
     def _begin_at(self, place: Position, counts: Counts) -> None:
-        put_into(self._findings, counts)
+        put_into(self._walk.findings, counts)
         self._ignored_before = counts.payloads_ignored - self._walk.replica.payloads_ignored
         self._tally = counts.tally
         self._walk.resume(place)

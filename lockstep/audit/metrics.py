@@ -14,6 +14,7 @@ GAUGES = {
     "rounds_unreported": "Rounds whose state no majority reported in time.",
     "work_round": "Newest round of which work was computed again; -1 before the first.",
     "work_suspects": "Authors that are audited before others.",
+    "sums_waiting": "Ranges that wait to be added again.",
     "copies_alike": "Pairs of authors whose payloads of one round were alike.",
     "halted": "1 when the chain of commits does not hold and the audit has ended, else 0.",
 }
@@ -27,6 +28,9 @@ COUNTERS = {
     "work_audits": "Payloads whose work was computed again and judged.",
     "work_seconds": "Seconds that this took, since the auditor's start.",
     "work_verdicts": "Authors found not to do their work.",
+    "sums_added": "Ranges that were added again, since the auditor's start.",
+    "sums_unadded": "Ranges that were to be added again and of which a part was not there.",
+    "sums_wrong": "Signatures found under wrong sums.",
     "copies_payloads": "Payloads that were compared with those before them.",
     "copies_verdicts": "Authors found to copy.",
 }
@@ -51,10 +55,10 @@ class AuditCollector(Collector):
 
 
 def _flat(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the fields of its parts `work` and `copies` beside the others."""
+    """The document with the fields of its parts `work`, `copies` and `sums` beside the others."""
     parts = {
         f"{part}_{name}": len(value) if isinstance(value, list) else value
-        for part in ("work", "copies")
+        for part in ("work", "copies", "sums")
         for name, value in document.get(part, {}).items()
     }
     return {**document, **parts}

@@ -3,10 +3,11 @@
     relay with an archive --commits, payloads--> follower --differences--> log, status, metrics
          '--------- the same payloads, for everybody who audits the run later
 
-It trains nothing, but looks for copies (`lockstep.audit.copies`) and computes a few payloads again
-(`lockstep.audit.work`). It tells the coordinator every state that it has replayed to, every payload
-that it holds, and whose work was not done; where the operator has named it (`lockstep run auditor
-add KEY`), its word on a state (`coordinator.machine.rules.auditing`) and its evidence are final.
+It trains nothing, but looks for copies (`lockstep.audit.copies`), computes a few payloads again
+(`lockstep.audit.work`) and adds a few ranges again (`lockstep.audit.sums`). It tells the
+coordinator every state that it has replayed to, every payload that it holds, whose work was not
+done and who signed a wrong sum; where the operator has named it (`lockstep run auditor add KEY`),
+its word on a state (`coordinator.machine.rules.auditing`) and its evidence are final.
 Its two halves live side by side: the archive goes on when the replay is slow, waits, or has found a
 difference.
 """
@@ -68,7 +69,7 @@ class RelayRecord:
         client = self._relay.client
         try:
             async with asyncio.timeout(COMMITS_S):
-                reply = await client.calls.fetch_commits(after_round)
+                reply = await client.calls.fetch_commits(after_round, signed_sums=True)
         except TimeoutError:
             reason = client.offline or f"no commits within {COMMITS_S:.0f} s"
             raise UnavailableError(f"expected the log from {client.address}: {reason}") from None
@@ -127,6 +128,7 @@ class AuditorProcess:
                 settings.snapshot,
                 self._words,
                 authors=authors,
+                sums_share=settings.sums_share / 100,
             )
         )
         order = f"lockstep run auditor add {self._relay.peer}"

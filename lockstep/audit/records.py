@@ -239,7 +239,7 @@ class RecordOverNetwork:
             raise
 
     async def commits(self, after_round: int) -> wire.Commits:
-        return await self._client.calls.fetch_commits(after_round)
+        return await self._client.calls.fetch_commits(after_round, signed_sums=True)
 
     async def payload(self, round: int, needed: Named) -> bytes:
         # Members and relays are asked in turn, the one that sent the last payload first.

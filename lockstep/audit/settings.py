@@ -36,6 +36,9 @@ class AuditorSettings:
     work_share: Annotated[float, Option("PERCENT", least=0, most=100, variable=False)] = 2.0
     """Part of the run's compute that the audit of work may take; 0: none."""
 
+    sums_share: Annotated[float, Option("PERCENT", least=0, most=100, variable=False)] = 10.0
+    """Part of the ranges that summers have added which are added again; unlike sums always are."""
+
     def __post_init__(self) -> None:
         check_bounds(self)
 

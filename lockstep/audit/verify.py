@@ -23,6 +23,7 @@ from lockstep.audit.published import PublishedCheckpoint
 from lockstep.audit.records import RecordInFiles, RecordOverNetwork, RunRecord
 from lockstep.audit.restarts import snapshot_directories, snapshot_file
 from lockstep.audit.settings import VerifySettings
+from lockstep.audit.sums.adding import RangeAdder
 from lockstep.audit.sums.check import SumsCheck
 from lockstep.audit.sums.parts import WholePayloads
 from lockstep.audit.walk import LogWalk
@@ -79,7 +80,8 @@ async def _verify(settings: VerifySettings) -> Findings:
                 recomputer = await asyncio.to_thread(recomputer_for, record.info, settings.work)
             said, spec = await record.evidence(), record.info.spec
             evidence = EvidenceCheck(said, walk.payloads, spec, recomputer)
-            sums = SumsCheck(record, walk.payloads, walk.replica.shape) if settings.sums else None
+            adder = RangeAdder(walk.payloads, walk.replica.shape, spec.algorithm)
+            sums = SumsCheck(adder) if settings.sums else None
             await replay(record, walk, findings, evidence, sums, advance)
         findings.verified = True
         return findings
@@ -143,7 +145,7 @@ async def replay(
         if not walk.awaits_snapshot:
             await evidence.before(commit, recorded, voids, walk.replica)
             if sums:
-                await sums.before(commit, voids)
+                await sums.before(commit, recorded, voids)
         if await walk.take(commit, recorded, voids):
             _check_digest(commit, recorded, walk.replica, findings)
             advance(findings.commits, record.info.spec.schedule.steps)

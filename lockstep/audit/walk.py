@@ -57,7 +57,7 @@ class LogWalk:
         """`snapshot` is where to begin; None: genesis. `published` is compared with the state on
         the way. In the directories `snapshots` the snapshots of restarts are looked for.
         """
-        self._record, self._findings, self._published = record, findings, published
+        self._record, self.findings, self._published = record, findings, published
         info = record.info
         genesis = genesis_of(info.spec, GENESIS_DIRECTORY.expanduser())
         self.replica = replica_for(info.spec, info.run_id, torch.device("cpu"), 1, genesis=genesis)
@@ -80,7 +80,7 @@ class LogWalk:
 
         The last one is the newest at the beginning: a live run may go on faster than its replay.
         """
-        info, findings = self._record.info, self._findings
+        info, findings = self._record.info, self.findings
         if self._awaited and self._begins_at_restart is None:
             self._begins_at_restart = await names_restart(self._record, self._awaited)
         head, last = self._head, None
@@ -133,9 +133,9 @@ class LogWalk:
         try:
             head = self._ledger.walk(head, reply.tail)
         except RemoteProtocolError as error:
-            raise difference_of(self._findings.round, "behind the last commit", error) from None
-        self._findings.voids = self._ledger.found
-        self._findings.schedules = self._ledger.schedules
+            raise difference_of(self.findings.round, "behind the last commit", error) from None
+        self.findings.voids = self._ledger.found
+        self.findings.schedules = self._ledger.schedules
         if not reply.commits and (missing := self._ledger.ahead):
             raise Difference(missing[0], "a payload is called void, and the chain does not say so")
         return head
@@ -150,10 +150,10 @@ class LogWalk:
                 payloads.append(await self._record.payload(commit.round, each))
             except DivergedError as error:
                 raise Difference(commit.round, str(error)) from None
-            self._findings.payload_bytes += len(payloads[-1])
+            self.findings.payload_bytes += len(payloads[-1])
         await asyncio.to_thread(self.replica.apply, commit, payloads)
-        self._findings.replayed += 1
-        self._findings.replayed_by_sums += commit.sums is not None
+        self.findings.replayed += 1
+        self.findings.replayed_by_sums += commit.sums is not None
 
     def _begin_here(self, commit: Commit) -> None:
         assert self._snapshot is not None, "only a snapshot is awaited"
@@ -164,7 +164,7 @@ class LogWalk:
         self._begin_after(commit.round)
 
     def _begin_after(self, round: int) -> None:
-        self._awaited, self._findings.began_after = None, round
+        self._awaited, self.findings.began_after = None, round
 
     async def _pass_restarts(self) -> None:
         """Go on from the checkpoints of the restarts that the walk has just met; one before the
@@ -172,7 +172,7 @@ class LogWalk:
         """
         while self._ledger.restarts:
             restart = self._ledger.restarts.pop(0)
-            self._findings.restarts += 1
+            self.findings.restarts += 1
             if self._awaited not in (None, restart.sha256):
                 continue
             path = self._snapshot if self._awaited else None
@@ -194,7 +194,7 @@ class LogWalk:
 
     def _compare_state(self, round: int) -> None:
         """The replica holds the state after a round: hold the published checkpoint against it."""
-        self._findings.state_digest = f"{self.replica.digest:016x}"
+        self.findings.state_digest = f"{self.replica.digest:016x}"
         if self._published and self._awaited is None:
             self._published.compare(round, self.replica)
 
@@ -205,14 +205,14 @@ class LogWalk:
         """The place behind the last commit that `commits` yielded; its state is the replica's once
         the commit is applied.
         """
-        round, voids = self._findings.round, self._ledger
+        round, voids = self.findings.round, self._ledger
         return Position(
             round + 1, self._head, round, voids=voids.unmet, void_count=voids.found_or_unmet
         )
 
     def resume(self, place: Position) -> None:
         """Go on at a place; the replica and the counts of the findings are put there by others."""
-        self._head, self._findings.round = place.head, place.head_round
+        self._head, self.findings.round = place.head, place.head_round
         self._ledger.resume(place.voids, place.void_count, place.head_round)
         self._awaited = None
 
@@ -225,7 +225,7 @@ class LogWalk:
         """The walk is at the end of the log; `DivergedError` when that has no place at which the
         snapshot begins, or none for the published checkpoint.
         """
-        findings = self._findings
+        findings = self.findings
         if self._awaited:
             raise DivergedError(
                 f"{self._snapshot}: no commit records a snapshot with SHA-256 {self._awaited.hex()}"

@@ -1,5 +1,5 @@
 """What an auditor tells the coordinator: the state after each round that it has replayed to, and
-evidence against authors.
+evidence against authors and summers.
 
     replayed --> told at once --> told again every `REPEAT_S`, while it is one of the newest
 
@@ -13,13 +13,14 @@ from collections.abc import Callable
 
 from protocol import wire_pb2 as wire
 from protocol.codec.evidence import SignedEvidence
-from protocol.ids import Digest
+from protocol.ids import Digest, PeerId
+from protocol.sums.signed import WrongSum, wrong_sum_bytes
 
 WORDS_KEPT = 64
 """Newest rounds whose words are repeated: as many as the coordinator compares."""
 
 EVIDENCE_KEPT = 16
-"""Newest evidence that is repeated."""
+"""Newest evidence that is repeated, and newest summers with a wrong sum."""
 
 REPEAT_S = 10.0
 """Pause between two repetitions."""
@@ -32,6 +33,8 @@ class Words:
         self._send = send
         self._newest: dict[int, wire.Audited] = {}
         self._evidence: list[wire.Evidence] = []
+        self._wrong_sums: dict[PeerId, wire.WrongSum] = {}
+        """The newest of each summer."""
 
     def replayed(self, round: int, digest: int, snapshot_sha256: Digest | None, voids: int) -> None:
         """The replay has come to the state after a round; -1 for genesis. `voids` counts the void
@@ -53,6 +56,15 @@ class Words:
         self._evidence = [*self._evidence, said][-EVIDENCE_KEPT:]
         self._send(wire.NodeMessage(evidence=said))
 
+    def refute(self, said: WrongSum) -> None:
+        """A summer has signed a wrong sum."""
+        message = wire.WrongSum(body=wrong_sum_bytes(said))
+        self._wrong_sums.pop(said.signed.summer, None)
+        self._wrong_sums[said.signed.summer] = message
+        if len(self._wrong_sums) > EVIDENCE_KEPT:
+            del self._wrong_sums[next(iter(self._wrong_sums))]
+        self._send(wire.NodeMessage(wrong_sum=message))
+
     def take_back(self, after_round: int) -> None:
         """The replay goes back: say nothing of later states until it comes to them again."""
         for round in [round for round in self._newest if round > after_round]:
@@ -62,5 +74,7 @@ class Words:
         """Say the newest words again, oldest first."""
         for said in self._evidence:
             self._send(wire.NodeMessage(evidence=said))
+        for wrong in self._wrong_sums.values():
+            self._send(wire.NodeMessage(wrong_sum=wrong))
         for round in sorted(self._newest):
             self._send(wire.NodeMessage(audited=self._newest[round]))

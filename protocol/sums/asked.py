@@ -62,9 +62,14 @@ class Question:
 
 def question_behind(commit: Commit, sums: Sums, result: RangeSum) -> Question:
     """What the summers of a committed result were asked."""
+    return question_about(commit, sums.ranges, result.number, result.silent)
+
+
+def question_about(commit: Commit, ranges: int, number: int, silent: tuple[int, ...]) -> Question:
+    """What the summers of a range were asked whose round came to this commit."""
     authors = tuple(SumAuthor(each.author, each.digest, each.weight) for each in commit.entries)
     about = commit.run_id, commit.round, commit.learning_rate_bits, authors
-    return Question(*about, sums.ranges, result.number, result.silent)
+    return Question(*about, ranges, number, silent)
 
 
 def sign_sum(question: Question, result: Digest, key: Ed25519PrivateKey) -> bytes:

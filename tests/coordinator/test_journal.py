@@ -61,6 +61,7 @@ from protocol.handshake import public_bytes
 from protocol.ids import RunId, sha256
 from protocol.mixing.link_report import MeasuredLink
 from protocol.shuffle import Share
+from protocol.sums.signed import SumSigned
 from tests.coordinator.disk import leave_pages
 from tests.coordinator.machine.driver import RUN, A, B
 from tests.support.shortage import no_descriptors
@@ -157,6 +158,16 @@ def test_commits_are_paged_oldest_first_and_newest_first(journal: Journal) -> No
     assert [row.round for row in journal.commits(0, 2)] == [1, 4]
     assert [row.round for row in journal.commits(5, 2)] == []
     assert [row.round for row in journal.last_commits(3)] == [5, 4, 1]
+
+
+def test_what_summers_signed_is_kept_for_the_newest_rounds_with_sums(journal: Journal) -> None:
+    said = tuple(SumSigned(n, sha256(b"r"), bytes(32), bytes(64), (1,)) for n in range(2))
+    for round in (0, 2, 3, 7):
+        commits = [(round, signed(round), 1.0)]
+        journal.append([], commits, [], signed_sums={round: said}, signed_rounds=2)
+    journal.append([], [(8, signed(8), 1.0)], [], signed_rounds=2)
+    found = {row.round: row.signed_sums for row in journal.commits(-1, 10)}
+    assert found == {0: (), 2: (), 3: said, 7: said, 8: ()}
 
 
 def test_a_later_majority_replaces_the_earlier_one(journal: Journal) -> None:

@@ -3,6 +3,7 @@
 sums           the rounded sums of a range
 part list      the names of a payload's parts, whatever root they have
 parts          a payload, cut and joined
+wrong sum      an auditor's evidence against a summer
 added part     any bytes, as the part of one of two authors
 """
 
@@ -15,6 +16,7 @@ from protocol.ids import PeerId, sha256
 from protocol.sums.adding import Author, result_of
 from protocol.sums.part_list import list_of, open_list
 from protocol.sums.parts import cut, heard
+from protocol.sums.signed import SumSigned, WrongSum, read_wrong_sum, wrong_sum_bytes
 from tests.fuzz.targets import PEER, RUN, Target, payload_for, payloads
 
 CHUNKS = 3
@@ -24,6 +26,13 @@ SHAPE = PayloadShape(5, 3, 2, scaled=True)
 PARTS = 3
 
 OTHER = PeerId("ef" * 16)
+WRONG_SUMS = tuple(
+    wrong_sum_bytes(
+        WrongSum(RUN, 3, SumSigned(2, sha256(b"a"), bytes(32), bytes(64), silent), sha256(b"b"))
+    )
+    for silent in ((), (0, 5, 4095))
+)
+
 AUTHORS = [Author(PEER, 8, 190), Author(OTHER, 24, 190)]
 
 
@@ -40,6 +49,10 @@ def judge_parts(blob: bytes) -> None:
     """What decodes is what its parts are joined to."""
     header, _ = decode(blob, SHAPE)
     assert heard(cut(blob, SHAPE, PARTS), SHAPE, header) == blob, "another payload"
+
+
+def judge_wrong_sum(blob: bytes) -> None:
+    assert wrong_sum_bytes(read_wrong_sum(blob)) == blob, "a second encoding"
 
 
 def judge_added(blob: bytes) -> None:
@@ -73,5 +86,6 @@ def targets() -> dict[str, Target]:
         "sums": Target(judge_sums, sums_for(CHUNKS)),
         "part list": Target(judge_part_list, lists, 50),
         "parts": Target(judge_parts, whole, 50),
+        "wrong sum": Target(judge_wrong_sum, WRONG_SUMS),
         "added part": Target(judge_added, whole, 20),
     }

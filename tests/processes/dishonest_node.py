@@ -3,11 +3,13 @@ OPTIONS` is `lockstep join OPTIONS`.
 
     noise    sends places and signs by chance
     copies   sends what another author sent in the commit that it applied last, if it has any
+    sums     trains as it should, and signs a wrong sum as a summer: all of this kind the same
 """
 
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +18,13 @@ from lockstep.cli import main
 from node.exact.device_packing import coefficients_of
 from node.exact.engine import Extraction
 from node.replica.replica import Replica
+from node.sums import summer
 from protocol.codec.commits import Commit
 from protocol.codec.payload import Body, Header, PayloadShape, body_of, decode
+from protocol.codec.sums import decode_sums, encode_sums
 from protocol.limits import CHUNK_ENTRIES
+from protocol.sums.adding import Result, answer_to
+from protocol.sums.ranges import ranges_of
 
 _random = torch.Generator().manual_seed(7)
 
@@ -64,6 +70,20 @@ def make_copies() -> None:
     Extraction.body = copied  # type: ignore[method-assign]
 
 
+def make_wrong_sums() -> None:
+    """From now on the sums of this process are turned."""
+
+    def turned(*asked: Any) -> Result:
+        found = answer_to(*asked)
+        question, shape = asked[0], asked[2]
+        among = ranges_of(shape.chunks, question.ranges)[question.number]
+        levels = decode_sums(found.blob, among.chunks)
+        return Result(encode_sums(replace(levels, values=-levels.values)), {})
+
+    summer.answer_to = turned  # type: ignore[attr-defined]
+
+
 if __name__ == "__main__":
-    {"noise": make_noise, "copies": make_copies}[sys.argv[1]]()
+    kinds = {"noise": make_noise, "copies": make_copies, "sums": make_wrong_sums}
+    kinds[sys.argv[1]]()
     sys.exit(main(["join", *sys.argv[2:]]))

@@ -45,6 +45,7 @@ from protocol.handshake import public_bytes
 from protocol.ids import PeerId
 from protocol.runfile import RunSpec, run_id
 from protocol.shuffle import Share
+from protocol.sums.signed import SumSigned
 from tests.simulation.checkers import Referee, Violation, require
 from tests.simulation.measuring import LossJudge
 from tests.simulation.session import COORDINATOR, Switchboard
@@ -137,6 +138,8 @@ class MemoryJournal:
         entries: Sequence[RecordedEntry] = (),
         *,
         trained: Mapping[int, tuple[tuple[Share, ...], ...]],
+        signed_sums: Mapping[int, tuple[SumSigned, ...]],
+        signed_rounds: int,
         decided: Sequence[DecidedRound],
     ) -> None:
         """One transaction; the process may die before it or after it."""
@@ -173,7 +176,7 @@ class MemoryJournal:
             require(round not in self.signed, "round", round, "is committed a second time")
             self.commits_by_round[round] = open_commit(signed, self.public_key)
             self.signed[round] = RecordedCommit(
-                round, signed, loss, None, 0, 0, b"", trained[round]
+                round, signed, loss, None, 0, 0, b"", trained[round], signed_sums.get(round, ())
             )
         for row in digests:
             self.digests[row.round] = row

@@ -82,6 +82,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "tests/processes/test_unwilling.py": ("node/gossip/", "coordinator/machine/", *LINKS),
     "tests/processes/test_unlike_hardware.py": (*ROUND, "node/model/", "node/rehearsal.py"),
     "tests/processes/test_work_audit.py": ("lockstep/audit/", "protocol/audit/"),
+    "tests/processes/test_wrong_sums.py": (
+        "coordinator/machine/rules/sums/",
+        "lockstep/audit/",
+        "protocol/sums/",
+    ),
     "tests/simulation/": (*ROUND, "protocol/", "node/replica/position.py"),
 }
 """By the beginning of a test file's path, the beginnings of the paths that it is about. A file that

@@ -18,6 +18,8 @@ from protocol.codec.evidence import EVIDENCE_BYTES_MAX, read_evidence
 from protocol.codec.evidence import words as found
 from protocol.handshake import KEY_BYTES, SIGNATURE_BYTES
 from protocol.ids import Digest, PeerId, RunId, peer_id, sha256
+from protocol.sums.signed import WRONG_SUM_BYTES_MAX, read_wrong_sum
+from protocol.sums.signed import words as wrong_sum
 from protocol.words import quantity
 
 REASON_MAX = 200
@@ -129,6 +131,16 @@ class Reject(_Act, frozen=True):
     """What it lacks, in a sentence."""
 
 
+class Refute(_Act, frozen=True):
+    """A key loses its standing by a wrong sum that it signed, which an auditor has added again; its
+    coordinator puts that into the chain (`coordinator.machine.rules.sums.refuting`).
+    """
+
+    auditor: Key
+    body: Annotated[bytes, Meta(max_length=WRONG_SUM_BYTES_MAX)]
+    """Canonical bytes of the evidence (`protocol.sums.signed`)."""
+
+
 class Appoint(_Act, frozen=True):
     """The word of a key on states is final from now on (`coordinator.machine.rules.auditing`)."""
 
@@ -196,6 +208,7 @@ Act: TypeAlias = (
     | Vouch
     | Demote
     | Reject
+    | Refute
     | Appoint
     | Dismiss
     | Announce
@@ -301,6 +314,8 @@ def words(act: Act) -> str:
             return _demotion(body, public_key)
         case Reject(body, public_key, _, reason):
             return _rejection(body, public_key, reason)
+        case Refute(auditor, body):
+            return _refutation(auditor, body)
         case Appoint(peer):
             return f"name {peer} an auditor, whose word is final"
         case Dismiss(peer):
@@ -351,6 +366,11 @@ def _demotion(body: bytes, public_key: bytes) -> str:
 def _rejection(body: bytes, public_key: bytes, reason: str) -> str:
     author = read_evidence(body).author
     return f"refuse the evidence of auditor {peer_id(public_key)} against {author}: {reason}"
+
+
+def _refutation(auditor: str, body: bytes) -> str:
+    evidence = read_wrong_sum(body)
+    return f"demote {evidence.signed.summer} by auditor {auditor}: {wrong_sum(evidence)}"
 
 
 def _because(words: str, reason: str) -> str:

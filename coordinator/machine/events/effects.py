@@ -8,6 +8,7 @@ from protocol.codec.commits import Commit
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
 from protocol.sums.asked import Question
+from protocol.sums.signed import SumSigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,7 @@ class SumsAsked:
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """Unlike sums of one range were signed: whoever adds again finds the wrong ones. The journal
-    has the signatures.
-    """
+    """Unlike sums of one range were signed: whoever adds again finds the wrong ones."""
 
     round: int
     number: int
@@ -120,6 +119,8 @@ class CommitRound:
     loss: float
     trained: tuple[tuple[Share, ...], ...] = ()
     """Positions of the data order that the author of entry i says it trained."""
+    signed: tuple[SumSigned, ...] = ()
+    """What its summers have signed."""
 
 
 @dataclass(frozen=True, slots=True)

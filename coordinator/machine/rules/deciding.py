@@ -72,4 +72,4 @@ def _commit(undecided: UndecidedRound, counted: list[Announced], run: Run) -> Co
         authors = frozenset(payload.peer for payload in counted)
         state.verdicts.tally.open(undecided.round, deciding, authors)
         state.voids.commit(commit, holders, trained, voiding.voters(run))
-    return CommitRound(commit, holders, loss, trained)
+    return CommitRound(commit, holders, loss, trained, adding.signed(undecided))

@@ -29,6 +29,7 @@ from coordinator.machine.events.acts import Act, Ordered, Salted, TokenShown, Vo
 from coordinator.machine.events.effects import Chained, Effect, Evict, Notify, TellMembers
 from coordinator.machine.events.inputs import OperatorEvent
 from coordinator.machine.rules import auditing, demotion, membership, publishing
+from coordinator.machine.rules.sums import refuting
 from coordinator.machine.state.admission import ALLOWED_MAX, TOKENS_MAX, UsedToken
 from coordinator.machine.state.membership import Membership
 from coordinator.machine.state.operator import NOTICES_KEPT, Away, Notice
@@ -115,10 +116,8 @@ def objection(act: Act, run: Run) -> str:
             return f"expected at most {BANS_MAX} bans; lift some, or use a firewall"
         case acts.Unban(target) if target not in operator.bans:
             return f"expected a banned key or host, found no ban of {target}"
-        case acts.Demote():
-            return demotion.objection(act, run)
-        case acts.Reject():
-            return demotion.rejection_objection(act, state)
+        case acts.Demote() | acts.Reject() | acts.Refute():
+            return _objection_to_evidence(act, run)
         case acts.Vouch(peer) if (
             peer in members.standing.vouched and peer not in members.standing.demoted
         ):
@@ -148,6 +147,16 @@ def objection(act: Act, run: Run) -> str:
         case acts.Revoke(name) if name not in admission.tokens:
             return f"expected a token, found none called {name}; `lockstep run token list`"
     return ""
+
+
+def _objection_to_evidence(act: acts.Demote | acts.Reject | acts.Refute, run: Run) -> str:
+    match act:
+        case acts.Demote():
+            return demotion.objection(act, run)
+        case acts.Reject():
+            return demotion.rejection_objection(act, run.state)
+        case acts.Refute():
+            return refuting.objection(act, run)
 
 
 def _obey(act: Act, given_s: int, run: Run, now_ms: int) -> list[Effect]:
@@ -198,6 +207,8 @@ def _obey(act: Act, given_s: int, run: Run, now_ms: int) -> list[Effect]:
             demotion.take(act, run)
         case acts.Reject():
             demotion.reject(act, state)
+        case acts.Refute():
+            refuting.take(act, run)
         case _:
             assert_never(act)
     return []

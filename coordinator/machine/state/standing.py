@@ -70,9 +70,12 @@ class Demoted:
     reason: str
     """The evidence in words."""
     evidence: bytes
-    """Its canonical bytes; see `protocol.codec.evidence`."""
-    public_key: bytes
-    """The auditor's."""
+    """Its canonical bytes; see `protocol.codec.evidence`, of a wrong sum `protocol.sums.signed`."""
+    public_key: bytes = b""
+    """The auditor's, which has signed evidence against an author; none for a wrong sum, which the
+    summer has signed."""
+    of_sum: bool = False
+    """Whether it is about a wrong sum."""
 
 
 @dataclass(slots=True)

@@ -2,72 +2,56 @@
 another one were wrong.
 """
 
-import asyncio
-
 from lockstep.audit.differences import Difference
-from lockstep.audit.records import RunRecord
-from lockstep.audit.sums.parts import PayloadPart, WholePayloads
+from lockstep.audit.sums.adding import RangeAdder
+from lockstep.audit.sums.signatures import signed_sums
+from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, RangeSum
-from protocol.codec.payload import PayloadShape
-from protocol.errors import DivergedError, StorageError, UnavailableError
-from protocol.ids import Digest, PeerId
-from protocol.sums.adding import answer_to
-from protocol.sums.asked import Question, question_behind
+from protocol.ids import Digest
+from protocol.sums.asked import question_behind
 
 
 class SumsCheck:
     """The check of all sums in one walk through a record."""
 
-    def __init__(self, record: RunRecord, whole: WholePayloads, shape: PayloadShape) -> None:
-        self._record, self._whole, self._shape = record, whole, shape
+    def __init__(self, adder: RangeAdder) -> None:
+        self._adder = adder
         self.added = 0
         """Ranges that were added again, with the same result."""
         self.unadded = 0
         """Ranges of which a part is not there."""
 
-    async def before(self, commit: Commit, voids: frozenset[Digest]) -> None:
-        """Add the ranges of a commit again; `Difference` for one whose result is another."""
-        if commit.sums is None:
-            return
-        listed = list[list[PayloadPart]]()
-        for entry in commit.entries:
-            try:
-                listed.append(await self._whole.parts(commit.round, entry, commit.sums.ranges))
-            except (UnavailableError, StorageError, DivergedError):
-                self.unadded += len(commit.sums.results)
-                return
-        for result in commit.sums.results:
-            if result.digest not in voids:
-                await self._add(
-                    commit, question_behind(commit, commit.sums, result), result, listed
-                )
-
-    async def _add(
-        self,
-        commit: Commit,
-        question: Question,
-        result: RangeSum,
-        listed: list[list[PayloadPart]],
+    async def before(
+        self, commit: Commit, recorded: wire.Committed, voids: frozenset[Digest]
     ) -> None:
-        """Add one range again, from the parts that the lists of all entries name."""
-        given = dict[PeerId, bytes]()
-        for place, (entry, parts) in enumerate(zip(commit.entries, listed, strict=True)):
-            if place in result.silent:
+        """Add the ranges of a commit again; `Difference` for one whose result is another, with the
+        nodes that have signed it.
+        """
+        for result in commit.sums.results if commit.sums else ():
+            if commit.sums is None or result.digest in voids:
                 continue
-            given[entry.author] = b""  # what an author says whose root names no list
-            if parts:
-                try:
-                    said = await self._whole.part(commit.round, parts[result.number])
-                except (UnavailableError, StorageError, DivergedError):
-                    self.unadded += 1
-                    return
-                given[entry.author] = said
-        algorithm = self._record.info.spec.algorithm
-        found = await asyncio.to_thread(answer_to, question, given, self._shape, algorithm)
-        if found.digest != result.digest:
-            raise Difference(
-                commit.round,
-                f"{result.title} is {result.digest.hex()[:16]} in the commit, the parts of its "
-                f"authors add up to {found.digest.hex()[:16]}",
-            )
-        self.added += 1
+            found = await self._adder.add(commit, question_behind(commit, commit.sums, result))
+            if found is None:
+                self.unadded += 1
+            elif found == result.digest:
+                self.added += 1
+            else:
+                raise Difference(commit.round, _words(commit, recorded, result, found))
+
+
+def _words(commit: Commit, recorded: wire.Committed, result: RangeSum, found: Digest) -> str:
+    said = (
+        f"{result.title} is {result.digest.hex()[:16]} in the commit, the parts of its authors add "
+        f"up to {found.hex()[:16]}"
+    )
+    signers = sorted(
+        {
+            each.summer
+            for each in signed_sums(commit, recorded)
+            if (each.number, each.digest) == (result.number, result.digest)
+        }
+    )
+    if not signers:
+        return f"{said}; the record has no signature under it any more"
+    cure = "; ".join(f"lockstep run ban {summer}" for summer in signers)
+    return f"{said}; signed by {' and '.join(signers)}, whom the operator excludes by {cure}"

@@ -14,6 +14,7 @@ from protocol.codec.decoding import UNREADABLE
 from protocol.codec.evidence import WHOLE, Evidence
 from protocol.errors import RemoteProtocolError, UnavailableError
 from protocol.ids import RunId
+from protocol.sums.signed import WRONG_SUM
 from protocol.wire_pb2_grpc import CoordinatorStub
 
 
@@ -43,12 +44,13 @@ def shown_evidence(link: JoinLink, run_id: RunId, timeout_s: float) -> list[Accu
 
 
 def evidence_in(document: bytes, run_id: RunId) -> list[Accusation]:
-    """The evidence in a status document; `RemoteProtocolError` for another document."""
+    """The evidence against authors in a status document; `RemoteProtocolError` for what is none."""
     try:
         demoted = msgspec.json.decode(document)["audit"]["demoted"]
         return [
             Accusation(_evidence(each, run_id), bytes.fromhex(each["auditor_key"]))
             for each in demoted
+            if each["finding"] != WRONG_SUM
         ]
     except (
         AttributeError,

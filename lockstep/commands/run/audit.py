@@ -19,6 +19,7 @@ from protocol.border.text import clean
 from protocol.codec.evidence import read_evidence
 from protocol.errors import SettingsError, StorageError
 from protocol.ids import Digest
+from protocol.sums.signed import WRONG_SUM
 
 DIGEST_SHOWN = 16
 """Characters of a digest in the list."""
@@ -62,9 +63,11 @@ def audit(directory: Path | None, kept: str, json_path: str | None) -> None:
 
 
 def verdicts(log: ActLog) -> Counter[str]:
-    """How often an author has lost its standing, by what was found."""
+    """How often a key has lost its standing, by what was found."""
     demotions = (each.act for each in log.acts if isinstance(each.act, acts.Demote))
-    return Counter(read_evidence(act.body).finding for act in demotions)
+    found = Counter[str](read_evidence(act.body).finding for act in demotions)
+    wrong = sum(isinstance(each.act, acts.Refute) for each in log.acts)
+    return found + Counter({WRONG_SUM: wrong})
 
 
 def _require_kept(digests: list[Digest], kept: str) -> None:

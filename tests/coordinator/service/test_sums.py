@@ -1,23 +1,30 @@
 """Summers over the wire: what they may say, what they are told, and a round of scripted ones."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from coordinator.machine.events.acts import Appoint
 from coordinator.machine.events.effects import Assignment, OpenRound, SumsAsked
 from coordinator.machine.events.inputs import Heartbeat, HeldParts, PartsHeld, Summed
 from coordinator.service import coordinator_messages, node_messages
+from lockstep.audit.sums.signatures import signed_sums
+from lockstep.audit.work.published import evidence_in
 from protocol import wire_pb2 as wire
 from protocol.clock import Instants
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, peer_id, sha256
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT
+from protocol.runfile import RunSpec
 from protocol.sums.asked import Question, SumAuthor, sign_sum
 from protocol.sums.plan import SumPlan
 from protocol.sums.receipts import receipt_name
-from tests.coordinator.client import node_key, node_of, opened, quiet_spec, running
+from protocol.sums.signed import WrongSum, wrong_sum_bytes
+from tests.coordinator.client import ScriptedNode, node_key, node_of, opened, quiet_spec, running
 from tests.coordinator.machine.driver import RUN, A, B, C, of_kind, payload_digest
 from tests.coordinator.machine.summing import SummingDriver
 
@@ -151,35 +158,44 @@ def test_a_summer_can_make_the_question_from_what_it_is_told() -> None:
         assert questions(told, 16) == list(each.questions)
 
 
-async def test_a_round_of_scripted_summers_is_committed_with_their_results(tmp_path: Path) -> None:
-    spec = quiet_spec(
+def summing() -> RunSpec:
+    return quiet_spec(
         algorithm={"name": "local_steps"}, rounds={"sums": 3}, membership={"start_members": 3}
     )
+
+
+async def play_round(nodes: Sequence[ScriptedNode], run_id: RunId) -> SumPlan:
+    """The first round of these, whose summers all sign RESULT; returns its plan."""
+    for node in nodes:
+        await node.join()
+    plans = [SumPlan.of((await node.hear("opened")).opened) for node in nodes]
+    plan = plans[0]
+    assert plan is not None
+    assert plans == [plan] * len(nodes)
+    for node in nodes:
+        await node.announce(0)
+    for node in nodes:
+        others = [other.peer for other in nodes if other is not node]
+        names = [receipt_name(other, payload_digest(other, 0)) for other in others]
+        held = wire.HeldParts(payloads=names, ranges=2**16 - 1)
+        await node.say(wire.NodeMessage(parts=wire.PartsHeld(round=0, held=[held])))
+    for node in nodes:
+        asked = (await node.hear("sums_asked")).sums_asked
+        assert [each.range for each in asked.ranges] == list(plan.ranges_of(node.peer))
+        for question in questions(asked, plan.ranges, run_id):
+            await node.say(wire.NodeMessage(summed=word(question, node.key)))
+    return plan
+
+
+async def test_a_round_of_scripted_summers_is_committed_with_their_results(tmp_path: Path) -> None:
     async with (
-        running(tmp_path, spec) as process,
+        running(tmp_path, summing()) as process,
         node_of(process, 1) as one,
         node_of(process, 2) as two,
         node_of(process, 3) as three,
     ):
         nodes = (one, two, three)
-        for node in nodes:
-            await node.join()
-        plans = [SumPlan.of((await node.hear("opened")).opened) for node in nodes]
-        plan = plans[0]
-        assert plan is not None
-        assert plans == [plan] * 3
-        for node in nodes:
-            await node.announce(0)
-        for node in nodes:
-            others = [other.peer for other in nodes if other is not node]
-            names = [receipt_name(other, payload_digest(other, 0)) for other in others]
-            held = wire.HeldParts(payloads=names, ranges=2**16 - 1)
-            await node.say(wire.NodeMessage(parts=wire.PartsHeld(round=0, held=[held])))
-        for node in nodes:
-            asked = (await node.hear("sums_asked")).sums_asked
-            assert [each.range for each in asked.ranges] == list(plan.ranges_of(node.peer))
-            for question in questions(asked, plan.ranges, process.run_id):
-                await node.say(wire.NodeMessage(summed=word(question, node.key)))
+        plan = await play_round(nodes, process.run_id)
         for node in nodes:
             told = (await node.hear("committed")).committed
             commit = opened(told.commit)
@@ -190,3 +206,49 @@ async def test_a_round_of_scripted_summers_is_committed_with_their_results(tmp_p
         status = process.status()
         assert status["traffic"]["result_bytes"] == status["last_commits"][0]["result_bytes"] == 144
         assert sum(row["ranges_added"] for row in status["members"]) == 32
+
+
+async def test_the_log_has_what_was_signed_and_an_auditor_refutes_it_by_that(
+    tmp_path: Path,
+) -> None:
+    async with (
+        running(tmp_path, summing()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+        node_of(process, 3) as three,
+        node_of(process, 4) as auditor,
+        node_of(process, 5) as forger,
+    ):
+        plan = await play_round((one, two, three), process.run_id)
+        commit = opened((await one.hear("committed")).committed.commit)
+        assert not (await one.commits_after(-1))[0].commits[0].signed_sums, "nobody asked for them"
+        request = wire.GetCommitsRequest(after_round=-1, signed_sums=True)
+        (row,) = (await one.stub.GetCommits(request)).commits
+        said = signed_sums(commit, row)
+        assert len(said) == len(row.signed_sums) == 32
+        assert [{each.summer for each in said if each.number == n} for n in range(16)] == [
+            set(each) for each in plan.summers
+        ]
+        for each in (auditor, forger):
+            await process.desk.order(Appoint(each.peer))
+            await each.say(each.hello(await each.connect(), relay=True))
+            await each.hear("welcome")
+        forged = msgspec.structs.replace(said[0], digest=sha256(b"never signed"))
+        await refute(forger, WrongSum(process.run_id, 0, forged, sha256(b"right")))
+        assert "signature" in (await forger.hear("refused")).refused.reason
+        await refute(auditor, WrongSum(process.run_id, 0, said[0], sha256(b"right")))
+        await auditor.ping()
+        demoted = process.status()["audit"]["demoted"]
+        assert [(each["peer_id"], each["finding"]) for each in demoted] == [
+            (said[0].summer, "wrong sum")
+        ]
+        document = msgspec.json.encode(process.status())
+        assert not evidence_in(document, process.run_id), "no evidence against an author"
+        assert bytes.fromhex(demoted[0]["evidence"]) == wrong_sum_bytes(
+            WrongSum(process.run_id, 0, said[0], sha256(b"right"))
+        )
+
+
+async def refute(node: ScriptedNode, evidence: WrongSum) -> None:
+    body = wrong_sum_bytes(evidence)
+    await node.say(wire.NodeMessage(wrong_sum=wire.WrongSum(body=body)))

@@ -10,7 +10,8 @@ Rules
 - Summers that went are replaced at once, those that are late when their time is over
   (`coordinator.machine.state.sums.round_sums`). Everybody is told of each that comes, so that
   authors give it their parts.
-- Unlike sums are a dispute. The journal has what was signed; nobody is judged here.
+- Unlike sums are a dispute. What was signed is kept with the commit, and an auditor adds again
+  (`coordinator.machine.rules.sums.refuting`); nobody is judged here.
 """
 
 from collections.abc import Iterable
@@ -26,6 +27,7 @@ from protocol.codec.commits import RangeSum, Sums
 from protocol.ids import Digest, PeerId
 from protocol.schedule import scalars
 from protocol.sums.asked import Question, SumAuthor
+from protocol.sums.signed import SumSigned
 
 
 def is_news(said: Summed, run: Run) -> bool:
@@ -122,6 +124,12 @@ def results(undecided: UndecidedRound) -> tuple[Sums | None, tuple[tuple[PeerId,
     return sums, tuple(signers for _, signers in settled)
 
 
+def signed(undecided: UndecidedRound) -> tuple[SumSigned, ...]:
+    """What the summers of a round have signed."""
+    adding = undecided.sums.adding if undecided.sums else None
+    return adding.signed() if adding else ()
+
+
 def book(undecided: UndecidedRound, run: Run, now_ms: int) -> None:
     """The round is decided: note what its summers have done."""
     sums = undecided.sums
@@ -146,7 +154,8 @@ def _rate(run: Run) -> int:
 
 
 def _signed(said: Summed) -> SignedSum:
-    return SignedSum(said.peer, said.digest, said.result_bytes)
+    about = said.peer, said.digest, said.result_bytes
+    return SignedSum(*about, said.public_key, said.signature)
 
 
 def _added(undecided: UndecidedRound, asked: Iterable[Asked], run: Run) -> list[Effect]:

@@ -22,6 +22,7 @@ from typing import Final
 
 from protocol.ids import Digest, PeerId, RunId
 from protocol.sums.asked import Question, SumAuthor
+from protocol.sums.signed import SumSigned
 
 SIGNED_MAX: Final = 2
 """Digests of one node for one range that are kept: the second one proves that it lies."""
@@ -34,6 +35,9 @@ class SignedSum:
     peer: PeerId
     digest: Digest
     result_bytes: int
+    public_key: bytes = b""
+    signature: bytes = b""
+    """Under the question and the digest (`protocol.sums.asked`)."""
 
 
 @dataclass(slots=True)
@@ -100,6 +104,20 @@ class Adding:
             len(self.by_range),
             number,
             self.by_range[number].silent,
+        )
+
+    def signed(self) -> tuple[SumSigned, ...]:
+        """All that was signed, by range, in the order of the nodes and digests."""
+        return tuple(
+            SumSigned(
+                number,
+                each.digest,
+                each.public_key,
+                each.signature,
+                () if found.settled else found.silent,
+            )
+            for number, found in enumerate(self.by_range)
+            for each in sorted(found.signed, key=lambda each: (each.peer, each.digest))
         )
 
     def is_news(self, number: int, said: SignedSum) -> bool:

@@ -15,8 +15,8 @@ Rules
 - The order of candidates follows from the hash, so nobody chooses its ranges or its companion.
 - In place of a summer that is gone, or beside two that differ, the next of a draw by uplinks adds
   the range, those that are no authors first; after `DRAWS_MAX` nobody is left.
-- Two summers of one range that lie together are found by its checker: it is drawn by the hash of
-  what they signed, so neither knows it before it has lied.
+- Two summers of one range that lie together are found by an auditor, which draws ranges itself
+  (`lockstep.audit.sums.auditing`).
 
 Who may be drawn is the caller's: only those with standing count (a free key decides nothing).
 """
@@ -67,16 +67,8 @@ class Summers:
         or beside both; None: nobody is left. With more that are gone it is a later one of the same
         draw.
         """
-        return self._next(b"third", number, gone)
-
-    def checker(self, number: int, signed: Digest, gone: Collection[PeerId] = ()) -> PeerId | None:
-        """The node that adds a range again once its summers have `signed`; None: nobody is left."""
-        return self._next(b"checker" + signed, number, gone)
-
-    def _next(self, what: bytes, number: int, gone: Collection[PeerId]) -> PeerId | None:
-        """The first of a draw that is neither of a range's summers nor gone."""
         taken = {*self.pairs[number], *gone}
-        drawn = islice(self._drawn(what + number.to_bytes(4, "big")), DRAWS_MAX)
+        drawn = islice(self._drawn(b"third" + number.to_bytes(4, "big")), DRAWS_MAX)
         return next((peer for peer in drawn if peer not in taken), None)
 
     def _drawn(self, what: bytes) -> Iterator[PeerId]:

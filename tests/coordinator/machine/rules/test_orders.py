@@ -21,6 +21,7 @@ from coordinator.state_snapshot import decode_state, durable_part, encode_state
 from coordinator.status_document import status
 from protocol.errors import LocalProtocolError
 from protocol.ids import sha256
+from protocol.sums.signed import SumSigned, WrongSum, wrong_sum_bytes
 from tests.coordinator.machine.driver import PEERS, RUN, A, B, C, Driver, of_kind
 from tests.coordinator.machine.rules.test_demotion import demote, reject
 
@@ -219,6 +220,11 @@ def test_what_the_operator_did_outlives_a_restart() -> None:
     assert operator.acts == 9
 
 
+def refuted() -> acts.Refute:
+    signed = SumSigned(0, sha256(b"wrong"), bytes(32), bytes(64))
+    return acts.Refute(A, wrong_sum_bytes(WrongSum(RUN, 3, signed, sha256(b"right"))))
+
+
 def test_every_act_has_words_and_survives_the_journal() -> None:
     every = [
         acts.Pause("r"),
@@ -233,6 +239,7 @@ def test_every_act_has_words_and_survives_the_journal() -> None:
         acts.Vouch(A),
         demote(A, 0),
         reject(A, 0),
+        refuted(),
         acts.Appoint(A),
         acts.Dismiss(A),
         acts.Announce("r"),

@@ -6,23 +6,34 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace as replace_struct
 
 from lockstep.audit import follower as following
 from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.follower import Follower
+from lockstep.audit.sums.adding import RangeAdder
+from lockstep.audit.sums.auditing import SumsAudit
+from lockstep.audit.sums.parts import WholePayloads
 from lockstep.audit.work.authors import AuthorAudit
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
 from lockstep.service.keys import load_or_create_key
+from protocol import wire_pb2 as wire
 from protocol.codec.commits import commit_digest, sign_commit
 from protocol.codec.evidence import Evidence
 from protocol.codec.sums import decode_sums, encode_sums
-from protocol.ids import sha256
+from protocol.handshake import public_bytes
+from protocol.ids import Digest, peer_id, sha256
+from protocol.sums.asked import question_behind, sign_sum
 from protocol.sums.ranges import ranges_of
+from protocol.sums.signed import SumSigned, WrongSum
 from tests.lockstep.audit.runs import STEPS
 from tests.lockstep.audit.sums.rewritten import RANGES, journal, rewrite
+from tests.lockstep.audit.sums.test_parts import ALGORITHM, RUN, SHAPE, Kept, a_round
 from tests.lockstep.audit.test_follower import GrowingRecord
 from tests.lockstep.audit.test_verify import error_line
 from tests.support.summed import SummedRound
@@ -99,19 +110,83 @@ def test_a_wrong_result_is_named_with_its_round_its_range_and_both_digests(
     results[2] = replace(results[2], digest=sha256(wrong), payload_bytes=len(wrong))
     commit = replace(made.commit, sums=replace(made.commit.sums, results=tuple(results)))
     signed = sign_commit(commit, load_or_create_key(record / "coordinator"))
+    liars = [Ed25519PrivateKey.from_private_bytes(bytes([each]) * 32) for each in (1, 2)]
+    question = question_behind(commit, commit.sums, results[2])  # type: ignore[arg-type]
+    words = [
+        SumSigned(2, sha256(wrong), public_bytes(key), sign_sum(question, sha256(wrong), key))
+        for key in liars
+    ]
+    framed = replace_struct(words[0], public_key=public_bytes(load_or_create_key(record / "x")))
     with journal(record) as database:
         row = (signed.body, signed.signature, commit.round)
         database.execute("UPDATE commits SET body = ?, signature = ? WHERE round = ?", row)
         database.execute("DELETE FROM digests WHERE round = ?", (commit.round,))
+        said = msgspec.msgpack.encode((*words, framed))
+        database.execute("INSERT INTO sums VALUES (?, ?)", (commit.round, said))
     (record / "node-0" / "payloads" / str(commit.round) / sha256(wrong).hex()).write_bytes(wrong)
     assert commit_digest(commit) != commit_digest(made.commit)
     assert verified(record) == ExitCode.OK
     assert verified(record, "--sums") == ExitCode.REFUSED
     honest = sha256(made.results[2]).hex()[:16]
+    said = error_line(capsys)
     assert (
         f"the first difference is in round {commit.round}: the sum of range 2 is "
         f"{sha256(wrong).hex()[:16]} in the commit, the parts of its authors add up to {honest}"
-    ) in error_line(capsys)
+    ) in said
+    one, other = sorted(peer_id(public_bytes(key)) for key in liars)
+    assert (
+        f"; signed by {one} and {other}, whom the operator excludes by lockstep run ban {one}; "
+        f"lockstep run ban {other}"
+    ) in said
+    assert framed.summer not in said, "a signature that is none names nobody"
+
+
+async def test_an_auditor_adds_what_it_draws_and_unlike_sums_always() -> None:
+    made = a_round()
+    commit, sums = made.commit, made.commit.sums
+    assert sums is not None
+    one, liar = (Ed25519PrivateKey.from_private_bytes(bytes([each]) * 32) for each in (1, 2))
+    wrong = sha256(b"wrong")
+
+    def said(number: int, digest: Digest, key: Ed25519PrivateKey) -> wire.SumSigned:
+        signature = sign_sum(question_behind(commit, sums, sums.results[number]), digest, key)
+        key_bytes = public_bytes(key)
+        return wire.SumSigned(
+            range=number, digest=digest, public_key=key_bytes, signature=signature
+        )
+
+    kept = Kept(made.blobs)
+    adder = RangeAdder(WholePayloads(kept.read, RUN, SHAPE), SHAPE, ALGORITHM)
+    right = [said(each.number, each.digest, one) for each in sums.results]
+    unlike = said(1, wrong, liar)
+    forged = wire.SumSigned(
+        range=2, digest=wrong, public_key=unlike.public_key, signature=unlike.signature
+    )
+    found = list[WrongSum]()
+    for chance, count in ((1.0, 1), (0.0, RANGES)):
+        audit = SumsAudit(adder, 0.5, found.append, chance=lambda chance=chance: chance)
+        audit.look(commit, wire.Committed(signed_sums=[*right, unlike, forged]))
+        while await audit.step():
+            pass
+        assert audit.document() == {"added": count, "unadded": 0, "wrong": 1, "waiting": 0}
+        (evidence,) = found
+        assert (evidence.signed.summer, evidence.signed.number) == (
+            peer_id(public_bytes(liar)),
+            1,
+        )
+        assert evidence.found == sums.results[1].digest
+        found.clear()
+
+    kept.blobs.clear()
+    late = RangeAdder(WholePayloads(kept.read, RUN, SHAPE), SHAPE, ALGORITHM)
+    audit = SumsAudit(late, 1.0, found.append)
+    audit.look(replace(commit, round=8), wire.Committed(signed_sums=[*right, unlike]))
+    assert not await audit.step(), "signed for another round"
+    audit.look(commit, wire.Committed(signed_sums=[*right, unlike]))
+    while await audit.step():
+        pass
+    assert audit.document() == {"added": 0, "unadded": RANGES, "wrong": 0, "waiting": 0}
+    assert not found, "a missing part is no evidence"
 
 
 async def test_the_search_for_copies_reads_whole_payloads_from_parts(

@@ -148,18 +148,6 @@ def test_a_hostile_third_rarely_adds_a_range_alone_and_never_where_others_offer(
     assert 0.07 < alone / ranges < 0.13, "a ninth"
 
 
-def test_the_checker_of_a_range_follows_from_what_was_signed() -> None:
-    found = drawn(3, [], [9] * 30)
-    assert found is not None
-    checkers = Counter(found.checker(5, seed(each)) for each in range(600))
-    assert not checkers.keys() & {None, *found.pairs[5]}
-    assert len(checkers) == 28
-    assert max(checkers.values()) < 3 * 600 / 28
-    one = found.checker(5, seed(0))
-    assert one is not None
-    assert found.checker(5, seed(0), {one}) not in {None, one, *found.pairs[5]}
-
-
 @settings(max_examples=100)
 @given(
     number=st.integers(0, 10**6),
