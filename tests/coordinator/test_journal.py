@@ -38,6 +38,7 @@ from coordinator.machine.events.inputs import (
     Left,
     LinksMeasured,
     NotHeld,
+    OfferEnded,
     PartsHeld,
     Ready,
     RestartAsked,
@@ -45,6 +46,7 @@ from coordinator.machine.events.inputs import (
     RoomGiven,
     Summed,
     SummersLate,
+    SumsOffered,
     VoidDue,
 )
 from protocol.codec.chain import SignedEntry
@@ -83,6 +85,8 @@ EVENTS: list[Event] = [
     PartsHeld(A, 3, (HeldParts(2**64 - 1, 2**64 - 1), HeldParts(0, 1))),
     Summed(A, 3, 63, sha256(b"a"), 4000, 2**32 - 1, b"k" * 32, b"s" * 64),
     SummersLate(3),
+    SumsOffered(A, "relay", 2**64 - 1),
+    OfferEnded(A),
     LinksMeasured(A, (MeasuredLink(B, 12, 20_000_000),)),
     VoidDue(3, sha256(b"a")),
     RestartAsked(sha256(b"a"), 2**64 - 1),

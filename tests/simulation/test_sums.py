@@ -13,7 +13,7 @@ from tests.simulation.test_simulation import violations
 from tests.simulation.verdicts import judge, processes
 from tests.support.draw import Draw
 
-SEEDS, QUICK, DRAWN = 500, 4, 8
+SEEDS, QUICK, DRAWN = 500, 2, 4
 """Seeds in all, those of `make test`, and those that one landing draws."""
 
 
@@ -41,14 +41,13 @@ def keep_promises(pool: ProcessPoolExecutor, seeds: Sequence[int]) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_third_of_hostile_summers_costs_little(pool: ProcessPoolExecutor) -> None:
-    assert not list(filter(None, pool.map(summers.judge, range(len(summers.KINDS)))))
+def test_a_third_of_lying_summers_costs_little() -> None:
+    assert summers.cast_of(0).kind == "liars"
+    assert not summers.judge(0)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_third_of_hostile_summers_costs_little_in_drawn_runs(
-    pool: ProcessPoolExecutor, draw: Draw
-) -> None:
+def test_a_third_of_hostile_summers_costs_little(pool: ProcessPoolExecutor, draw: Draw) -> None:
     seeds = draw.seeds("hostile summers", DRAWN, SEEDS)
     assert not list(filter(None, pool.map(summers.judge, seeds)))

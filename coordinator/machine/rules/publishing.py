@@ -10,9 +10,10 @@ Rules
   asks for makes the next round one.
 - Members are asked in front of the commit that they are to publish: those that are drawn come to
   its state with everyone else. Where no round is open and none will be, the head is published.
-- The writer is drawn among ready members with standing. It sends the files; the coordinator's shell
-  computes both digests of what it has stored (`CheckpointStored`). A second member tells the
-  SHA-256 of its own parameters.
+- The writer is drawn among ready members with standing, first among those whose measured uplink is
+  at least half the median: a slow line may take hours for a model. It sends the files; the
+  coordinator's shell computes both digests of what it has stored (`CheckpointStored`). A second
+  member tells the SHA-256 of its own parameters.
 - It is made when the stored parameters have the state digest that the members agreed on and, while
   the second is there, its SHA-256 too. Without a second the checkpoint says so.
 - Members that publish to an address of their own say it when they have; it is shown once their
@@ -20,6 +21,7 @@ Rules
 - Old ones go for new ones: at most `kept` stay, and together they are no larger than the room.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinator.machine.events.effects import (
@@ -283,10 +285,17 @@ def _draw(round: int, step: int, run: Run) -> list[Effect]:
     if not found.room_bytes:
         found.wanted = ""
         return [AskCheckpoint(round, step, None, None)]
-    writer = writers[0]
+    writer = next((peer for peer in writers if _is_quick(peer, drawn, run)), writers[0])
     second = next((peer for peer in drawn if peer != writer), None)
     found.work = Work(round, step, writer, second)
     return [AskCheckpoint(round, step, writer, second)]
+
+
+def _is_quick(peer: PeerId, drawn: Sequence[PeerId], run: Run) -> bool:
+    """Whether the uplink of a member is known, and not far slower than those of the others."""
+    uplinks = {each: work.up_bit_s for each in drawn if (work := run.work_of(each))}
+    known = sorted(uplink for uplink in uplinks.values() if uplink)
+    return bool(known) and 2 * uplinks.get(peer, 0) >= known[(len(known) - 1) // 2]
 
 
 def _completed(state: RunState) -> Checkpoint | None:

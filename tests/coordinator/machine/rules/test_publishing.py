@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coordinator.machine.events.acts import Checkpoint, Finish, Pause, ordered
+from coordinator.machine.events.acts import Checkpoint, Finish, Pause, Salted, ordered
 from coordinator.machine.events.effects import (
     AskCheckpoint,
     CheckpointMade,
@@ -91,6 +91,25 @@ def test_without_a_second_member_it_is_made_and_says_so() -> None:
     said(driver, A)
     (made,) = of_kind(CheckpointMade, stored(driver))
     assert made.checkpoint.confirmed_by is None
+
+
+def writer_among_lines(salt: int, *up_bit_s: int) -> PeerId | None:
+    """The writer in a run of three members with these uplinks."""
+    driver = run_of(A, B, C, every=2)
+    driver.tell(Salted(bytes([salt])))
+    driver.make_round(A, B, C)
+    for peer, measured in zip((A, B, C), up_bit_s, strict=True):
+        member = driver.machine.members.get(peer)
+        assert member
+        member.work.up_bit_s = measured
+    driver.make_round(A, B, C)
+    return asked(driver).writer
+
+
+def test_a_member_on_a_slow_line_does_not_write() -> None:
+    equal = {writer_among_lines(salt, *[10**9] * 3) for salt in range(12)}
+    assert equal == {A, B, C}
+    assert {writer_among_lines(salt, 10**9, 10**9, 1) for salt in range(12)} == {A, B}
 
 
 def test_parameters_of_another_state_fail_their_writer_and_another_is_drawn() -> None:
