@@ -21,6 +21,7 @@ from tests.benchmarks.pages import (
     short_memory,
     siege,
     strangers,
+    sums,
     tables,
     wan,
 )
@@ -59,6 +60,7 @@ PAGES: dict[str, Blocks] = {
     },
     "notes/attack-search.md": {"searched": attack.searched},
     "strangers.md": {"attacks": strangers.attacks, "worst": strangers.worst},
+    "sums.md": {"homes": sums.homes},
     "wan.md": {"results": wan.results},
     "gossip.md": {
         "simulated": partial(tables.gossip_simulated, "1 MB", keep=tables.on_page),
