@@ -113,7 +113,7 @@ class RecordedCommit:
     trained: tuple[tuple[Share, ...], ...] = ()
     """Positions of the data order behind each entry; empty where none are on record."""
     signed_sums: tuple[SumSigned, ...] = ()
-    """What its summers have signed, if it is one of the newest."""
+    """What its summers have signed, if it is one of the newest, and was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,11 +276,14 @@ class Journal:
                     ) from None
                 yield sequence, at_ms, event
 
-    def commits(self, after_round: int, count: int) -> list[RecordedCommit]:
-        """At most `count` commits of rounds after `after_round`, oldest first."""
-        return self._commits(
-            "WHERE commits.round > ? ORDER BY commits.round LIMIT ?", (after_round, count)
-        )
+    def commits(
+        self, after_round: int, count: int, *, signed_sums: bool = False
+    ) -> list[RecordedCommit]:
+        """At most `count` commits of rounds after `after_round`, oldest first, with what summers
+        have signed where that is asked for.
+        """
+        where = "WHERE commits.round > ? ORDER BY commits.round LIMIT ?"
+        return self._commits(where, (after_round, count), signed_sums=signed_sums)
 
     def last_commits(self, count: int) -> list[RecordedCommit]:
         """The newest commits, newest first."""
@@ -340,14 +343,14 @@ class Journal:
         with self._reading, self._writing:
             self._opened.close()
 
-    def _commits(self, where: str, arguments: tuple[int, ...]) -> list[RecordedCommit]:
-        columns = (
-            "commits.round, commits.body, signature, loss, leases.body, sums.body, state_digest, "
-            "reports, dissent, snapshot_sha256"
-        )
+    def _commits(
+        self, where: str, arguments: tuple[int, ...], *, signed_sums: bool = False
+    ) -> list[RecordedCommit]:
         query = (
-            f"SELECT {columns} FROM commits LEFT JOIN leases ON leases.round = commits.round "
-            f"LEFT JOIN sums ON sums.round = commits.round "
+            "SELECT commits.round, commits.body, signature, loss, leases.body, sums.body, "
+            "state_digest, reports, dissent, snapshot_sha256 "
+            "FROM commits LEFT JOIN leases ON leases.round = commits.round "
+            f"LEFT JOIN sums ON sums.round = commits.round AND {int(signed_sums)} "
             f"LEFT JOIN digests ON digests.round = commits.round {where}"
         )
         with self._translated(), self._reading:

@@ -77,7 +77,7 @@ def check_journal(journal: Journal, rounds: RunMachine, coordinator_key: bytes) 
 
 def _recorded(journal: Journal) -> dict[int, RecordedCommit]:
     rows: dict[int, RecordedCommit] = {}
-    while page := journal.commits(max(rows, default=-1), 1000):
+    while page := journal.commits(max(rows, default=-1), 1000, signed_sums=True):
         rows |= {row.round: row for row in page}
     return rows
 

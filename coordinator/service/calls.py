@@ -6,7 +6,6 @@ that ask the same within a second, and a host may make a bounded number of calls
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import grpc
@@ -139,10 +138,8 @@ class Calls(CoordinatorServicer):
         return reply
 
     def _commits(self, after_round: int, decided: int, head: int, signed: bool) -> wire.Commits:
-        recorded = self._journal.commits(after_round, COMMITS_PER_REPLY)
-        recorded = [row for row in recorded if row.round <= decided]
-        if not signed:
-            recorded = [replace(row, signed_sums=()) for row in recorded]
+        page = self._journal.commits(after_round, COMMITS_PER_REPLY, signed_sums=signed)
+        recorded = [row for row in page if row.round <= decided]
         last = recorded[-1].round if recorded else head
         entries = self._journal.entries(after_round + 1, last)
         return coordinator_messages.commits_reply(recorded, decided, head, entries)

@@ -120,7 +120,7 @@ class RecordInFiles:
         return await asyncio.to_thread(self._commits, after_round)
 
     def _commits(self, after_round: int) -> wire.Commits:
-        rows = self._journal.commits(after_round, COMMITS_PER_REPLY)
+        rows = self._journal.commits(after_round, COMMITS_PER_REPLY, signed_sums=True)
         newest = self._journal.last_commits(1)
         head = newest[0].round if newest else -1
         entries = self._journal.entries(after_round + 1, rows[-1].round if rows else head)

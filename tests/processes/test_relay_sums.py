@@ -2,8 +2,6 @@
 back, and `lockstep verify` adds again.
 """
 
-import subprocess
-import sys
 from collections import defaultdict
 
 import pytest
@@ -13,13 +11,12 @@ from coordinator.machine.events.inputs import Summed
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
 from protocol.ids import Digest
-from protocol.runfile import AlgorithmSpec
+from tests.processes.summing import added_again, commits_of, summing_spec
 from tests.processes.test_cluster import kill
-from tests.processes.test_sums import commits_of
 from tests.processes.watching import PATIENCE_S, watch_until
-from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus
 
-STEPS, NODES, SUMS = 30, 3, 3
+STEPS, NODES = 30, 3
 
 
 pytestmark = pytest.mark.timeout(1500)
@@ -37,19 +34,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """
     directory = tmp_path_factory.mktemp("relay-sums")
     data, run_file = tiny_corpus(directory / "data"), directory / "run.toml"
-    spec = tiny_spec(
-        steps=STEPS,
-        members=NODES,
-        quorum=2,
-        overlap=0,
-        lease_ms=3_000,
-        batch_samples_max=24,
-        share_samples_first=6,
-        sums=SUMS,
-        algorithm=AlgorithmSpec(
-            name="local_steps", top_k=384, local_samples=2, value_bits=2, fade=0.0, gain=3.0
-        ),
-    )
+    spec = summing_spec(steps=STEPS, members=NODES, lease_ms=3_000, share_samples_first=6)
     write_run_file(run_file, spec, force=True)
     settings = ClusterSettings(directory, run_file, data, nodes=NODES, relay=True)
     with Cluster(settings) as cluster:
@@ -103,13 +88,7 @@ def test_its_death_costs_one_round_at_most_and_the_replicas_end_equal(finished: 
 
 @pytest.mark.slow
 def test_verify_adds_again_what_the_relay_has_added(finished: Cluster) -> None:
-    directory = finished.coordinator.directory.parent
-    verified = subprocess.run(
-        [sys.executable, "-m", "lockstep", "verify", f"{directory}", "--sums"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    verified = added_again(finished)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert f"{STEPS} commits" in verified.stdout
     assert f"lead to state {finished.coordinator.status['digests']['last']}" in verified.stdout

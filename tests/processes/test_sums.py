@@ -5,24 +5,17 @@ The others go on without the killed node, at a pace that has nothing to do with 
 takes. So the run has no end of its own: the operator ends it, some rounds after that node is back.
 """
 
-import subprocess
-import sys
-
 import pytest
 
-from coordinator.journal import JOURNAL_NAME, Journal
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
-from lockstep.service.keys import load_or_create_key
-from protocol.codec.commits import Commit, open_commit
-from protocol.handshake import public_bytes
-from protocol.runfile import AlgorithmSpec
 from tests.processes.operating import operate
+from tests.processes.summing import added_again, commits_of, summing_spec
 from tests.processes.test_cluster import came_back, kill
-from tests.processes.watching import PATIENCE_S, committed, watch_until
-from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.processes.watching import committed, watch_until
+from tests.support.tiny import tiny_corpus
 
-NODES, SUMS = 4, 3
+NODES = 4
 
 STEPS = 100_000
 """The run does not come to its end by itself."""
@@ -41,19 +34,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """
     directory = tmp_path_factory.mktemp("sums")
     data, run_file = tiny_corpus(directory / "data"), directory / "run.toml"
-    spec = tiny_spec(
-        steps=STEPS,
-        members=NODES,
-        quorum=2,
-        overlap=0,
-        lease_ms=3_000,
-        batch_samples_max=24,
-        share_samples_first=6,
-        sums=SUMS,
-        algorithm=AlgorithmSpec(
-            name="local_steps", top_k=384, local_samples=2, value_bits=2, fade=0.0, gain=3.0
-        ),
-    )
+    spec = summing_spec(steps=STEPS, members=NODES, lease_ms=3_000, share_samples_first=6)
     write_run_file(run_file, spec, force=True)
     with Cluster(ClusterSettings(directory, run_file, data, nodes=NODES)) as cluster:
         cluster.start()
@@ -66,16 +47,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Cluster:
         watch_until(cluster, lambda: cluster.finished, "the end of the run")
         cluster.wait()
     return cluster
-
-
-def commits_of(cluster: Cluster) -> list[Commit]:
-    directory = cluster.coordinator.directory
-    key = public_bytes(load_or_create_key(directory))
-    journal = Journal(directory / JOURNAL_NAME)
-    try:
-        return [open_commit(row.signed, key) for row in journal.commits(-1, STEPS)]
-    finally:
-        journal.close()
 
 
 @pytest.mark.slow
@@ -100,13 +71,7 @@ def test_most_rounds_are_committed_as_sums_of_all_ranges(finished: Cluster) -> N
 
 @pytest.mark.slow
 def test_verify_replays_the_sums_and_adds_again(finished: Cluster) -> None:
-    directory = finished.coordinator.directory.parent
-    verified = subprocess.run(
-        [sys.executable, "-m", "lockstep", "verify", f"{directory}", "--sums"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    verified = added_again(finished)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert f"{committed(finished)} commits" in verified.stdout
     assert f"lead to state {finished.coordinator.status['digests']['last']}" in verified.stdout

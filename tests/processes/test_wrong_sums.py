@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from coordinator.journal import JOURNAL_NAME, Journal, RecordedCommit
+from coordinator.journal import RecordedCommit
 from lockstep.cluster.child import Child
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
 from protocol.ids import PeerId
-from protocol.runfile import AlgorithmSpec
 from tests.processes.operating import operate
+from tests.processes.summing import added_again, recorded, summing_spec
 from tests.processes.watching import PATIENCE_S, committed, watch_until
-from tests.support.tiny import tiny_corpus, tiny_spec
+from tests.support.tiny import tiny_corpus
 
 HONEST, LIARS = 4, 2
 GOODBYE_S = 30.0
@@ -45,14 +45,6 @@ def lying(directory: Path, data: Path, address: str, number: int) -> subprocess.
         )
 
 
-def recorded(cluster: Cluster) -> list[RecordedCommit]:
-    journal = Journal(cluster.coordinator.directory / JOURNAL_NAME)
-    try:
-        return journal.commits(-1, 10_000)
-    finally:
-        journal.close()
-
-
 def signers(commits: list[RecordedCommit]) -> set[PeerId]:
     return {each.summer for commit in commits for each in commit.signed_sums}
 
@@ -62,18 +54,7 @@ def test_liars_are_found_by_the_auditor_are_drawn_no_more_and_verify_names_them(
     tmp_path: Path,
 ) -> None:
     data, run_file = tiny_corpus(tmp_path / "data"), tmp_path / "run.toml"
-    spec = tiny_spec(
-        steps=STEPS,
-        members=HONEST + LIARS,
-        quorum=2,
-        overlap=0,
-        batch_samples_max=24,
-        share_samples_first=4,
-        sums=3,
-        algorithm=AlgorithmSpec(
-            name="local_steps", top_k=384, local_samples=2, value_bits=2, fade=0.0, gain=3.0
-        ),
-    )
+    spec = summing_spec(steps=STEPS, members=HONEST + LIARS, share_samples_first=4)
     write_run_file(run_file, spec, force=True)
     place = tmp_path / "auditor"
     options = ["--listen", "127.0.0.1:0", "--threads", "1", "--admin", "127.0.0.1:0"]
@@ -122,8 +103,7 @@ def test_liars_are_found_by_the_auditor_are_drawn_no_more_and_verify_names_them(
     assert liars.keys() <= signers(commits[:after])
     assert not liars.keys() & signers(commits[-3:]), "the newest were opened without them"
     assert signers(commits[-3:])
-    verifying = [sys.executable, "-m", "lockstep", "verify", str(tmp_path), "--sums"]
-    verified = subprocess.run(verifying, capture_output=True, text=True, timeout=PATIENCE_S)
+    verified = added_again(cluster)
     said = " ".join((verified.stdout + verified.stderr).split())
     assert verified.returncode == ExitCode.REFUSED, said
     one, other = sorted(liars)

@@ -10,6 +10,8 @@ while too few members are ready. An operator who asks for a checkpoint makes the
 the mean.
 """
 
+from statistics import median_low
+
 from coordinator.machine.events.effects import Assignment, Effect, OpenRound
 from coordinator.machine.rules import closing, edges
 from coordinator.machine.rules.pacing import samples_per_share
@@ -218,8 +220,8 @@ def _assign(run: Run, *, trains: bool) -> dict[PeerId, Assignment]:
 def _speeds(members: Membership, ready: list[Member]) -> dict[PeerId, tuple[int, int]]:
     """Speed and strikes of each worker, by which the samples are leased."""
     deciding = [member for member in ready if members.decides(member.peer)]
-    known = sorted(member.work.speed for member in deciding if member.work.speed)
-    most = COUNTED_SPEED * known[(len(known) - 1) // 2] if known else 0
+    known = [member.work.speed for member in deciding if member.work.speed]
+    most = COUNTED_SPEED * median_low(known) if known else 0
     found = {member.peer: (0, member.strikes + FRESH_HALVINGS) for member in ready}
     for member in deciding:
         bounded = members.public and members.standing.word(member.peer) != "vouched"

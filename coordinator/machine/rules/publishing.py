@@ -21,8 +21,9 @@ Rules
 - Old ones go for new ones: at most `kept` stay, and together they are no larger than the room.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
+from statistics import median_low
 
 from coordinator.machine.events.effects import (
     AskCheckpoint,
@@ -285,17 +286,19 @@ def _draw(round: int, step: int, run: Run) -> list[Effect]:
     if not found.room_bytes:
         found.wanted = ""
         return [AskCheckpoint(round, step, None, None)]
-    writer = next((peer for peer in writers if _is_quick(peer, drawn, run)), writers[0])
+    quick = _quick(drawn, run)
+    writer = next((peer for peer in writers if peer in quick), writers[0])
     second = next((peer for peer in drawn if peer != writer), None)
     found.work = Work(round, step, writer, second)
     return [AskCheckpoint(round, step, writer, second)]
 
 
-def _is_quick(peer: PeerId, drawn: Sequence[PeerId], run: Run) -> bool:
-    """Whether the uplink of a member is known, and not far slower than those of the others."""
-    uplinks = {each: work.up_bit_s for each in drawn if (work := run.work_of(each))}
-    known = sorted(uplink for uplink in uplinks.values() if uplink)
-    return bool(known) and 2 * uplinks.get(peer, 0) >= known[(len(known) - 1) // 2]
+def _quick(drawn: Iterable[PeerId], run: Run) -> set[PeerId]:
+    """The members whose uplinks are known, and not far slower than those of the others."""
+    works = {peer: run.work_of(peer) for peer in drawn}
+    uplinks = {peer: work.up_bit_s for peer, work in works.items() if work and work.up_bit_s}
+    least = median_low(uplinks.values()) / 2 if uplinks else 0
+    return {peer for peer, uplink in uplinks.items() if uplink >= least}
 
 
 def _completed(state: RunState) -> Checkpoint | None:

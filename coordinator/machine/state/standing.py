@@ -74,8 +74,11 @@ class Demoted:
     public_key: bytes = b""
     """The auditor's, which has signed evidence against an author; none for a wrong sum, which the
     summer has signed."""
-    of_sum: bool = False
-    """Whether it is about a wrong sum."""
+
+    @property
+    def of_sum(self) -> bool:
+        """Whether it is about a wrong sum."""
+        return not self.public_key
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ Rules
 - A patience is a third of the time that the exchange has in the round's slot.
 """
 
+from statistics import median_low
 from typing import Final
 
 from coordinator.machine.state.member import Member
@@ -66,7 +67,7 @@ def _uplinks(run: Run) -> tuple[dict[PeerId, int], dict[PeerId, int]]:
         if member.addresses and members.keeps_time(member.peer) and member.peer not in idle
     ]
     known = sorted(member.work.up_bit_s for member in able if member.work.up_bit_s)
-    least, median = (known[0], known[(len(known) - 1) // 2]) if known else (8, 8)
+    least, median = (known[0], median_low(known)) if known else (8, 8)
 
     def counted(member: Member) -> int:
         bit_s = member.work.up_bit_s or least

@@ -44,5 +44,5 @@ def take(act: Refute, run: Run) -> None:
     if objection(act, run):
         return
     said = read_wrong_sum(act.body)
-    demoted = Demoted(key_of(act.auditor), words(said), act.body, of_sum=True)
+    demoted = Demoted(key_of(act.auditor), words(said), act.body)
     run.members.standing.demote(said.signed.summer, demoted)
