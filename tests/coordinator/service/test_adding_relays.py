@@ -2,6 +2,8 @@
 place when it goes.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,20 @@ def spec(**membership: Any) -> Any:
     )
 
 
+@asynccontextmanager
+async def a_run(
+    directory: Path,
+) -> AsyncIterator[tuple[CoordinatorProcess, ScriptedNode, ScriptedNode, ScriptedNode]]:
+    """A coordinator, two nodes and a relay, of which nobody has joined."""
+    async with (
+        running(directory, spec()) as process,
+        node_of(process, 1) as one,
+        node_of(process, 2) as two,
+        node_of(process, 3) as relay,
+    ):
+        yield process, one, two, relay
+
+
 async def offer(node: ScriptedNode, **changes: Any) -> None:
     """A relay joins, and offers to add."""
     hello = node.hello(await node.connect(), relay=True, **({"sums": True} | changes))
@@ -58,12 +74,7 @@ def adds(process: CoordinatorProcess) -> list[bool]:
 async def test_a_round_is_committed_with_the_results_that_a_relay_has_signed(
     tmp_path: Path,
 ) -> None:
-    async with (
-        running(tmp_path, spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-        node_of(process, 3) as relay,
-    ):
+    async with a_run(tmp_path) as (process, one, two, relay):
         await offer(relay)
         assert adds(process) == [True]
         authors = [one, two]
@@ -91,12 +102,7 @@ async def test_a_round_is_committed_with_the_results_that_a_relay_has_signed(
 
 
 async def test_when_it_goes_everybody_hears_who_adds_in_its_place(tmp_path: Path) -> None:
-    async with (
-        running(tmp_path, spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-        node_of(process, 3) as relay,
-    ):
+    async with a_run(tmp_path) as (process, one, two, relay):
         await offer(relay)
         for node in (one, two):
             await node.join()
@@ -111,12 +117,7 @@ async def test_when_it_goes_everybody_hears_who_adds_in_its_place(tmp_path: Path
 async def test_a_relay_that_does_not_offer_or_has_no_address_adds_nothing(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    async with (
-        running(tmp_path, spec()) as process,
-        node_of(process, 1) as one,
-        node_of(process, 2) as two,
-        node_of(process, 3) as relay,
-    ):
+    async with a_run(tmp_path) as (process, one, two, relay):
         await offer(relay, **changes)
         for node in (one, two):
             await node.join()
