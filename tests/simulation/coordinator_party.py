@@ -10,7 +10,7 @@ the journal exactly the state before it. The machine's invariants are checked af
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -209,11 +209,15 @@ class MemoryJournal:
             yield number, row.at_ms, msgspec.msgpack.decode(row.body, type=row.kind)
         self.replaying = None
 
-    def commits(self, after_round: int, count: int) -> list[RecordedCommit]:
-        """Commits of rounds after `after_round`, oldest first."""
-        return [self._recorded(round) for round in sorted(self.signed) if round > after_round][
-            :count
-        ]
+    def commits(
+        self, after_round: int, count: int, *, signed_sums: bool = False
+    ) -> list[RecordedCommit]:
+        """Commits of rounds after `after_round`, oldest first, with what summers have signed where
+        that is asked for.
+        """
+        rounds = [round for round in sorted(self.signed) if round > after_round][:count]
+        found = [self._recorded(round) for round in rounds]
+        return found if signed_sums else [replace(row, signed_sums=()) for row in found]
 
     def last_commits(self, count: int) -> list[RecordedCommit]:
         """The newest commits, newest first."""
@@ -237,14 +241,12 @@ class MemoryJournal:
         plain, said = self.signed[round], self.digests.get(round)
         if said is None:
             return plain
-        return RecordedCommit(
-            round,
-            plain.signed,
-            plain.loss,
-            said.state_digest,
-            said.reports,
-            said.dissent,
-            said.snapshot_sha256,
+        return replace(
+            plain,
+            state_digest=said.state_digest,
+            reports=said.reports,
+            dissent=said.dissent,
+            snapshot_sha256=said.snapshot_sha256,
         )
 
 
