@@ -44,10 +44,12 @@ landing: $(SETUP)  ## make test, the long ones of the rooms that the change touc
 again: $(SETUP)  ## the few that failed, once more, one after the other; refused if more than five did
 	$(PYTEST) --timeout 900 --numprocesses 0 --last-failed --last-failed-no-failures none --again
 
-soak: $(SETUP)  ## every seed of the simulation: an hour and a half
+soak: $(SETUP)  ## every seed of the simulation: four hours
 	$(BIN)/python -m tests.simulation --jobs 2 --seeds 500
 	$(BIN)/python -m tests.simulation --jobs 2 --seeds 200 --local-steps
 	$(BIN)/python -m tests.simulation --jobs 2 --seeds 200 --strangers
+	$(BIN)/python -m tests.simulation --jobs 2 --seeds 500 --sums
+	$(BIN)/python -m tests.simulation --jobs 2 --seeds 500 --summers
 
 durations: $(SETUP)  ## measure how long each test takes, the long ones too: orders and draws the work
 	$(PYTEST) --timeout 900 --record-durations

@@ -68,7 +68,7 @@ class Relays:
                 "addresses": list(relay.addresses),
                 "adds": (offering := adding.get(relay.peer)) is not None,
                 "ranges_added": offering.work.ranges_added if offering else 0,
-                "rounds_missed": offering.work.missed if offering else 0,
+                "halved": offering.work.halved if offering else 0,
             }
             for relay in self
         ]

@@ -8,8 +8,8 @@ from coordinator.machine.state.standing import Standing
 from protocol.ids import PeerId, short
 from protocol.mixing.link_report import MeasuredLink
 
-MISSED_MAX = 16
-"""Rounds that a member has missed as a summer at most: each halves what it is given to add."""
+HALVED_MAX = 16
+"""Halvings of what a member is given to add, at most."""
 
 
 @dataclass(slots=True)
@@ -28,8 +28,9 @@ class WorkRecord:
     """Rounds in a row in which payloads of others could be had and it gave no receipt."""
     copies_tardy: bool = False
     """Whether it was the copies of its payload for which others waited last, not the member."""
-    missed: int = 0
-    """Rounds in which it was asked to add and did not, less those in which it did."""
+    halved: int = 0
+    """How often what it is given to add is halved: twice for each round in which it was asked and
+    did not, and once less for each in which it did."""
     ranges_added: int = 0
     """Committed results that it has signed."""
     up_bit_s: int = 0
@@ -46,7 +47,7 @@ class WorkRecord:
     def book_sums(self, added: int, *, missed: bool) -> None:
         """A round has ended for which the member added these ranges in time, or missed some."""
         self.ranges_added += added
-        self.missed = min(MISSED_MAX, self.missed + 1) if missed else max(0, self.missed - 1)
+        self.halved = min(HALVED_MAX, self.halved + 2) if missed else max(0, self.halved - 1)
 
     def book_upload(self, payload_bytes: int, took_ms: int) -> None:
         """A payload of the member was with those that it had to reach in this time."""

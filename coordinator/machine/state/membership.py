@@ -113,12 +113,17 @@ class Membership:
         return known.connected or _host(known.addresses) != _host(event.addresses)
 
     def keeps_time(self, peer: PeerId) -> bool:
-        """Whether rounds wait for this node, and their slot follows its needs: it decides, is live,
-        has not been late as often as it can be, although the slot grew meanwhile, and does not come
-        long after the others, round after round.
+        """Whether rounds wait for this node, and their slot follows its needs: it is in time, and
+        does not come long after the others, round after round.
         """
-        punctual = self.live(peer) and self.roster[peer].strikes < self._most(peer)
-        return punctual and self.decides(peer) and not self.standing.is_tardy(peer)
+        return self.is_in_time(peer) and not self.standing.is_tardy(peer)
+
+    def is_in_time(self, peer: PeerId) -> bool:
+        """Whether a member decides, is live, and has not been late as often as it can be, although
+        the slot grew meanwhile.
+        """
+        in_time = self.live(peer) and self.roster[peer].strikes < self._most(peer)
+        return in_time and self.decides(peer)
 
     def copies_are_awaited(self, peer: PeerId) -> bool:
         """Whether rounds wait for the copies of this author's payload: it decides, and did not just

@@ -152,7 +152,7 @@ def test_a_silent_summer_is_replaced_holds_nobody_up_for_long_and_is_given_less(
     assert committed.commit.sums is not None
     assert len(committed.commit.sums.results) == 16
     assert driver.authors() == TWELVE
-    assert driver.member(lazy).work.missed == 0, "nobody had to wait for its sum"
+    assert driver.member(lazy).work.halved == 0, "nobody had to wait for its sum"
 
 
 def test_one_that_holds_and_does_not_add_is_late_and_has_missed_a_round() -> None:
@@ -165,9 +165,9 @@ def test_one_that_holds_and_does_not_add_is_late_and_has_missed_a_round() -> Non
     assert lazy not in {who for who, _ in added(effects)}
     driver.add(effects)
     assert len(driver.commits) == 1
-    assert driver.member(lazy).work.missed == 1
+    assert driver.member(lazy).work.halved == 2
     driver.make_sums(*TWELVE)
-    assert driver.member(lazy).work.missed <= 1
+    assert driver.member(lazy).work.halved <= 2
 
 
 def test_unlike_sums_are_a_dispute_and_a_third_settles_the_range() -> None:
@@ -187,6 +187,7 @@ def test_unlike_sums_are_a_dispute_and_a_third_settles_the_range() -> None:
     assert sums is not None
     assert sums.results[number].digest == result(0, number)
     assert third in committed.holders[number]
+    assert [each for each in TWELVE if driver.member(each).work.halved] == [liar]
 
 
 def test_a_range_that_nobody_settles_moves_nothing_and_without_any_the_round_is_skipped() -> None:

@@ -98,7 +98,7 @@ async def test_a_round_is_committed_with_the_results_that_a_relay_has_signed(
         assert [each.digest for each in commit.sums.results] == [RESULT] * 16
         assert all(relay.peer in each.peer_ids for each in told.holders)
         (row,) = process.status()["relays"]
-        assert (row["ranges_added"], row["rounds_missed"]) == (16, 0)
+        assert (row["ranges_added"], row["halved"]) == (16, 0)
 
 
 async def test_when_it_goes_everybody_hears_who_adds_in_its_place(tmp_path: Path) -> None:

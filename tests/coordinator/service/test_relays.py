@@ -28,8 +28,8 @@ def test_admitted_relays_are_listed_by_id_with_their_addresses() -> None:
     adding = AddingRelays()
     adding.put(relay(2).peer, "relay 2", 1, LEASE_MS)
     adding.known[relay(2).peer].work.book_sums(3, missed=True)
-    idle = {"adds": False, "ranges_added": 0, "rounds_missed": 0}
-    at_work = {"adds": True, "ranges_added": 3, "rounds_missed": 1}
+    idle = {"adds": False, "ranges_added": 0, "halved": 0}
+    at_work = {"adds": True, "ranges_added": 3, "halved": 2}
     assert relays.document(adding) == [
         {"peer_id": each.peer, "name": each.name, "addresses": list(each.addresses), **work}
         for each, work in ((relay(1), idle), (relay(2), at_work))

@@ -4,14 +4,16 @@ Rules
 - A round has summers when the run file wants them for as many authors, and the size of the model
   is known here (`protocol.planner.parameters`). Without two candidates every payload goes to
   everybody.
-- Candidates are the members that rounds wait for, and that others can reach at an address; and the
-  relays that offer to add (`coordinator.machine.rules.sums.offering`).
+- Candidates are the members that decide, are in time, and that others can reach at an address, also
+  those that train too slowly for a round to wait for them; and the relays that offer to add
+  (`coordinator.machine.rules.sums.offering`).
 - They add by their measured uplinks. One that is not measured yet counts as the least measured
   one. In a run that is open to the public nobody counts for more than `COUNTED_UPLINK` times the
   median, unless it was vouched for: who hears that a payload has arrived may say so too soon.
 - Nobody measures a relay's uplink: it counts as the median of the measured members.
-- Each round that a candidate has missed as a summer halves what it is given; each that it has not
-  missed makes up for one.
+- Each round that a candidate has missed as a summer halves what it is given twice; each that it has
+  not missed makes up for one halving. One has missed a round that did not sign in time, or signed
+  another sum than the one that was settled: nobody is judged by that, but drawn less.
 - A patience is a third of the time that the exchange has in the round's slot.
 """
 
@@ -24,6 +26,9 @@ from coordinator.machine.state.sums.round_sums import RoundSums
 from coordinator.machine.state.sums.summers import draw
 from coordinator.machine.state.undecided_round import RECEIPTS_PER_AUTHOR, UndecidedRound
 from protocol.ids import Digest, PeerId, sha256
+
+UNKNOWN_BIT_S: Final = 2**23
+"""Uplink that all count with while none is measured: any that can be halved often."""
 
 COUNTED_UPLINK: Final = 2
 """Times the median uplink that a key counts at most which was not vouched for."""
@@ -44,7 +49,7 @@ def plan(opened: UndecidedRound, run: Run) -> RoundSums | None:
     if not wanted or len(authors) < wanted or run.chunks is None:
         return None
     relays, members = _uplinks(run)
-    drawn = draw(_seed(opened.round, run), run.chunks, relays, members, authors, _missed(run))
+    drawn = draw(_seed(opened.round, run), run.chunks, relays, members, authors, _halved(run))
     if drawn is None:
         return None
     exchange_ms = opened.instants.commit_by - opened.instants.publish_by
@@ -64,10 +69,10 @@ def _uplinks(run: Run) -> tuple[dict[PeerId, int], dict[PeerId, int]]:
     able = [
         member
         for member in members.ready()
-        if member.addresses and members.keeps_time(member.peer) and member.peer not in idle
+        if member.addresses and members.is_in_time(member.peer) and member.peer not in idle
     ]
     known = sorted(member.work.up_bit_s for member in able if member.work.up_bit_s)
-    least, median = (known[0], median_low(known)) if known else (8, 8)
+    least, median = (known[0], median_low(known)) if known else (UNKNOWN_BIT_S,) * 2
 
     def counted(member: Member) -> int:
         bit_s = member.work.up_bit_s or least
@@ -79,8 +84,8 @@ def _uplinks(run: Run) -> tuple[dict[PeerId, int], dict[PeerId, int]]:
     return relays, {member.peer: counted(member) for member in able}
 
 
-def _missed(run: Run) -> dict[PeerId, int]:
-    """The rounds that candidates have missed, of those that have missed some."""
+def _halved(run: Run) -> dict[PeerId, int]:
+    """How often candidates are halved, of those that are."""
     peers = [*run.relays.here(), *run.members.roster]
     works = [(peer, run.work_of(peer)) for peer in peers]
-    return {peer: work.missed for peer, work in works if work and work.missed}
+    return {peer: work.halved for peer, work in works if work and work.halved}

@@ -236,7 +236,7 @@ class RoundSums:
 
     def _fill(self, number: int, now_ms: int) -> Iterator[PeerId]:
         while self._lacks_summer(number):
-            peer = self._next(number)
+            peer = self._next(number, now_ms)
             if peer is None:
                 if self.adding and not self._awaited(number):
                     self.adding.by_range[number].is_open = False
@@ -252,12 +252,16 @@ class RoundSums:
         found = self.adding.by_range[number]
         return found.is_open and found.most() + len(self._awaited(number)) < WANTED
 
-    def _next(self, number: int) -> PeerId | None:
-        """The node that is asked for a range next; None: nobody is left."""
+    def _next(self, number: int, now_ms: int) -> PeerId | None:
+        """The node that is asked for a range next; None: nobody is left. One that has missed another
+        range of this round is asked where there are no others.
+        """
         asked = self.asked[number]
         if len(asked) >= ASKED_MAX:
             return None
-        return self.summers.third(number, {*self.gone, *asked})
+        taken = {*self.gone, *asked}
+        prompt = self.summers.third(number, taken | self.missed(now_ms))
+        return prompt or self.summers.third(number, taken)
 
     # ---- sums
 
@@ -319,7 +323,9 @@ class RoundSums:
         return signed, [(peer, number) for peer in self._fill(number, now_ms)]
 
     def missed(self, now_ms: int) -> set[PeerId]:
-        """The nodes that have not signed in their time, for some range."""
+        """The nodes that, for some range, have not signed in their time, or only sums unlike the
+        one that is settled.
+        """
         if self.adding is None:
             return set()
         return {
@@ -327,8 +333,11 @@ class RoundSums:
             for number, found in enumerate(self.adding.by_range)
             for peer, late_ms in self.asked[number].items()
             if len(found.silent) < len(self.adding.authors)
-            and not found.said(peer)
-            and (peer in self.gone or late_ms <= now_ms)
+            and (
+                found.settled is not None and peer not in found.signers()
+                if found.said(peer)
+                else peer in self.gone or late_ms <= now_ms
+            )
         }
 
     def _awaited(self, number: int) -> list[PeerId]:

@@ -11,7 +11,7 @@ Rules
 - Relays and others that are no authors of the round count for half at least, if there are any: so
   every range has a summer that has nothing to gain by it. Only where there are none do two authors
   add one range, or where those have missed rounds.
-- Each round that a candidate has missed halves what it counts for then.
+- A candidate that has missed rounds counts for less then: its weight is halved as often as is said.
 - The order of candidates follows from the hash, so nobody chooses its ranges or its companion.
 - In place of a summer that is gone, or beside two that differ, the next of a draw by uplinks adds
   the range, those that are no authors first; after `DRAWS_MAX` nobody is left.
@@ -90,13 +90,13 @@ def draw(
     relays: Mapping[PeerId, int],
     members: Mapping[PeerId, int],
     authors: Collection[PeerId],
-    missed: Mapping[PeerId, int] = MappingProxyType({}),
+    halved: Mapping[PeerId, int] = MappingProxyType({}),
 ) -> Summers | None:
     """The summers of a round of a model of these `chunks`, whose payloads are those of `authors`.
 
     `relays` are those that offer to add, `members` those that can be reached, with the uplinks that
-    were measured, in bytes a second; one without is no candidate. `missed`: how often each of them
-    is halved. None: there are fewer than two candidates, and everybody gets every payload.
+    were measured, in bytes a second; one without is no candidate. `halved`: how often each of them
+    is. None: there are fewer than two candidates, and everybody gets every payload.
     """
     uplinks = {
         peer: min(uplink, UPLINK_MAX)
@@ -109,20 +109,20 @@ def draw(
     own = tuple((peer, uplink) for peer, uplink in uplinks.items() if peer in at_work)
     others = tuple((peer, uplink) for peer, uplink in uplinks.items() if peer not in at_work)
     ranges = ranges_of(chunks, range_count(chunks, len(authors)))
-    points = _at_points(seed, _weights(others, own, missed), 2 * len(ranges))
+    points = _at_points(seed, _weights(others, own, halved), 2 * len(ranges))
     pairs = tuple(zip(points[: len(ranges)], points[len(ranges) :], strict=True))
-    return Summers(seed, ranges, pairs, _halved(others, missed), _halved(own, missed))
+    return Summers(seed, ranges, pairs, _less(others, halved), _less(own, halved))
 
 
-def _halved(uplinks: Uplinks, missed: Mapping[PeerId, int]) -> Uplinks:
-    return tuple((peer, max(1, uplink >> missed.get(peer, 0))) for peer, uplink in uplinks)
+def _less(uplinks: Uplinks, halved: Mapping[PeerId, int]) -> Uplinks:
+    return tuple((peer, max(1, uplink >> halved.get(peer, 0))) for peer, uplink in uplinks)
 
 
 def _weights(
-    others: Uplinks, authors: Uplinks, missed: Mapping[PeerId, int]
+    others: Uplinks, authors: Uplinks, halved: Mapping[PeerId, int]
 ) -> list[tuple[bool, PeerId, int]]:
     """(whether it is an author, candidate, weight) of all: their uplinks, so that the others have
-    half at least, if there are any, then halved for what each has `missed`, and nobody has more
+    half at least, if there are any, then `halved` as often as is said of each, and nobody has more
     than half.
     """
     total, of_authors = (sum(uplink for _, uplink in pool) for pool in (others, authors))
@@ -130,8 +130,8 @@ def _weights(
     more, less = (max(total, of_authors), total) if others and authors else (1, 1)
     stretched = tuple((peer, uplink * more) for peer, uplink in others)
     plain = tuple((peer, uplink * less) for peer, uplink in authors)
-    found = [(False, peer, weight) for peer, weight in _halved(stretched, missed)]
-    found += [(True, peer, weight) for peer, weight in _halved(plain, missed)]
+    found = [(False, peer, weight) for peer, weight in _less(stretched, halved)]
+    found += [(True, peer, weight) for peer, weight in _less(plain, halved)]
     largest = max(range(len(found)), key=lambda place: found[place][2])
     is_author, peer, weight = found[largest]
     rest = sum(each for _, _, each in found) - weight

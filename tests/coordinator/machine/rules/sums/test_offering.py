@@ -93,25 +93,25 @@ def test_a_relay_that_goes_while_it_adds_is_followed_and_the_round_is_committed(
     assert len(driver.commits) == 2
 
 
-def test_each_round_that_a_relay_is_silent_in_halves_what_it_is_given() -> None:
+def test_each_round_that_a_relay_is_silent_in_quarters_what_it_is_given() -> None:
     driver = adding(RELAY)
     effects = all_parts(driver)
     while len(driver.commits) < 2:
         driver.add(effects, silent={RELAY})
         effects = driver.wait(driver.sums(1).patience_ms) if len(driver.commits) < 2 else []
-    assert driver.machine.state.relays.known[RELAY].work.missed == 1
-    assert 10 <= tasks(driver, 2)[RELAY] <= 12, "a half to the others' whole: a third of 32"
-    driver.machine.state.relays.known[RELAY].work.missed = 16
+    assert driver.machine.state.relays.known[RELAY].work.halved == 2
+    assert 6 <= tasks(driver, 2)[RELAY] <= 7, "a quarter to the others' whole: a fifth of 32"
+    driver.machine.state.relays.known[RELAY].work.halved = 16
     assert tasks(driver, 2)[RELAY] > 0
     assert RELAY not in planned(driver)
 
 
 def test_what_a_relay_has_missed_is_remembered_when_it_comes_again() -> None:
     driver = adding(RELAY)
-    driver.machine.state.relays.known[RELAY].work.missed = 3
+    driver.machine.state.relays.known[RELAY].work.halved = 3
     driver.go(RELAY)
     driver.offer(RELAY, instance=2)
-    assert driver.machine.state.relays.known[RELAY].work.missed == 3
+    assert driver.machine.state.relays.known[RELAY].work.halved == 3
 
 
 def test_the_same_process_with_a_new_session_goes_on_and_is_asked_again() -> None:

@@ -79,9 +79,9 @@ def test_without_two_that_can_be_reached_there_is_no_plan() -> None:
 def test_each_missed_round_halves_what_a_member_is_given() -> None:
     driver = SummingDriver(*MEMBERS)
     measured(driver, *[8_000_000] * 8)
-    driver.member(MEMBERS[0]).work.missed = 2
+    driver.member(MEMBERS[0]).work.halved = 2
     assert loads(driver)[MEMBERS[0]] in (1, 2), "a quarter of 4 and a bit"
-    driver.member(MEMBERS[0]).work.missed = 16
+    driver.member(MEMBERS[0]).work.halved = 16
     assert loads(driver)[MEMBERS[0]] <= 1
 
 

@@ -500,8 +500,22 @@ def test_unlike_digests_are_a_dispute_that_the_next_of_the_draw_settles() -> Non
     say(sums, one, right(0))
     dispute = ((one, right(0)), (other, wrong(0)))
     assert say(sums, other, wrong(0)) == (dispute, [(third, 0)])
+    assert sums.missed(6) == set(), "nobody knows yet"
     say(sums, third, right(0))
     assert settled(sums) == right(0)
+    assert sums.missed(6) == {other}
+
+
+def test_one_that_is_late_in_one_range_is_not_asked_for_another() -> None:
+    sums = fixed()
+    late = {*sums.summers.pairs[0], *sums.summers.pairs[1]}
+    for number, pair in enumerate(sums.summers.pairs):
+        for who in set(pair) - late:
+            say(sums, who, right(number), number)
+    asked = sums.reach(PATIENCE_MS, always)
+    assert len(asked) == sum(who in late for pair in sums.summers.pairs for who in pair)
+    assert sums.missed(PATIENCE_MS) == late
+    assert not late & {who for who, _ in asked}
 
 
 def test_one_digest_of_two_lengths_is_settled_by_a_third_and_no_dispute() -> None:
