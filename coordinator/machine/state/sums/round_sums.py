@@ -13,6 +13,7 @@ Rules
   replaced by the next of the draw. When those lack it too, nobody waits for that author's parts.
 - An author's payload is available when half of the ranges include it.
 - In the place of a summer that is gone the next of the draw is asked, up to ASKED_MAX for a range.
+  Those that have missed another range of the round come last.
 - A summer is late that has not signed `patience_ms` after it was asked. Then, and when sums differ,
   the next of the draw is asked (`coordinator.machine.state.sums.adding`).
 
@@ -253,8 +254,8 @@ class RoundSums:
         return found.is_open and found.most() + len(self._awaited(number)) < WANTED
 
     def _next(self, number: int, now_ms: int) -> PeerId | None:
-        """The node that is asked for a range next; None: nobody is left. One that has missed another
-        range of this round is asked where there are no others.
+        """The node that is asked for a range next; None: nobody is left. One that has missed
+        another range of this round is asked where nobody else is left.
         """
         asked = self.asked[number]
         if len(asked) >= ASKED_MAX:
