@@ -50,7 +50,8 @@ class FollowingRank:
         self._line, self._device = line, device
         self._exchange = TensorExchange(line, device, self._wait)
         self._part = RankPart(self._exchange)
-        self._wait_s, self._number = START_S, 0
+        self._order_s = self._silence_s = START_S
+        self._number = 0
         self._watchdog: IO[str] = open(os.devnull, "w")  # noqa: SIM115 - as long as the process
 
     def follow(self, hello: Hello) -> None:
@@ -64,7 +65,7 @@ class FollowingRank:
         welcome: Welcome = decode_welcome(self._next("welcome"))
         if welcome.refused or hello.error:
             return
-        self._wait_s = welcome.order_s
+        self._order_s, self._silence_s = welcome.order_s, welcome.silence_s
         self._line.join_group(welcome.backend, welcome.order_s)
         for number, order in self._orders():
             answer, error = self._obeyed(order)
@@ -86,11 +87,11 @@ class FollowingRank:
         """Rank 0's words under a key, once they are there."""
         self._line.expect_signs()
         while True:
-            faulthandler.dump_traceback_later(self._wait_s + HANG_S, exit=True, file=self._watchdog)
+            faulthandler.dump_traceback_later(self._order_s + HANG_S, exit=True, file=self._watchdog)
             if found := self._line.hear(key):
                 return found[0]
-            if (silent_s := self._line.silent_s(0)) > self._wait_s:
-                raise UnavailableError(f"rank 0 gave no sign of life for {silent_s:.0f} s")
+            if silent := self._silent():
+                raise UnavailableError(silent)
 
     def _obeyed(self, order: Order) -> tuple[OrderAnswer, Exception | None]:
         """The answer to an order, and the error with which this process ends after it."""
@@ -142,9 +143,16 @@ class FollowingRank:
             raise ExchangeError(first_line(error)) from error
 
     def _look(self) -> None:
-        """Raises `ExchangeError` where rank 0 has broken off the order."""
+        """Raises `ExchangeError` where rank 0 has broken off the order, or is gone."""
         if self._line.has(f"end/{self._number}"):
             raise ExchangeError("rank 0 has broken it off")
+        if silent := self._silent():
+            raise ExchangeError(silent)
+
+    def _silent(self) -> str:
+        """Why rank 0 is taken to be gone; empty while it gives signs of life."""
+        silent_s = self._line.silent_s(0)
+        return f"rank 0 gave no sign of life for {silent_s:.0f} s" * (silent_s > self._silence_s)
 
 
 def tokens_of(order: Work | Measure) -> tuple[Tensor, ...]:

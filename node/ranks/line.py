@@ -47,7 +47,7 @@ NO_STORE = (RuntimeError,)
 
 @dataclass(frozen=True, slots=True)
 class RankPatience:
-    """How long rank 0 waits for a follower."""
+    """How long ranks wait for each other."""
 
     silence_s: float
     """Time without a sign of life: half a lease, so that the node begins anew within one."""

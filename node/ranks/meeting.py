@@ -36,7 +36,7 @@ def meet(
         line.close()
         raise error
     backend = "nccl" if own.kind == "cuda" else "gloo"
-    line.say("welcome", encode(Welcome("", backend, patience.order_s)))
+    line.say("welcome", encode(Welcome("", backend, patience.order_s, patience.silence_s)))
     try:
         line.join_group(backend, patience.order_s)
     except RuntimeError as failure:

@@ -41,7 +41,9 @@ class Welcome(msgspec.Struct, frozen=True):
     """Why the node does not start, in words; empty where it does."""
     backend: str = "gloo"
     order_s: float = 0.0
-    """Longest time of an order, and of silence between two."""
+    """Longest time of an order."""
+    silence_s: float = 0.0
+    """Longest time in which rank 0 gives no sign of life."""
 
 
 class Hold(msgspec.Struct, frozen=True, tag="hold"):

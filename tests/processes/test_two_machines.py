@@ -1,9 +1,10 @@
 """Two machines at the ends of a cable are one node: two network namespaces, a veth pair between
-them, torchrun on both; then the cable is pulled.
+them, torchrun on both; then rank 0 is killed, and later the cable is pulled.
 """
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -56,7 +57,7 @@ def until(condition: Callable[[], object], log: Path, what: str) -> None:
 
 
 @pytest.mark.usefixtures("cable")
-def test_two_machines_train_as_one_node_and_the_first_says_when_the_cable_is_pulled(
+def test_two_machines_are_one_node_that_outlives_rank_0_and_says_when_the_cable_is_pulled(
     tmp_path: Path,
 ) -> None:
     spec = tiny_spec(steps=1_000_000, members=1, quorum=1, overlap=0, batch_samples_max=12)
@@ -79,6 +80,7 @@ def test_two_machines_train_as_one_node_and_the_first_says_when_the_cable_is_pul
     def machine(where: int, link: str) -> Path:
         """The guide's command on one of the two."""
         launch = ("--nnodes", "2", "--node-rank", f"{where}", "--nproc-per-node", "1")
+        launch += ("--max-restarts", "1")
         launch += ("--master-addr", ADDRESSES[0], "--master-port", "29500")
         join = ("-m", "lockstep", "join", link, "--yes", "--device", "cpu")
         join += ("--directory", str(tmp_path / f"node-{where}"), "--data", str(data))
@@ -100,7 +102,16 @@ def test_two_machines_train_as_one_node_and_the_first_says_when_the_cable_is_pul
         until(lambda: LINK.search(coordinator.read_text()), coordinator, "a link")
         link = LINK.findall(coordinator.read_text())[0]
         first, second = machine(0, link), machine(1, link)
-        until(lambda: coordinator.read_text().count("round committed") > 3, first, "commits")
+
+        def commits() -> int:
+            return coordinator.read_text().count("round committed")
+
+        until(lambda: commits() > 3, first, "commits")
+        rank_0 = Path(f"/proc/{children[1].pid}/task/{children[1].pid}/children").read_text()
+        os.kill(int(rank_0), signal.SIGKILL)
+        before = commits()
+        until(lambda: "rank 0 gave no sign of life" in second.read_text(), second, "its end")
+        until(lambda: commits() > before + 3, first, "commits of the ranks that began anew")
         ip("-n", NAMES[1], "link", "set", "eth0", "down")
         children[1].wait(PATIENCE_S)
         words = first.read_text()
