@@ -87,7 +87,9 @@ class FollowingRank:
         """Rank 0's words under a key, once they are there."""
         self._line.expect_signs()
         while True:
-            faulthandler.dump_traceback_later(self._order_s + HANG_S, exit=True, file=self._watchdog)
+            faulthandler.dump_traceback_later(
+                self._order_s + HANG_S, exit=True, file=self._watchdog
+            )
             if found := self._line.hear(key):
                 return found[0]
             if silent := self._silent():

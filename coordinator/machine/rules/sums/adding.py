@@ -20,7 +20,7 @@ from coordinator.machine.events.effects import Dispute, Effect, SummerAdded, Sum
 from coordinator.machine.events.inputs import Summed, SummersLate
 from coordinator.machine.rules import closing
 from coordinator.machine.state.run import Run
-from coordinator.machine.state.sums.adding import SignedSum
+from coordinator.machine.state.sums.adding import SummerAnswer
 from coordinator.machine.state.sums.round_sums import Asked
 from coordinator.machine.state.undecided_round import UndecidedRound
 from protocol.codec.commits import RangeSum, Sums
@@ -153,9 +153,9 @@ def _rate(run: Run) -> int:
     return rate
 
 
-def _signed(said: Summed) -> SignedSum:
+def _signed(said: Summed) -> SummerAnswer:
     about = said.peer, said.digest, said.result_bytes
-    return SignedSum(*about, said.public_key, said.signature)
+    return SummerAnswer(*about, said.public_key, said.signature)
 
 
 def _added(undecided: UndecidedRound, asked: Iterable[Asked], run: Run) -> list[Effect]:

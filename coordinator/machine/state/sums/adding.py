@@ -29,7 +29,7 @@ SIGNED_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class SignedSum:
+class SummerAnswer:
     """What a node has signed for a range, and the length that it says."""
 
     peer: PeerId
@@ -47,12 +47,12 @@ class RangeSums:
     silent: tuple[int, ...]
     """Authors, by their places, that have no part in it."""
 
-    signed: list[SignedSum] = field(default_factory=list)
+    signed: list[SummerAnswer] = field(default_factory=list)
 
     is_open: bool = True
     """Whether a result may still be settled."""
 
-    settled: SignedSum | None = None
+    settled: SummerAnswer | None = None
     """The first of those that agreed."""
 
     def said(self, peer: PeerId) -> list[Digest]:
@@ -120,12 +120,12 @@ class Adding:
             for each in sorted(found.signed, key=lambda each: (each.peer, each.digest))
         )
 
-    def is_news(self, number: int, said: SignedSum) -> bool:
+    def is_news(self, number: int, said: SummerAnswer) -> bool:
         """Whether a digest is a further one of this node."""
         digests = self.by_range[number].said(said.peer)
         return said.digest not in digests and len(digests) < SIGNED_MAX
 
-    def take(self, number: int, said: SignedSum) -> tuple[tuple[PeerId, Digest], ...]:
+    def take(self, number: int, said: SummerAnswer) -> tuple[tuple[PeerId, Digest], ...]:
         """Note a digest that is news; returns all that was signed, if digests differ."""
         found = self.by_range[number]
         found.signed.append(said)
@@ -134,5 +134,5 @@ class Adding:
         return tuple((each.peer, each.digest) for each in found.signed) if unlike else ()
 
 
-def _result(signed: SignedSum) -> tuple[Digest, int]:
+def _result(signed: SummerAnswer) -> tuple[Digest, int]:
     return signed.digest, signed.result_bytes

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from coordinator.machine.events.inputs import HeldParts
-from coordinator.machine.state.sums.adding import Adding, RangeSums, SignedSum
+from coordinator.machine.state.sums.adding import Adding, RangeSums, SummerAnswer
 from coordinator.machine.state.sums.part_holders import PartHolders
 from coordinator.machine.state.sums.summers import Summers
 from protocol.ids import Digest, PeerId
@@ -304,7 +304,7 @@ class RoundSums:
         self.vacant = True
         return told
 
-    def is_news(self, number: int, said: SignedSum, learning_rate_bits: int) -> bool:
+    def is_news(self, number: int, said: SummerAnswer, learning_rate_bits: int) -> bool:
         """Whether a node that was asked has signed a further digest under the question that is
         open.
         """
@@ -314,7 +314,7 @@ class RoundSums:
         return asked and self.adding.is_news(number, said)
 
     def sign(
-        self, number: int, said: SignedSum, now_ms: int
+        self, number: int, said: SummerAnswer, now_ms: int
     ) -> tuple[tuple[tuple[PeerId, Digest], ...], list[Asked]]:
         """A node has signed a digest that is news; returns all that was signed, if digests differ,
         and the nodes that are asked.

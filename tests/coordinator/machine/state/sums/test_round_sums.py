@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from coordinator.machine.events.inputs import HeldParts
-from coordinator.machine.state.sums.adding import SignedSum
+from coordinator.machine.state.sums.adding import SummerAnswer
 from coordinator.machine.state.sums.round_sums import ASKED_MAX, Asked, RoundSums
 from coordinator.machine.state.sums.summers import draw
 from protocol.ids import Digest, PeerId, sha256
@@ -186,7 +186,7 @@ class Played:
             )
 
     def sign(self, who: PeerId, number: int, digest: Digest) -> None:
-        said = SignedSum(who, digest, 9)
+        said = SummerAnswer(who, digest, 9)
         if not self.alive(who) or not self.sums.is_news(number, said, RATE):
             return
         signed, asked = self.sums.sign(number, said, self.now_ms)
@@ -465,7 +465,7 @@ def say(
     result_bytes: int = 9,
     now_ms: int = 5,
 ) -> tuple[tuple[tuple[PeerId, Digest], ...], list[Asked]]:
-    said = SignedSum(who, digest, result_bytes)
+    said = SummerAnswer(who, digest, result_bytes)
     if not sums.is_news(number, said, RATE):
         return (), []
     return sums.sign(number, said, now_ms)
