@@ -12,7 +12,6 @@ line of JSON for each run.
 import argparse
 import json
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -41,7 +40,7 @@ from protocol.planner.sums import AUTHORS_MIN, summed
 from protocol.runfile import RunSpec
 from tests.benchmarks.wan import links
 from tests.benchmarks.wan import results as wan
-from tests.benchmarks.wan.links import Trial, environment
+from tests.benchmarks.wan.links import OtherNode, Trial, environment
 from tests.benchmarks.wan.methods import CROWD, LOCAL_STEPS
 from tests.benchmarks.wan.slow_motion import slow_motion
 
@@ -93,17 +92,6 @@ def spec_of(asked: argparse.Namespace, sums: bool) -> RunSpec:
     )
 
 
-class SlowNode(Child):
-    """`lockstep join` with the patience of slow motion."""
-
-    slowed = 1
-
-    def _spawn(self, command: Sequence[str], log: Any) -> "subprocess.Popen[bytes]":
-        python, _, _, *words = command
-        module = "tests.benchmarks.sums.slow_node"
-        return super()._spawn([python, "-m", module, str(self.slowed), *words], log)
-
-
 class Homes(WanCluster):
     """The product's coordinator and nodes, each behind its line."""
 
@@ -112,10 +100,10 @@ class Homes(WanCluster):
         self.nodes = [self._slow(node, slowed) for node in self.nodes]
 
     def _slow(self, node: Child, slowed: int) -> Child:
-        found = SlowNode(
+        found = OtherNode(
             node.name, node.directory, node.arguments, environment(), self.laboratory.inside
         )
-        found.slowed = slowed
+        found.module = "tests.benchmarks.sums.slow_node", str(slowed)
         return found
 
 

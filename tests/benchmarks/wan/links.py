@@ -304,12 +304,14 @@ def _until(trial: Trial, meter: Meter, done: Callable[[], bool]) -> None:
 # ---- Lockstep
 
 
-class StandInNode(Child):
-    """`lockstep join` with a stand-in for its computation."""
+class OtherNode(Child):
+    """`lockstep join` by another module, which has words of its own before those of the command."""
+
+    module: tuple[str, ...] = ("tests.benchmarks.wan.node",)
 
     def _spawn(self, command: Sequence[str], log: Any) -> "subprocess.Popen[bytes]":
         python, _, _, *words = command
-        return super()._spawn([python, "-m", "tests.benchmarks.wan.node", *words], log)
+        return super()._spawn([python, "-m", *self.module, *words], log)
 
 
 class StandInCluster(WanCluster):
@@ -326,7 +328,7 @@ class StandInCluster(WanCluster):
         told = StandIn(trial.slowed * trial.compute_s, number, notes, trial.slowed)
         more = {VARIABLE: msgspec.json.encode(told).decode()}
         arguments = [*node.arguments, "--save-every", str(10 * trial.steps)]
-        return StandInNode(
+        return OtherNode(
             node.name, node.directory, arguments, environment() | more, self.laboratory.inside
         )
 
