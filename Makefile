@@ -21,7 +21,7 @@ GENERATED := $(MESSAGES:.proto=_pb2.py) $(MESSAGES:.proto=_pb2.pyi) protocol/wir
 # Three at a time on two cores: the longest files wait for real processes half of the time. The order is
 # that of tests/conftest.py, the longest file first.
 PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
-LANDING_S ?= 2400
+LANDING_S ?= 2500
 DRAW ?=
 
 .PHONY: demo test quick test-slow landing again soak durations check docs proto lock dist clean distclean setup

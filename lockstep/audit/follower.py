@@ -177,14 +177,14 @@ class Follower:
                 return
 
     async def _rest(self) -> None:
-        """Wait for `POLL_S`, or until told to leave, and audit sums and work meanwhile."""
+        """Wait for `POLL_S`, or until told to leave. Meanwhile audit sums and work in turn: neither
+        waits until the other has nothing left.
+        """
         until_s = time.monotonic() + POLL_S
         while not self._leaving.is_set() and time.monotonic() < until_s:
-            if not await self._sums.step():
-                break
-        while not self._leaving.is_set():
-            left_s = until_s - time.monotonic()
-            if left_s <= 0 or not await self._authors.step(self._walk.payloads.payload, left_s):
+            added = await self._sums.step()
+            left_s = max(0.0, until_s - time.monotonic())
+            if not await self._authors.step(self._walk.payloads.payload, left_s) and not added:
                 break
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, until_s - time.monotonic())):

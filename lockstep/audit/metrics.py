@@ -23,6 +23,7 @@ GAUGES = {
 COUNTERS = {
     "rounds_replayed": "Rounds that were replayed.",
     "rounds_equal": "Rounds whose replayed state equals the members'.",
+    "rounds_unread": "Rounds with sums whose authors were not audited: a part was not there.",
     "payloads_ignored": "Committed payloads that did not decode, or were not what they should be.",
     "payloads_void": "Committed payloads that the chain makes void.",
     "work_audits": "Payloads whose work was computed again and judged.",

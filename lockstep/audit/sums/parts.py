@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from lockstep.audit.records import Named
 from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Header, PayloadShape
-from protocol.errors import RemoteProtocolError
+from protocol.errors import DivergedError, RemoteProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, RunId, short
 from protocol.sums.part_list import open_list
 from protocol.sums.parts import heard
@@ -80,11 +80,18 @@ class WholePayloads:
     async def payload(self, round: int, entry: Entry) -> bytes:
         """The payload that an entry of a round names; empty where its list is none.
 
-        Raises what `RunRecord.payload` raises when a part is not there.
+        Raises what `RunRecord.payload` raises when it is not there; of a part `UnavailableError`,
+        even where somebody gave other bytes: no state depends on it.
         """
         cut = self._cuts.get(round)
         if cut is None:
             return await self._read(round, entry)
+        try:
+            return await self._joined(round, entry, cut)
+        except DivergedError as error:
+            raise UnavailableError(str(error)) from None
+
+    async def _joined(self, round: int, entry: Entry, cut: _Cut) -> bytes:
         parts = await self.parts(round, entry, cut.ranges)
         counted = [
             part

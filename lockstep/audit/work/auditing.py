@@ -111,6 +111,12 @@ class WorkWatch:
         self._broken = ""
         """Why nothing is audited any more; empty while something may be."""
 
+    def passed(self, commit: Commit) -> None:
+        """The log has a commit, audited or not."""
+        self._budget.earn(time.monotonic(), len(commit.entries))
+        samples = {entry.author: entry.samples for entry in commit.entries}
+        self._ages.committed(commit.round, samples)
+
     async def before(
         self,
         commit: Commit,
@@ -127,9 +133,7 @@ class WorkWatch:
         comparison of payloads has `named` are suspects; of `twins` one may be the copy; of
         `movements` it has read how far the step moves by each sign, if not by all alike.
         """
-        self._budget.earn(time.monotonic(), len(commit.entries))
-        samples = {entry.author: entry.samples for entry in commit.entries}
-        self._ages.committed(commit.round, samples)
+        self.passed(commit)
         overlaps = self._info.spec.rounds.overlap_at(commit.round) > 0
         busy = self._panel or self._task or self._broken or behind > NEAR_ROUNDS
         if busy or overlaps or not self._budget.allows:

@@ -13,10 +13,12 @@ import torch
 
 from lockstep.audit import follower as following
 from lockstep.audit import tally as tallying
+from lockstep.audit.copies.payloads import Payload
 from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.follower import Follower
 from lockstep.audit.records import RecordInFiles
 from lockstep.audit.shelf import COUNTS_NAME
+from lockstep.audit.sums.auditing import SumsAudit
 from lockstep.audit.words import Words
 from lockstep.audit.work.authors import AuthorAudit
 from lockstep.service.keys import load_or_create_key
@@ -125,6 +127,29 @@ async def test_every_payload_is_looked_at_for_copies_and_honest_nodes_make_none(
     follower.leave()
     await task
     assert path.is_file(), "what was seen outlives a restart"
+
+
+async def test_work_is_audited_however_many_ranges_wait_to_be_added_again(
+    record: GrowingRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def added(sums: SumsAudit) -> bool:
+        await asyncio.sleep(following.POLL_S)
+        return True
+
+    class Steps(AuthorAudit):
+        made = 0
+
+        async def step(self, payload: Payload, seconds: float) -> bool:
+            self.made += 1
+            return False
+
+    monkeypatch.setattr(SumsAudit, "step", added)
+    authors = Steps()
+    follower = Follower(record, tmp_path, 100, authors=authors)
+    task = asyncio.create_task(follower.run())
+    await until(lambda: authors.made >= 3)
+    follower.leave()
+    await task
 
 
 async def test_it_tells_the_coordinator_every_state_from_genesis_on(

@@ -15,9 +15,10 @@ from msgspec.structs import replace as replace_struct
 from lockstep.audit import follower as following
 from lockstep.audit.copies.watching import CopyWatch
 from lockstep.audit.follower import Follower
+from lockstep.audit.records import Named
 from lockstep.audit.sums.adding import RangeAdder
 from lockstep.audit.sums.auditing import SumsAudit
-from lockstep.audit.sums.parts import WholePayloads
+from lockstep.audit.sums.parts import PayloadPart, WholePayloads
 from lockstep.audit.work.authors import AuthorAudit
 from lockstep.cli import main
 from lockstep.exit_codes import ExitCode
@@ -26,6 +27,7 @@ from protocol import wire_pb2 as wire
 from protocol.codec.commits import commit_digest, sign_commit
 from protocol.codec.evidence import Evidence
 from protocol.codec.sums import decode_sums, encode_sums
+from protocol.errors import DivergedError, UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, peer_id, sha256
 from protocol.sums.asked import question_behind, sign_sum
@@ -34,7 +36,7 @@ from protocol.sums.signed import SumSigned, WrongSum
 from tests.lockstep.audit.runs import STEPS
 from tests.lockstep.audit.sums.rewritten import RANGES, journal, rewrite
 from tests.lockstep.audit.sums.test_parts import ALGORITHM, RUN, SHAPE, Kept, a_round
-from tests.lockstep.audit.test_follower import GrowingRecord
+from tests.lockstep.audit.test_follower import LAST, GrowingRecord
 from tests.lockstep.audit.test_verify import error_line
 from tests.support.summed import SummedRound
 from tests.support.waiting import until
@@ -204,5 +206,41 @@ async def test_the_search_for_copies_reads_whole_payloads_from_parts(
     entries = sum(len(growing.opened(row).entries) for row in (await growing.commits(-1)).commits)
     assert document["copies"]["payloads"] == entries > STEPS
     assert document["payloads_ignored"] == 0
+    assert not found
+    await growing.close()
+
+
+class PartLost(GrowingRecord):
+    """A record of which nobody gives a part of the range `lost` of one author, or gives other bytes
+    in its place.
+    """
+
+    lost = 1
+    error: type[Exception] = UnavailableError
+
+    async def payload(self, round: int, entry: Named) -> bytes:
+        if isinstance(entry, PayloadPart) and (round, entry.number) == (LAST, self.lost):
+            raise self.error("nobody gives it")
+        return await super().payload(round, entry)
+
+
+@pytest.mark.parametrize("error", [UnavailableError, DivergedError])
+async def test_a_part_that_nobody_gives_costs_the_audit_of_its_round_and_not_the_replay(
+    record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    growing, found = PartLost(record), list[Evidence]()
+    growing.error = error
+    copies = CopyWatch(growing.info, secret=b"s", tell=found.append, path=tmp_path / "copies.json")
+    follower = Follower(growing, tmp_path, 100, authors=AuthorAudit(copies))
+    task = asyncio.create_task(follower.run())
+    await until(lambda: follower.document()["rounds_equal"] == STEPS)
+    document = follower.document()
+    follower.leave()
+    await task
+    assert document["rounds_unread"] == 1
+    rounds = (await growing.commits(-1)).commits[:-1]
+    entries = sum(len(growing.opened(row).entries) for row in rounds)
+    assert document["copies"]["payloads"] == entries, "of all other rounds"
     assert not found
     await growing.close()
