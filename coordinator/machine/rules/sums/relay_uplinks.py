@@ -11,7 +11,7 @@ receiver:
 
 Rules
 - Receivers are the members that rounds wait for: in a public run a free key decides nothing.
-- Of less than `RECEIVERS_MIN` nothing follows: the relay counts as the median member.
+- From fewer than `RECEIVERS_MIN` nothing follows: the relay counts as the median member.
 - The share is at most `SHARE_MAX`, and at least one part of `SHARE_MAX`.
 
 A relay that serves many at once gives each less. So it counts for less the more it is asked for,
