@@ -75,6 +75,7 @@ class Faults:
         "cut_from_coordinator",
         "one_way",
     )
+    """What happens to relays, beside that."""
 
     def __init__(
         self,
@@ -231,6 +232,7 @@ class Faults:
 
     def _dawdle(self, relay: SimulatedRelay) -> None:
         """A relay that has much else to do: it is late with its sums."""
+        self.world.say("relay %s dawdles", relay.peer[:8])
         relay.late_ms = self.world.random.choice([300, 2_000, 8_000])
         self._later(lambda: setattr(relay, "late_ms", 0))
 
@@ -291,7 +293,7 @@ class Faults:
         self._cut([pair])
 
     def _partition(self, node: SimulatedNode) -> None:
-        """The nodes fall into two groups; each still sees the coordinator."""
+        """All parties fall into two groups; each still sees the coordinator."""
         peers = [other.peer for other in self.parties]
         group = {peer for peer in peers if self.world.random.random() < 0.5}
         self.world.say("a partition into %s and %s", len(group), len(peers) - len(group))
