@@ -52,7 +52,8 @@ class PartCollector:
         self._exchange, self._payload_log, self._book = exchange, payload_log, book
         self._background, self._feed = background, feed
         self._size_max = size_max
-        self._collections: set[_Collection] = set()
+        self._collections: list[_Collection] = []
+        """In the order in which they began: the order in which they go on is part of a history."""
 
     async def collect(
         self, round: int, number: int, roots: Mapping[PeerId, Digest]
@@ -65,7 +66,7 @@ class PartCollector:
         if plan is None or not 0 <= number < plan.ranges:
             raise LocalProtocolError(f"expected a range of an open round, got {number} of {round}")
         found, waiting = dict[PeerId, bytes](), _Collection(round, number, plan)
-        self._collections.add(waiting)
+        self._collections.append(waiting)
         try:
             while True:
                 self._background.check()
@@ -86,7 +87,7 @@ class PartCollector:
                     self._feed(events.PartsNeeded(round, tuple(wants)))
                 await waiting.news.wait()  # at once, if something arrived meanwhile
         finally:
-            self._collections.discard(waiting)
+            self._collections.remove(waiting)
 
     def wake(self) -> None:
         """Let every wait look again."""

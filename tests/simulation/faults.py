@@ -6,7 +6,7 @@ the design does not promise to keep: the last copy of a payload, the honesty of 
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,9 @@ from protocol.ids import Digest
 from tests.simulation.coordinator_party import SimulatedCoordinator
 from tests.simulation.network import Network, Weather
 from tests.simulation.node_party import SimulatedNode
+from tests.simulation.party import Party
 from tests.simulation.poison import Poisoner
+from tests.simulation.relay_party import SimulatedRelay
 from tests.simulation.session import COORDINATOR, Call
 from tests.simulation.world import World
 
@@ -59,14 +61,33 @@ class Faults:
         "poison",
     )
 
+    RELAY_KINDS = (
+        *(["kill"] * 3),
+        "interrupt",
+        "power_cut",
+        "kill_in_write",
+        "stop",
+        "leave",
+        *(["dawdle"] * 2),
+        "fill_disk",
+        "rot",
+        "cut_off",
+        "cut_from_coordinator",
+        "one_way",
+    )
+    """What happens to relays, beside that."""
+
     def __init__(
         self,
         world: World,
         network: Network,
         coordinator: SimulatedCoordinator,
         nodes: list[SimulatedNode],
+        relays: Sequence[SimulatedRelay] = (),
     ):
         self.world, self.network, self.coordinator, self.nodes = world, network, coordinator, nodes
+        self.relays = relays
+        self.parties: list[Party] = [*nodes, *relays]
         self.counts: Counter[str] = Counter()
         self.over = False
         rounds = coordinator.spec.rounds
@@ -78,21 +99,25 @@ class Faults:
         self._quiet: Callable[[], bool] = lambda: True
 
     def begin(self) -> None:
-        """Plan the first fault."""
-        self.world.after(self.world.random.randint(0, 2 * self.pause_ms), self._next)
+        """Plan the first fault of nodes, and of relays."""
+        self._plan(0, 2 * self.pause_ms, self.KINDS, self.nodes)
+        if self.relays:
+            self._plan(0, 2 * self.pause_ms, self.RELAY_KINDS, self.relays)
 
-    def _next(self) -> None:
+    def _plan(
+        self, least_ms: int, most_ms: int, kinds: Sequence[str], parties: Sequence[Party]
+    ) -> None:
+        pause_ms = self.world.random.randint(least_ms, most_ms)
+        self.world.after(pause_ms, lambda: self._next(kinds, parties))
+
+    def _next(self, kinds: Sequence[str], parties: Sequence[Party]) -> None:
         if self.over:
             return
-        kind = self.world.random.choice(self.KINDS)
-        if (
-            self._quiet()
-            and getattr(self, f"_{kind}")(self.world.random.choice(self.nodes)) is not False
-        ):
-            self.counts[kind] += 1
-        self.world.after(
-            self.world.random.randint(self.pause_ms // 4, 2 * self.pause_ms), self._next
-        )
+        chance = self.world.random
+        kind = chance.choice(kinds)
+        if self._quiet() and getattr(self, f"_{kind}")(chance.choice(parties)) is not False:
+            self.counts[kind if parties is self.nodes else f"relay_{kind}"] += 1
+        self._plan(self.pause_ms // 4, 2 * self.pause_ms, kinds, parties)
 
     def end(self) -> None:
         """Put everything right, and make no more faults."""
@@ -102,17 +127,20 @@ class Faults:
         self.network.cut.clear()
         self.coordinator.journal.full, self.coordinator.journal.steps_left = False, None
         for node in self.nodes:
-            node.disk.full, node.disk.steps_left = False, None
             node.replica and setattr(node.replica.trainee, "sample_ms", node.sample_ms)
-            if node.process:
-                node.process.steps_left = None
-                node.process.resume(self.world)
+        for relay in self.relays:
+            relay.late_ms = 0
+        for party in self.parties:
+            party.disk.full, party.disk.steps_left = False, None
+            if party.process:
+                party.process.steps_left = None
+                party.process.resume(self.world)
         if self.coordinator.process:
             self.coordinator.process.steps_left = None
             self.coordinator.process.resume(self.world)
         self.coordinator.start()
-        for node in self.nodes:
-            node.start()
+        for party in self.parties:
+            party.start()
 
     def _later(self, action: Any, least_ms: int = 50, most_ms: int = 8_000) -> None:
         """Put a fault right after a while: mostly a short one."""
@@ -121,7 +149,7 @@ class Faults:
 
     # ---- processes
 
-    def _kill(self, node: SimulatedNode) -> bool | None:
+    def _kill(self, node: Party) -> bool | None:
         if not node.runs:
             return False
         assert node.process is not None
@@ -129,19 +157,19 @@ class Faults:
         node.process.steps_left = self.world.random.randint(0, STEPS_MAX)
         return None
 
-    def _interrupt(self, node: SimulatedNode) -> bool | None:
+    def _interrupt(self, node: Party) -> bool | None:
         if not node.runs:
             return False
         self._later(node.interrupt, 0, 1_000)
         return None
 
-    def _kill_in_write(self, node: SimulatedNode) -> bool | None:
+    def _kill_in_write(self, node: Party) -> bool | None:
         if not node.runs:
             return False
         node.disk.steps_left = self.world.random.randint(0, 12)
         return None
 
-    def _power_cut(self, node: SimulatedNode) -> bool | None:
+    def _power_cut(self, node: Party) -> bool | None:
         if not node.runs:
             return False
         node.kill()
@@ -177,7 +205,7 @@ class Faults:
         self.coordinator.post(replace(said, digest=another))
         return None
 
-    def _stop(self, node: SimulatedNode) -> bool | None:
+    def _stop(self, node: Party) -> bool | None:
         process = node.process
         if process is None or process.state != "runs":
             return False
@@ -186,8 +214,8 @@ class Faults:
         self._later(lambda: process.resume(self.world))
         return None
 
-    def _leave(self, node: SimulatedNode) -> bool | None:
-        if node.trainer is None:
+    def _leave(self, node: Party) -> bool | None:
+        if not node.at_work:
             return False
         self.world.say("node %s is asked to leave", node.peer[:8])
         node.leave()
@@ -202,15 +230,21 @@ class Faults:
         self._later(lambda: setattr(replica.trainee, "sample_ms", node.sample_ms))
         return None
 
+    def _dawdle(self, relay: SimulatedRelay) -> None:
+        """A relay that has much else to do: it is late with its sums."""
+        self.world.say("relay %s dawdles", relay.peer[:8])
+        relay.late_ms = self.world.random.choice([300, 2_000, 8_000])
+        self._later(lambda: setattr(relay, "late_ms", 0))
+
     # ---- disks
 
-    def _fill_disk(self, node: SimulatedNode) -> None:
+    def _fill_disk(self, node: Party) -> None:
         self.world.say("the disk of node %s is full", node.peer[:8])
         disk = node.disk
         disk.full = True
         self._later(lambda: setattr(disk, "full", False))
 
-    def _rot(self, node: SimulatedNode) -> bool | None:
+    def _rot(self, node: Party) -> bool | None:
         name = node.disk.rot("/payloads", self._held_beside(node))
         self.world.say("a file of node %s rots: %s", node.peer[:8], name)
         return None if name else False
@@ -242,27 +276,27 @@ class Faults:
         self.network.cut.update(pairs)
         self._later(lambda: self.network.cut.difference_update(pairs), 100, 12_000)
 
-    def _cut_off(self, node: SimulatedNode) -> None:
-        others = [COORDINATOR, *(other.peer for other in self.nodes if other is not node)]
+    def _cut_off(self, node: Party) -> None:
+        others = [COORDINATOR, *(other.peer for other in self.parties if other is not node)]
         self.world.say("node %s is cut off", node.peer[:8])
         self._cut([pair for other in others for pair in ((node.peer, other), (other, node.peer))])
 
-    def _cut_from_coordinator(self, node: SimulatedNode) -> None:
+    def _cut_from_coordinator(self, node: Party) -> None:
         self.world.say("node %s is cut from the coordinator", node.peer[:8])
         self._cut([(node.peer, COORDINATOR), (COORDINATOR, node.peer)])
 
-    def _one_way(self, node: SimulatedNode) -> None:
-        others = [COORDINATOR, *(other.peer for other in self.nodes if other is not node)]
+    def _one_way(self, node: Party) -> None:
+        others = [COORDINATOR, *(other.peer for other in self.parties if other is not node)]
         other = self.world.random.choice(others)
         pair = self.world.random.choice([(node.peer, other), (other, node.peer)])
         self.world.say("nothing gets from %s to %s", pair[0][:8], pair[1][:8])
         self._cut([pair])
 
     def _partition(self, node: SimulatedNode) -> None:
-        """The nodes fall into two groups; each still sees the coordinator."""
-        group = {other.peer for other in self.nodes if self.world.random.random() < 0.5}
-        self.world.say("a partition into %s and %s", len(group), len(self.nodes) - len(group))
-        peers = [other.peer for other in self.nodes]
+        """All parties fall into two groups; each still sees the coordinator."""
+        peers = [other.peer for other in self.parties]
+        group = {peer for peer in peers if self.world.random.random() < 0.5}
+        self.world.say("a partition into %s and %s", len(group), len(peers) - len(group))
         self._cut([(a, b) for a in peers for b in peers if (a in group) != (b in group)])
 
     def _break_sessions(self, node: SimulatedNode) -> None:
@@ -322,7 +356,7 @@ class Faults:
 
     # ---- the limits of what a fault may destroy
 
-    def _held_beside(self, node: SimulatedNode) -> Callable[[str], bool]:
+    def _held_beside(self, node: Party) -> Callable[[str], bool]:
         """A test whether a payload, by its file's name, is whole on the disk of another node."""
         others = [other.disk for other in self.nodes if other is not node]
         return lambda name: any(disk.holds(name) for disk in others)

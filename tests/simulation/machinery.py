@@ -3,8 +3,8 @@
 Clock, chance and files are looked up by module, so each module of the product that imports `time`,
 `random`, `secrets` or `os` gets the world's: the clock of the process that runs, the world's
 chance, disks in memory. The ranges of a snapshot can be made small, so that there are several. The
-coordinator takes the model for that of the stand-in. The exchange checks its invariants after each
-event.
+coordinator and relays take the model for that of the stand-in. The exchange checks its invariants
+after each event.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from typing import Any
 
 from coordinator.machine.state import run
 from node.gossip import payload_log
+from node.relay import adding
 from node.replica import snapshot
 from protocol.limits import CHUNK_ENTRIES
 from protocol.planner.parameters import Size
@@ -86,7 +87,8 @@ def installed(world: World, part_bytes: int) -> Iterator[None]:
         (snapshot, "os", files),
         (snapshot, "replacing_file", disk.replacing_file),
     ]
-    changes.append((run, "size_of", lambda model: Size(CHUNKS * CHUNK_ENTRIES, CHUNKS)))
+    size = Size(CHUNKS * CHUNK_ENTRIES, CHUNKS)
+    changes += [(module, "size_of", lambda model: size) for module in (run, adding)]
     changes.append((snapshot, "RANGE_BYTES", min(snapshot.RANGE_BYTES, 8 * part_bytes)))
     before = [(module, name, getattr(module, name)) for module, name, _ in changes]
     silent = logging.root.manager.disable

@@ -14,7 +14,9 @@ from tests.simulation.coordinator_party import SimulatedCoordinator
 from tests.simulation.faults import WEATHERS, Faults
 from tests.simulation.machinery import installed
 from tests.simulation.network import Network
-from tests.simulation.node_party import TOP_K, Place, SimulatedNode
+from tests.simulation.node_party import TOP_K, SimulatedNode
+from tests.simulation.party import Place
+from tests.simulation.relay_party import relays_of
 from tests.simulation.session import Switchboard
 from tests.simulation.world import World
 
@@ -115,7 +117,7 @@ def spec_of(
 
 class Scenario:
     """The parties of one seed. Runs whose rounds overlap have local steps, the others votes or, if
-    asked for, `local_steps` as well; with `sums` all have, and summers.
+    asked for, `local_steps` as well; with `sums` all have, and summers, some of which are relays.
     """
 
     node: type[SimulatedNode] = SimulatedNode
@@ -169,7 +171,8 @@ class Scenario:
                     chance.choice([in_time_ms // 20, in_time_ms // 6, in_time_ms // 2, *hopeless]),
                 )
             )
-        self.faults = Faults(self.world, self.network, self.coordinator, self.nodes)
+        self.relays = relays_of(seed, place) if sums else []
+        self.faults = Faults(self.world, self.network, self.coordinator, self.nodes, self.relays)
 
     def run(self) -> Outcome:
         """Faults, then progress. A `Violation` carries the seed and the end of the history."""
@@ -198,7 +201,7 @@ class Scenario:
         flights = [flight.round for flight in machine.state.undecided]
         lines = [
             *self.world.history(LINES_SHOWN),
-            *(node.in_words() for node in self.nodes),
+            *(party.in_words() for party in (*self.nodes, *self.relays)),
             f"coordinator decided round {machine.state.decided_round}, in flight {flights}",
             f"members {members}",
             f"{self.spec.rounds}",
@@ -216,8 +219,8 @@ class Scenario:
 
     def _play(self) -> None:
         self.coordinator.start()
-        for node in self.nodes:
-            self.world.after(self.world.random.randint(0, 3000), node.start)
+        for party in (*self.nodes, *self.relays):
+            self.world.after(self.world.random.randint(0, 3000), party.start)
         self.faults.begin()
         self.round_ms = longest_slot(self.spec.rounds).milliseconds
         words = self.coordinator.referee.words

@@ -34,8 +34,9 @@ from tests.simulation.faults import WEATHERS
 from tests.simulation.hostile import KINDS, HostileMember, Ring
 from tests.simulation.machinery import installed
 from tests.simulation.network import Network
-from tests.simulation.node_party import TOP_K, Place, SimulatedNode
+from tests.simulation.node_party import TOP_K, SimulatedNode
 from tests.simulation.operating import Operator
+from tests.simulation.party import Place
 from tests.simulation.session import Switchboard
 from tests.simulation.world import World
 

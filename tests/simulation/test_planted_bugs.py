@@ -32,7 +32,7 @@ from protocol.codec.commits import sign_commit
 from protocol.ids import Digest, sha256
 from protocol.runfile import AlgorithmSpec
 from protocol.shuffle import Share
-from tests.simulation import node_party, scenario, stand_in
+from tests.simulation import party, scenario, stand_in
 from tests.simulation.checkers import Violation
 from tests.simulation.faults import Faults
 from tests.simulation.movements import Work
@@ -424,14 +424,14 @@ class Aim:
     """What scenarios are like that meet a bug often."""
 
     faults: tuple[str, ...] = Faults.KINDS
-    restart_ms: tuple[int, int] = node_party.SUPERVISOR_MS
+    restart_ms: tuple[int, int] = party.SUPERVISOR_MS
     farewells: float = scenario.FAREWELLS
     voids: bool = True
     """Whether a lost payload becomes void, which heals what the bug does."""
 
     def take(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Faults, "KINDS", self.faults)
-        patch.setattr(node_party, "SUPERVISOR_MS", self.restart_ms)
+        patch.setattr(party, "SUPERVISOR_MS", self.restart_ms)
         patch.setattr(scenario, "FAREWELLS", self.farewells)
         if not self.voids:
             nothing_is_ever_void(patch)

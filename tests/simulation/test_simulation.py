@@ -93,9 +93,12 @@ def test_the_seeds_see_every_fault_and_every_end(verdicts: list[Verdict]) -> Non
     ) + 2 * len(verdicts)
 
 
-def test_a_seed_is_the_same_history_in_another_process_under_another_hash_seed() -> None:
+@pytest.mark.parametrize("asked", [["--first-seed", "15"], ["--first-seed", "100", "--sums"]])
+def test_a_seed_is_the_same_history_in_another_process_under_another_hash_seed(
+    asked: list[str],
+) -> None:
     def told(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "tests.simulation", "--seeds", "1", "--first-seed", "15"]
+        command = [sys.executable, "-m", "tests.simulation", "--seeds", "1", *asked]
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250

@@ -25,7 +25,8 @@ from protocol.ids import Digest, PeerId
 from protocol.run_info import RunInfo
 from protocol.runfile import RunSpec
 from tests.simulation.link import SimulatedLink
-from tests.simulation.node_party import Client, SimulatedNode
+from tests.simulation.node_party import SimulatedNode
+from tests.simulation.party import Client
 from tests.simulation.strangers import Cast, Strangers
 
 CONDUCTS = ("withholds", "late", "drops", "greedy", "nibbles", "mute")

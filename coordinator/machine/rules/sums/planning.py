@@ -10,7 +10,8 @@ Rules
 - They add by their measured uplinks. One that is not measured yet counts as the least measured
   one. In a run that is open to the public nobody counts for more than `COUNTED_UPLINK` times the
   median, unless it was vouched for: who hears that a payload has arrived may say so too soon.
-- Nobody measures a relay's uplink: it counts as the median of the measured members.
+- A relay counts as the median of them, times how much quicker its content reaches others
+  (`relay_uplinks`).
 - Each round that a candidate has missed as a summer halves what it is given twice; each that it has
   not missed makes up for one halving. One has missed a round that did not sign in time, or signed
   another sum than the one that was settled: nobody is judged by that, but drawn less.
@@ -20,6 +21,7 @@ Rules
 from statistics import median_low
 from typing import Final
 
+from coordinator.machine.rules.sums.relay_uplinks import relay_uplinks
 from coordinator.machine.state.member import Member
 from coordinator.machine.state.run import Run
 from coordinator.machine.state.sums.round_sums import RoundSums
@@ -80,8 +82,7 @@ def _uplinks(run: Run) -> tuple[dict[PeerId, int], dict[PeerId, int]]:
             bit_s = min(bit_s, COUNTED_UPLINK * median)
         return max(1, bit_s // 8)
 
-    relays = {peer: max(1, median // 8) for peer in run.relays.here() if run.may_add(peer)}
-    return relays, {member.peer: counted(member) for member in able}
+    return relay_uplinks(run, median), {member.peer: counted(member) for member in able}
 
 
 def _halved(run: Run) -> dict[PeerId, int]:
