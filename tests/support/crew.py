@@ -27,7 +27,12 @@ def hello_of(rank: int) -> Hello:
 
 
 @contextmanager
-def crew_of(count: int, threads: int = 1, pids: list[int] | None = None) -> Iterator[Crew]:
+def crew_of(
+    count: int,
+    threads: int = 1,
+    pids: list[int] | None = None,
+    patience: RankPatience = MUCH_PATIENCE,
+) -> Iterator[Crew]:
     """The crew of a node of this many ranks, of which this process is the first. The variables of
     `loopback_only` must be set. The process ids of the others are added to `pids`.
     """
@@ -48,7 +53,7 @@ def crew_of(count: int, threads: int = 1, pids: list[int] | None = None) -> Iter
         return {rank: f"ended with {code}" for rank, code in codes.items() if code is not None}
 
     try:
-        crew = meet(RankLine(place, listener.detach()), CPU, hello_of(0), MUCH_PATIENCE, ended)
+        crew = meet(RankLine(place, listener.detach()), CPU, hello_of(0), patience, ended)
         try:
             yield crew
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from node.ranks.line import loopback_only
+from node.ranks.line import RankPatience, loopback_only
 from node.ranks.replica import replica_of
 from node.replica.factory import replica_for
 from node.replica.replica import Replica
@@ -38,6 +38,9 @@ NETWORKS = {
 SAMPLES, STEPS, LENGTH, MICRO_BATCH = 16, 2, 128, 4
 """Samples of a local step, local steps of a round, tokens of a sample, samples of a rank's pass."""
 
+PATIENCE = RankPatience(silence_s=60.0, order_s=3600.0)
+"""Two cores take minutes for a step of 355 million parameters."""
+
 
 def measured(ranks: int, rounds: int, model: str) -> dict[str, Any]:
     """Memory of each rank at its peak, in bytes, and the median time of a round, in seconds."""
@@ -57,7 +60,7 @@ def measured(ranks: int, rounds: int, model: str) -> dict[str, Any]:
         times = [_round(replica, spec, round) for round in range(rounds)]
         memory = [held_bytes_max(CPU)]
     else:
-        with crew_of(ranks, threads) as crew:
+        with crew_of(ranks, threads, patience=PATIENCE) as crew:
             replica = replica_of(crew, *parts)
             times = [_round(replica, spec, round) for round in range(rounds)]
             memory = [each["memory_bytes"] for each in crew.document()]
