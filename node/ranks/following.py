@@ -154,7 +154,9 @@ class FollowingRank:
     def _silent(self) -> str:
         """Why rank 0 is taken to be gone; empty while it gives signs of life."""
         silent_s = self._line.silent_s(0)
-        return f"rank 0 gave no sign of life for {silent_s:.0f} s" * (silent_s > self._silence_s)
+        if silent_s <= self._silence_s:
+            return ""
+        return f"rank 0 gave no sign of life for {silent_s:.0f} s"
 
 
 def tokens_of(order: Work | Measure) -> tuple[Tensor, ...]:

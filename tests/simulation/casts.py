@@ -10,7 +10,7 @@ from collections import Counter
 
 from tests.simulation.checkers import Violation
 from tests.simulation.hostile import KINDS
-from tests.simulation.strangers import COMMITS_PERCENT, Cast, played
+from tests.simulation.strangers import COMMITS_PERCENT, Cast, Strangers, played
 from tests.simulation.verdicts import Verdict
 
 HONEST = (3, 4, 4, 6)
@@ -54,15 +54,20 @@ def judge(seed: int) -> Verdict:
         among = played(cast)
     except Violation as violation:
         return Verdict(seed, f"seed {seed}: {violation}")
-    rounds = len(among.coordinator.referee.words)
+    return verdict_on(among, Counter(member.kind for member in among.hostile))
+
+
+def verdict_on(among: Strangers, faults: Counter[str]) -> Verdict:
+    """The verdict on a run that has kept its promises."""
+    cast, rounds = among.cast, len(among.coordinator.referee.words)
     return Verdict(
-        seed,
+        cast.seed,
         "",
         cast.honest,
         rounds,
         len(among.coordinator.referee.commits),
         cast.honest * rounds,
         among.coordinator.restarts,
-        Counter(member.kind for member in among.hostile),
+        faults,
         among.world.fingerprint(),
     )

@@ -69,12 +69,9 @@ class SimulatedNode(Party):
     def at_work(self) -> bool:
         return self.trainer is not None
 
-    def leave(self) -> None:
-        self.wanted = False
-        if self.trainer is None:
-            self.interrupt()
-        else:
-            self.trainer.leave()
+    def _finish(self) -> None:
+        assert self.trainer is not None
+        self.trainer.leave()
 
     def _died(self) -> None:
         self.replica = self.trainer = None

@@ -154,9 +154,17 @@ class Party(ABC):
     def at_work(self) -> bool:
         """Whether it has started, so that it can leave in order."""
 
-    @abstractmethod
     def leave(self) -> None:
         """The first SIGTERM: ask it to leave; while it starts it has nothing to finish."""
+        self.wanted = False
+        if self.at_work:
+            self._finish()
+        else:
+            self.interrupt()
+
+    @abstractmethod
+    def _finish(self) -> None:
+        """Ask what is at work to leave in order."""
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -47,12 +47,9 @@ class SimulatedRelay(Party):
     def at_work(self) -> bool:
         return self._stopping is not None
 
-    def leave(self) -> None:
-        self.wanted = False
-        if self._stopping is None:
-            self.interrupt()
-        else:
-            self._stopping.set()
+    def _finish(self) -> None:
+        assert self._stopping is not None
+        self._stopping.set()
 
     def in_words(self) -> str:
         if not self.runs or self._inbox is None:

@@ -26,6 +26,7 @@ from protocol.runfile import RunSpec
 from protocol.sums.adding import Result
 from protocol.sums.asked import Question
 from protocol.sums.plan import SumPlan
+from tests.simulation.casts import verdict_on
 from tests.simulation.checkers import Violation, require
 from tests.simulation.node_party import SimulatedNode
 from tests.simulation.strangers import Cast, Strangers
@@ -157,14 +158,4 @@ def judge(seed: int) -> Verdict:
         among.judge_sums()
     except Violation as violation:
         return Verdict(seed, f"seed {seed}: {violation}")
-    referee = among.coordinator.referee
-    return Verdict(
-        seed,
-        "",
-        cast.honest,
-        len(referee.words),
-        len(referee.commits),
-        cast.honest * len(referee.words),
-        faults=Counter({cast.kind: cast.hostile}),
-        history=among.world.fingerprint(),
-    )
+    return verdict_on(among, Counter({cast.kind: cast.hostile}))

@@ -73,8 +73,9 @@ def _uplinks(run: Run) -> tuple[dict[PeerId, int], dict[PeerId, int]]:
         for member in members.ready()
         if member.addresses and members.is_in_time(member.peer) and member.peer not in idle
     ]
-    known = sorted(member.work.up_bit_s for member in able if member.work.up_bit_s)
-    least, median = (known[0], median_low(known)) if known else (UNKNOWN_BIT_S,) * 2
+    known = [member.work.up_bit_s for member in able if member.work.up_bit_s]
+    least = min(known, default=UNKNOWN_BIT_S)
+    median = median_low(known) if known else UNKNOWN_BIT_S
 
     def counted(member: Member) -> int:
         bit_s = member.work.up_bit_s or least

@@ -21,7 +21,6 @@ until its results reach others as quickly as those of members.
 from statistics import median_low
 from typing import Final
 
-from coordinator.machine.state.member import Member
 from coordinator.machine.state.run import Run
 from protocol.ids import PeerId
 
@@ -39,24 +38,31 @@ def relay_uplinks(run: Run, median_bit_s: int) -> dict[PeerId, int]:
     """The uplinks in bytes a second, at least 1, of the relays that may add; `median_bit_s` is that
     of the measured members.
     """
-    members = run.members
-    receivers = [member for member in members.ready() if members.keeps_time(member.peer)]
+    shares = _shares(run)
     return {
-        relay: max(1, median_bit_s * _share(relay, receivers) // (8 * _PARTS))
+        relay: max(1, median_bit_s * _share(shares.get(relay, [])) // (8 * _PARTS))
         for relay in run.relays.here()
         if run.may_add(relay)
     }
 
 
-def _share(relay: PeerId, receivers: list[Member]) -> int:
-    """What a relay counts for beside the median member, in parts."""
+def _shares(run: Run) -> dict[PeerId, list[int]]:
+    """By sender what each receiver says that it counts for beside the median member, in parts."""
+    members = run.members
+    receivers = [member for member in members.ready() if members.keeps_time(member.peer)]
     senders = {member.peer for member in receivers}
-    shares = list[int]()
+    shares = dict[PeerId, list[int]]()
     for receiver in receivers:
         rates = {link.peer: link.bit_s for link in receiver.work.links if link.bit_s}
-        from_members = sorted(rate for peer, rate in rates.items() if peer in senders)
-        if relay in rates and from_members:
-            shares.append(_PARTS * rates[relay] // median_low(from_members))
+        if from_members := [rate for peer, rate in rates.items() if peer in senders]:
+            median = median_low(from_members)
+            for peer, rate in rates.items():
+                shares.setdefault(peer, []).append(_PARTS * rate // median)
+    return shares
+
+
+def _share(shares: list[int]) -> int:
+    """What follows from the words of all receivers, in parts."""
     if len(shares) < RECEIVERS_MIN:
         return _PARTS
-    return min(max(median_low(sorted(shares)), _PARTS // SHARE_MAX), _PARTS * SHARE_MAX)
+    return min(max(median_low(shares), _PARTS // SHARE_MAX), _PARTS * SHARE_MAX)

@@ -66,6 +66,10 @@ class RangeSums:
             sorted(each.peer for each in self.signed if kept and _result(each) == _result(kept))
         )
 
+    def is_outvoted(self, peer: PeerId) -> bool:
+        """Whether a result is settled that a node has not signed."""
+        return self.settled is not None and peer not in self.signers()
+
     def most(self) -> int:
         """Nodes that have signed the same result."""
         return max(Counter(map(_result, self.signed)).values(), default=0)

@@ -226,8 +226,11 @@ class RoundSums:
         ranges for which nobody is left.
         """
         self.vacant = False
+        missed = self.missed(now_ms)
         asked = [
-            (peer, number) for number in range(self.ranges) for peer in self._fill(number, now_ms)
+            (peer, number)
+            for number in range(self.ranges)
+            for peer in self._fill(number, missed, now_ms)
         ]
         alone = [number for number in range(self.ranges) if len(self.living(number)) < WANTED]
         self.lonely = sum(1 << number for number in alone)
@@ -235,9 +238,9 @@ class RoundSums:
             self._note_whole(author, now_ms)
         return asked
 
-    def _fill(self, number: int, now_ms: int) -> Iterator[PeerId]:
+    def _fill(self, number: int, missed: set[PeerId], now_ms: int) -> Iterator[PeerId]:
         while self._lacks_summer(number):
-            peer = self._next(number, now_ms)
+            peer = self._next(number, missed)
             if peer is None:
                 if self.adding and not self._awaited(number):
                     self.adding.by_range[number].is_open = False
@@ -253,15 +256,15 @@ class RoundSums:
         found = self.adding.by_range[number]
         return found.is_open and found.most() + len(self._awaited(number)) < WANTED
 
-    def _next(self, number: int, now_ms: int) -> PeerId | None:
-        """The node that is asked for a range next; None: nobody is left. One that has missed
+    def _next(self, number: int, missed: set[PeerId]) -> PeerId | None:
+        """The node that is asked for a range next; None: nobody is left. One that has `missed`
         another range of this round is asked where nobody else is left.
         """
         asked = self.asked[number]
         if len(asked) >= ASKED_MAX:
             return None
         taken = {*self.gone, *asked}
-        prompt = self.summers.third(number, taken | self.missed(now_ms))
+        prompt = self.summers.third(number, taken | missed)
         return prompt or self.summers.third(number, taken)
 
     # ---- sums
@@ -321,7 +324,8 @@ class RoundSums:
         """
         assert self.adding is not None
         signed = self.adding.take(number, said)
-        return signed, [(peer, number) for peer in self._fill(number, now_ms)]
+        missed = self.missed(now_ms) if self._lacks_summer(number) else set()
+        return signed, [(peer, number) for peer in self._fill(number, missed, now_ms)]
 
     def missed(self, now_ms: int) -> set[PeerId]:
         """The nodes that, for some range, have not signed in their time, or only sums unlike the
@@ -335,7 +339,7 @@ class RoundSums:
             for peer, late_ms in self.asked[number].items()
             if len(found.silent) < len(self.adding.authors)
             and (
-                found.settled is not None and peer not in found.signers()
+                found.is_outvoted(peer)
                 if found.said(peer)
                 else peer in self.gone or late_ms <= now_ms
             )

@@ -5,6 +5,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -191,18 +192,25 @@ async def test_an_auditor_adds_what_it_draws_and_unlike_sums_always() -> None:
     assert not found, "a missing part is no evidence"
 
 
-async def test_the_search_for_copies_reads_whole_payloads_from_parts(
-    record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "POLL_S", 0.01)
-    growing, found = GrowingRecord(record), list[Evidence]()
-    copies = CopyWatch(growing.info, secret=b"s", tell=found.append, path=tmp_path / "copies.json")
-    follower = Follower(growing, tmp_path, 100, authors=AuthorAudit(copies))
+async def searched(record: GrowingRecord, path: Path) -> tuple[dict[str, Any], list[Evidence]]:
+    """What a follower says that has searched the whole record for copies, and what it has found."""
+    found = list[Evidence]()
+    copies = CopyWatch(record.info, secret=b"s", tell=found.append, path=path / "copies.json")
+    follower = Follower(record, path, 100, authors=AuthorAudit(copies))
     task = asyncio.create_task(follower.run())
     await until(lambda: follower.document()["rounds_equal"] == STEPS)
     document = follower.document()
     follower.leave()
     await task
+    return document, found
+
+
+async def test_the_search_for_copies_reads_whole_payloads_from_parts(
+    record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    growing = GrowingRecord(record)
+    document, found = await searched(growing, tmp_path)
     entries = sum(len(growing.opened(row).entries) for row in (await growing.commits(-1)).commits)
     assert document["copies"]["payloads"] == entries > STEPS
     assert document["payloads_ignored"] == 0
@@ -229,15 +237,9 @@ async def test_a_part_that_nobody_gives_costs_the_audit_of_its_round_and_not_the
     record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     monkeypatch.setattr(following, "POLL_S", 0.01)
-    growing, found = PartLost(record), list[Evidence]()
+    growing = PartLost(record)
     growing.error = error
-    copies = CopyWatch(growing.info, secret=b"s", tell=found.append, path=tmp_path / "copies.json")
-    follower = Follower(growing, tmp_path, 100, authors=AuthorAudit(copies))
-    task = asyncio.create_task(follower.run())
-    await until(lambda: follower.document()["rounds_equal"] == STEPS)
-    document = follower.document()
-    follower.leave()
-    await task
+    document, found = await searched(growing, tmp_path)
     assert document["rounds_unread"] == 1
     rounds = (await growing.commits(-1)).commits[:-1]
     entries = sum(len(growing.opened(row).entries) for row in rounds)
