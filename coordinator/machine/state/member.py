@@ -112,6 +112,8 @@ class MembershipState:
     members."""
     breaking: dict[PeerId, set[PeerId]] = field(default_factory=dict)
     """Keys of which members say that links to them break again and again, with these members."""
+    unlinked: set[PeerId] = field(default_factory=set)
+    """Keys of which most of the others said so when a member last reported, or went."""
 
     def named(self, peer: PeerId) -> str:
         """A node as people know it: its name, or the first characters of its id."""

@@ -127,11 +127,13 @@ class Membership:
 
     def copies_are_awaited(self, peer: PeerId) -> bool:
         """Whether rounds wait for the copies of this author's payload: it decides, and did not just
-        announce payloads that nobody could get, or late, round after round.
+        announce payloads that nobody could get, or late, round after round, or break links as they
+        were sent.
         """
         member = self.roster.get(peer)
         copied = member is None or member.work.uncopied < UNCOPIED_MAX
-        return copied and self.decides(peer) and not self.standing.is_tardy(peer)
+        served = copied and peer not in self._state.unlinked
+        return served and self.decides(peer) and not self.standing.is_tardy(peer)
 
     def confirms(self, peer: PeerId) -> bool:
         """Whether the member may be drawn as a witness: it is on time, and gives receipts."""
@@ -150,8 +152,8 @@ class Membership:
             yield "others got its payloads late, as over broken links: no round waits for it"
         elif self.standing.is_tardy(member.peer):
             yield "it came long after the others: no round waits for it"
-        if self._sayers(self._state.breaking, member.peer) > 1:
-            yield "links to it break again and again as it sends payloads"
+        if member.peer in self._state.unlinked:
+            yield "links to it break again and again as it sends payloads: no round waits for them"
         if member.work.unconfirmed >= UNCONFIRMED_MAX:
             yield "it does not say which payloads it holds: none waits for its word"
 
@@ -159,7 +161,9 @@ class Membership:
         """The number of members that decide and say it of the key; 0 unless they are most of the
         others.
         """
-        said = sum(map(self.decides, said_by.get(peer, set()) & self.roster.keys()))
+        if not (sayers := said_by.get(peer, set()) & self.roster.keys()):
+            return 0
+        said = sum(map(self.decides, sayers))
         return said if 2 * said > sum(map(self.decides, self.roster.keys() - {peer})) else 0
 
     def muted_reason(self, member: Member) -> str:
@@ -221,12 +225,18 @@ class Membership:
         )
         self._state.greedy = self._said(member.peer, greedy, self._state.greedy)
         self._state.breaking = self._said(member.peer, breaking, self._state.breaking)
+        self._find_unlinked()
+
+    def _find_unlinked(self) -> None:
+        said_by = self._state.breaking
+        self._state.unlinked = {other for other in said_by if self._sayers(said_by, other) > 1}
 
     def _said(
         self, peer: PeerId, of: set[PeerId], before: dict[PeerId, set[PeerId]]
     ) -> dict[PeerId, set[PeerId]]:
         """What is said of keys, and by whom, once `peer` says it of these members alone."""
-        said_by = {other: said - {peer} for other, said in before.items()}
+        others = self.roster.keys() - {peer}
+        said_by = {other: said & others for other, said in before.items()}
         for other in sorted(of & self.roster.keys()):
             said_by[other] = said_by.get(other, set()) | {peer}
         return {other: said for other, said in said_by.items() if said}
@@ -245,6 +255,7 @@ class Membership:
         kept in mind.
         """
         former, gone = self._state.former, self.roster.pop(peer, None)
+        self._find_unlinked()
         if gone and gone.round >= 0:
             former[peer] = FormerMember(gone.name, gone.round, now_ms)
             if len(former) > FORMER_KEPT:

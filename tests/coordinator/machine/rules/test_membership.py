@@ -318,7 +318,8 @@ def test_a_member_is_greedy_when_most_others_with_standing_say_so() -> None:
 
 def test_links_to_a_member_break_when_most_others_and_no_single_one_say_so() -> None:
     run = run_of(A, B, C, spec=SPEC.model_copy(update={"members_max": 4}))
-    members, said = run.members, "links to it break again and again as it sends payloads"
+    members = run.members
+    said = "links to it break again and again as it sends payloads: no round waits for them"
 
     def say(peer: PeerId, *breaking: PeerId) -> list[str]:
         links = tuple(MeasuredLink(other, 2, breaks=True) for other in breaking)
@@ -328,7 +329,12 @@ def test_links_to_a_member_break_when_most_others_and_no_single_one_say_so() -> 
     assert say(C, A, B) == ["", "", ""], "those that one says it of"
     assert say(A, C) == ["", "", ""]
     assert say(B, C) == ["", "", said]
+    assert list(map(members.copies_are_awaited, (A, B, C))) == [True, True, False]
     assert say(B) == ["", "", ""]
+    assert members.copies_are_awaited(C)
     say(B, C)
     tell(run, Left(B, ""), 0)
     assert say(A, C) == ["", ""], "a link of two has two ends"
+    say(A)
+    say(A, C)
+    assert run.state.members.breaking[C] == {A}, "the word of one that went is forgotten"
