@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from protocol.codec.payload_shape import PayloadShape
 from protocol.limits import CHUNK_ENTRIES, MEMBERS_MAX
-from protocol.planner.parameters import Size
+from protocol.planner.parameters import Size, has_layout
 from protocol.planner.payload_bytes import HEADER_BYTES, payload_bytes, votes_bytes
 from protocol.runfile import RunSpec
 from protocol.sections.algorithm import AlgorithmSpec
@@ -71,10 +71,11 @@ def results_bytes(algorithm: AlgorithmSpec, size: Size, authors: int) -> float:
 
 def exchanged_bytes(spec: RunSpec, size: Size, members: int) -> tuple[float, float]:
     """Expected bytes of a payload in a round of this many members, in parts where summers add, and
-    of the results of all ranges: 0 where every payload goes to everybody.
+    of the results of all ranges: 0 where every payload goes to everybody, as where the chunks of the
+    model are not known without torch.
     """
     algorithm = spec.algorithm
-    if not 0 < spec.rounds.sums <= members:
+    if not (has_layout(spec.model) and 0 < spec.rounds.sums <= members):
         return payload_bytes(algorithm, size), 0.0
     return parts_bytes(algorithm, size, members), results_bytes(algorithm, size, members)
 

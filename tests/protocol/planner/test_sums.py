@@ -21,7 +21,7 @@ from protocol.planner.sums import (
     summed,
     with_sums,
 )
-from protocol.runfile import RunSpec
+from protocol.runfile import ModelSpec, RunSpec
 from protocol.sections.algorithm import AlgorithmSpec
 from protocol.sums.adding import COARSE
 from protocol.sums.part_list import list_of
@@ -103,6 +103,8 @@ def test_a_round_with_sums_does_not_grow_with_the_crowd() -> None:
     everybody = [round_bytes(RunSpec(), LARGE, members) for members in (16, 1000)]
     assert everybody[1] == pytest.approx(999 / 15 * everybody[0])
     assert round_bytes(spec, LARGE, 8) == pytest.approx(7 * round_bytes(spec, LARGE, 2))
+    unknown = spec.model_copy(update={"model": ModelSpec(type="mamba", config={})})
+    assert round_bytes(unknown, LARGE, 16) == pytest.approx(15 * round_bytes(unknown, LARGE, 2))
 
 
 def test_a_predicted_round_with_sums_waits_for_parts_and_then_for_results() -> None:
