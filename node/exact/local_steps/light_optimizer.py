@@ -26,6 +26,7 @@ from node.exact.local_steps.optimizer import (
     muon_of,
     set_rates,
     sorted_out,
+    step_of,
 )
 from node.exact.rounding import Rounding, row_strips_of, strips_of
 
@@ -127,7 +128,7 @@ class LightOptimizer:
         state = optimizer.state[stand_in]
         state.update(zip(names, held, strict=True))
         state["step"] = torch.tensor(float(self._steps), device="cpu")
-        optimizer.step()
+        step_of(optimizer)
         stand_in.grad, stand_in.data = None, stand_in.data.new_empty(0)
         state.clear()
         pairs = list(zip((tensors[0], *tensors[2:]), (weights, *held), strict=True))

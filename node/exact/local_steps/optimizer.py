@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from node.exact.local_steps.muon import muon_step
 from protocol.errors import LocalProtocolError, SettingsError
 
 ADAM_DECAYS = (0.9, 0.99)
@@ -49,7 +50,7 @@ class LocalOptimizer:
         """
         set_rates(self._optimizers, learning_rate, momentum)
         for optimizer in self._optimizers:
-            optimizer.step()
+            step_of(optimizer)
 
     def state(self) -> dict[str, Tensor]:
         """The state's tensors by parameter and kind, not copied; none before the first step."""
@@ -111,6 +112,14 @@ def muon_of(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         parameters, weight_decay=0.0, momentum=MUON_MOMENTUM, adjust_lr_fn="match_rms_adamw"
     )
     return made
+
+
+def step_of(optimizer: torch.optim.Optimizer) -> None:
+    """A step of one of the two."""
+    if isinstance(optimizer, torch.optim.AdamW):
+        optimizer.step()
+    else:
+        muon_step(optimizer)
 
 
 def adamw_of(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
