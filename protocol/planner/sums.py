@@ -71,8 +71,8 @@ def results_bytes(algorithm: AlgorithmSpec, size: Size, authors: int) -> float:
 
 def exchanged_bytes(spec: RunSpec, size: Size, members: int) -> tuple[float, float]:
     """Expected bytes of a payload in a round of this many members, in parts where summers add, and
-    of the results of all ranges: 0 where every payload goes to everybody, as where the chunks of the
-    model are not known without torch.
+    of the results of all ranges: 0 where every payload goes to everybody, as it does where the
+    chunks of the model are not known without torch.
     """
     algorithm = spec.algorithm
     if not (has_layout(spec.model) and 0 < spec.rounds.sums <= members):
