@@ -153,7 +153,6 @@ class Parts:
                 self.judge.passed(round, digest, verdict)
                 self._feed(events.Found(round, digest, len(blob), ranges))
         self._feed(offered)
-        self._collector.wake()
 
     def _tell(self, round: int, held: Mapping[Digest, int]) -> None:
         """Report what this node holds of the ranges that it adds; a relay that adds none reports
@@ -182,7 +181,6 @@ class Parts:
             self.book.hold(round, digest, author, ranges)
             self._feed(events.Published(round, digest, sizes[digest], ranges))
         self._tell(round, {root: self.book.held(round).get(root, 0)})
-        self._collector.wake()
 
     async def _keep_result(self, round: int, result: bytes) -> None:
         digest = await asyncio.to_thread(self._payload_log.put, round, result)

@@ -319,6 +319,8 @@ class Swarm:
         effects = self._exchange.handle(event, self._clock_ms())
         for effect in effects:
             self._act(effect)
+        if isinstance(event, events.Published | events.Found):
+            self._wake()  # a round that is collected may lack just that
         return effects
 
     def _act(self, effect: events.Effect) -> None:
@@ -360,7 +362,6 @@ class Swarm:
     async def _keep(self, round: int, digest: Digest, blob: bytes) -> None:
         await asyncio.to_thread(self._payload_log.put, round, blob)
         self._feed(events.Published(round, digest, len(blob)))
-        self._wake()
 
     async def _recall(self, round: int) -> None:
         for digest in self._payload_log.digests(round):

@@ -167,6 +167,22 @@ async def test_results_reach_everybody_and_what_a_committed_root_names_stays(
 
 
 @in_virtual_time
+async def test_a_commit_that_waits_for_a_result_has_it_once_this_node_made_it(
+    tmp_path: Path,
+) -> None:
+    async with crowd(tmp_path, 5, PLAN) as nodes:
+        swarm, result = nodes.nodes[3].swarm, b"the sum of a range"
+        sums = Sums(RANGES, (RangeSum(0, sha256(result), len(result)),))
+        entry = Entry(peer_of(0), AUTHORS[0], 1, 1, SAMPLES)
+        commit = Commit(RUN, ROUND, 0, (entry,), RATE_BITS, 0, Digest(bytes(32)), sums=sums)
+        collecting = asyncio.create_task(swarm.collect(commit, [[peer_of(4)]]))
+        await until(lambda: swarm.waiting_for)
+        await swarm.parts.keep_result(ROUND, result)
+        async with asyncio.timeout(1):
+            assert await collecting == [result]
+
+
+@in_virtual_time
 async def test_parts_go_over_a_relay_where_an_author_has_no_link_to_a_summer(
     tmp_path: Path,
 ) -> None:
