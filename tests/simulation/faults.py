@@ -362,9 +362,17 @@ class Faults:
         return lambda name: any(disk.holds(name) for disk in others)
 
     def _recoverable_without(self, node: SimulatedNode) -> bool:
-        """Whether all payloads that are or may become committed are whole on the other disks."""
+        """Whether all payloads and results of ranges that are or may become committed are whole on
+        the other disks.
+        """
         commits = self.coordinator.journal.commits_by_round.values()
-        needed = {entry.digest for commit in commits for entry in commit.entries}
+        needed = {each.digest for commit in commits for each in (*commit.entries, *commit.needed)}
+        needed |= {
+            signed.digest
+            for undecided in self.coordinator.rounds.state.undecided
+            if undecided.sums and undecided.sums.adding
+            for signed in undecided.sums.adding.signed()
+        }
         needed -= self.poisoned | {digest for _, digest in self.coordinator.referee.voids}
         # A payload on its way to the coordinator may be committed too; without a copy, if no other
         # member is left then.
