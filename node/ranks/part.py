@@ -17,6 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from border.memory import give_back_freed_memory
+from node.exact.backend import is_accelerator
 from node.exact.contributions import Contribution
 from node.exact.engine import GRADIENT_MAX, Extraction, GradientError, require_finite
 from node.model.build import build_model
@@ -112,6 +114,7 @@ class RankPart:
         if self._replica:
             network = self._replica.network
             nats, block_s = network.gradient(samples, anew=anew, recomputes=recomputes)
+            self._give_back()
             return nats, block_s or time.monotonic() - began_s
         trainee = self.trainee
         if recomputes != trainee.recomputes:
@@ -173,9 +176,17 @@ class RankPart:
                     assert_never(order)
         except GradientError as error:
             return PartOutcome(unbounded=str(error))
+        self._give_back()
         return PartOutcome()
 
     # ---- the network
+
+    def _give_back(self) -> None:
+        """On the host what was gathered and freed lies between what stays, up to a third of a
+        rank's memory, and the next order would come beside it.
+        """
+        if self._replica and not is_accelerator(self.trainee.device):
+            give_back_freed_memory()
 
     def _load(self) -> None:
         parameters = self.trainee.parameters

@@ -3,6 +3,7 @@
 import os
 import statistics
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,25 @@ NETWORKS = {
     "355M": MODELS["GPT-2 of 355 M"][0],
 }
 
-SAMPLES, STEPS, LENGTH, MICRO_BATCH = 16, 2, 128, 4
-"""Samples of a local step, local steps of a round, tokens of a sample, samples of a rank's pass."""
+LENGTH = 128
+"""Tokens of a sample."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a round computes."""
+
+    samples: int
+    """Samples of a local step."""
+    steps: int
+    """Local steps of a round."""
+    micro_batch: int
+    """Samples of a rank's pass."""
+
+
+WORK, WORK_OF_LARGE = Work(16, 2, 4), Work(4, 1, 1)
+"""The large network is there for its memory: what grows with a pass is kept small beside what ranks
+divide, and a step of Muon takes minutes."""
 
 PATIENCE = RankPatience(silence_s=60.0, order_s=3600.0)
 """Two cores take minutes for a step of 355 million parameters."""
@@ -44,25 +62,26 @@ PATIENCE = RankPatience(silence_s=60.0, order_s=3600.0)
 
 def measured(ranks: int, rounds: int, model: str) -> dict[str, Any]:
     """Memory of each rank at its peak, in bytes, and the median time of a round, in seconds."""
+    work = WORK_OF_LARGE if model == "355M" else WORK
     spec = RunSpec(
         name="ranks",
         model=NETWORKS[model],
         data=DataSpec(corpus="none", sequence_length=LENGTH),
-        algorithm=AlgorithmSpec(local_samples=SAMPLES),
+        algorithm=AlgorithmSpec(local_samples=work.samples),
     )
     keep_freed_memory()
     threads = max(1, (os.cpu_count() or 1) // ranks)
     loopback_only()
     torch.set_num_threads(threads * ranks)
-    parts = spec, RunId("a" * 32), CPU, MICRO_BATCH, PeerId("b" * 32)
+    parts = spec, RunId("a" * 32), CPU, work.micro_batch, PeerId("b" * 32)
     if ranks == 1:
         replica = replica_for(*parts)
-        times = [_round(replica, spec, round) for round in range(rounds)]
+        times = [_round(replica, spec, work, round) for round in range(rounds)]
         memory = [held_bytes_max(CPU)]
     else:
         with crew_of(ranks, threads, patience=PATIENCE) as crew:
             replica = replica_of(crew, *parts)
-            times = [_round(replica, spec, round) for round in range(rounds)]
+            times = [_round(replica, spec, work, round) for round in range(rounds)]
             memory = [each["memory_bytes"] for each in crew.document()]
     round_s = statistics.median(times[1:] or times)
     return {
@@ -71,14 +90,16 @@ def measured(ranks: int, rounds: int, model: str) -> dict[str, Any]:
         "parameters": replica.layout.parameters,
         "memory_bytes": memory,
         "round_s": round_s,
-        "samples_per_s": STEPS * SAMPLES / round_s,
+        "samples_per_s": work.steps * work.samples / round_s,
     }
 
 
-def _round(replica: Replica, spec: RunSpec, round: int) -> float:
+def _round(replica: Replica, spec: RunSpec, work: Work, round: int) -> float:
     """Seconds of one round."""
     vocabulary = int(spec.model.config["vocab_size"])
-    batches = np.random.default_rng(round).integers(0, vocabulary, (STEPS, SAMPLES, LENGTH + 1))
+    batches = np.random.default_rng(round).integers(
+        0, vocabulary, (work.steps, work.samples, LENGTH + 1)
+    )
     began_s = time.monotonic()
     passes = replica.begin([*batches], None, scalars(spec.schedule, round))
     while passes.next():
