@@ -36,7 +36,8 @@ def busy() -> Driver:
     driver.wait(3000)
     driver.ready(B)
     driver.announce(A, driver.machine.state.undecided[-1].round, samples=1)
-    driver.tell(LinksMeasured(A, (MeasuredLink(B, 2, greedy=True, breaks=True),)))
+    for peer in (A, C):
+        driver.tell(LinksMeasured(peer, (MeasuredLink(B, 2, greedy=True, breaks=True),)))
     operate(driver)
     driver.machine.state.members.standing.note_pace(A, PARTS, 3)  # as in a public run
     return driver
