@@ -254,8 +254,7 @@ class Membership:
         """A node goes; returns whether it was a member. Those that went with the newest states are
         kept in mind.
         """
-        former, gone = self._state.former, self.roster.pop(peer, None)
-        self._find_unlinked()
+        former, gone = self._state.former, self._removed(peer)
         if gone and gone.round >= 0:
             former[peer] = FormerMember(gone.name, gone.round, now_ms)
             if len(former) > FORMER_KEPT:
@@ -302,7 +301,12 @@ class Membership:
 
     def evict(self, peer: PeerId) -> None:
         """Remove the member."""
-        self.roster.pop(peer, None)
+        self._removed(peer)
+
+    def _removed(self, peer: PeerId) -> Member | None:
+        gone = self.roster.pop(peer, None)
+        self._find_unlinked()  # its words count no more
+        return gone
 
     def note_applied(self, peer: PeerId, round: int, now_ms: int) -> None:
         """The member's state includes this round."""

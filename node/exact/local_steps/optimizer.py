@@ -1,9 +1,9 @@
 """The optimizers of local steps: Muon for matrices, AdamW for embeddings, gains and the rest.
 
-Both are torch's own. Their state is one node's: it need not be equal on two nodes. A Muon step is
-scaled to the root mean square of an AdamW step (`match_rms_adamw`), so that one learning rate
-serves both, and so that no entry moves much further than the rate in a step, which is what replicas
-allow an author (`movements.code_max`).
+Both are torch's own, but for Muon's products (`muon`). Their state is one node's: it need not be
+equal on two nodes. A Muon step is scaled to the root mean square of an AdamW step
+(`match_rms_adamw`), so that one learning rate serves both, and so that no entry moves much further
+than the rate in a step, which is what replicas allow an author (`movements.code_max`).
 
 A node keeps that state in bfloat16 (`light_optimizer`). Here it is float32 and exact, as the
 optimizer of a torch loop saves it.

@@ -101,9 +101,11 @@ def test_cutting_leaves_ordinary_text_alone(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_long_training_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.data.tokenizer.LEARNING_EVERY_S", 0.01)
+    words: list[str] = []
     heard = threading.Event()
 
     def learning(word: str) -> None:
+        words.append(word)
         if word.startswith(f"has read {len(TEXT):,} characters"):
             heard.set()
 
@@ -112,6 +114,7 @@ def test_a_long_training_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> 
         assert heard.wait(30)  # the voice is another thread: training waits here until it speaks
 
     SubwordTokenizer.trained(texts(), 270, learning)
+    assert any(word.startswith(f"has read {len(TEXT):,} characters") for word in words)
 
 
 @pytest.mark.parametrize("size", [256, 2**22 + 1])
