@@ -27,8 +27,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from border.memory import give_back_freed_memory
-from node.exact.backend import is_accelerator
 from node.model.blocks import repeated
 from node.model.build import named_parameters_once
 from node.model.precision import gradient_dtype
@@ -40,9 +38,6 @@ from node.replica.kept_state import require_room
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.share import RankShare
 from protocol.errors import SettingsError, UnavailableError
-
-FREED_BYTES = 64 * 1024 * 1024
-"""Bytes of gradients that a rank frees before it gives them back to the system."""
 
 
 class ShardedNetwork:
@@ -113,21 +108,14 @@ class ShardedNetwork:
         self, owned: Mapping[str, nn.Parameter], owners: Mapping[str, int], samples: int
     ) -> None:
         """Leave the mean gradient over the samples of all ranks in `.grad` of each owner's
-        parameter, and give back those held here: on the host to the system, else those that come
-        would lie beside those that went.
+        parameter, and give back those held here.
         """
-        freed = 0
         for name, shape in self._shapes.items():
             parameter, rows = self.trainee.parameters[name], self._rows(name, shape).zero_()
             if parameter.grad is not None:
                 held = held_of(parameter.grad)
                 rows[: len(held)] = held
-                freed += held.nbytes
-                del held
                 parameter.grad = None
-                if freed >= FREED_BYTES and not is_accelerator(self._device):
-                    give_back_freed_memory()
-                    freed = 0
             whole = self._exchange.collect(rows, owners[name])
             if whole is not None:
                 mean = whole[: shape[0]].div_(samples)
