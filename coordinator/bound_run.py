@@ -10,7 +10,7 @@ from protocol.codec.decoding import UNREADABLE
 from protocol.errors import SettingsError, StorageError, VersionError
 from protocol.runfile import RunSpec, parse_run_json
 
-FORMAT = "18"
+FORMAT = "19"
 """Version of the tables, of the events' names and fields, of the snapshots, and of what a commit's
 signature covers."""
 

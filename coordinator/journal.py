@@ -3,7 +3,7 @@
     meta       one row per fact that never changes: run id, run file, format version
     events     (sequence, time, kind, msgpack body): state = fold(events)
     snapshots  (sequence of the last event in it, state): a shorter way there; the newest few
-    commits    (round, body, signature, loss)
+    commits    (round, body, signature, list of authors where the body names one, loss)
     digests    (round, state digest that the majority reported after the commit, counts)
     leases     (round, msgpack): the positions of the data order behind each entry of a commit
     sums       (round, msgpack): what the summers of a commit have signed; of the newest rounds
@@ -56,7 +56,7 @@ CREATE TABLE IF NOT EXISTS events (sequence INTEGER PRIMARY KEY, at_ms INTEGER N
     kind TEXT NOT NULL, body BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS snapshots (sequence INTEGER PRIMARY KEY, state BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS commits (round INTEGER PRIMARY KEY, body BLOB NOT NULL,
-    signature BLOB NOT NULL, loss REAL);
+    signature BLOB NOT NULL, author_list BLOB NOT NULL, loss REAL);
 CREATE TABLE IF NOT EXISTS digests (round INTEGER PRIMARY KEY, state_digest BLOB NOT NULL,
     reports INTEGER NOT NULL, dissent INTEGER NOT NULL, snapshot_sha256 BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS leases (round INTEGER PRIMARY KEY, body BLOB NOT NULL);
@@ -76,6 +76,7 @@ _RoundRow: TypeAlias = tuple[int, str, int | None, int | None, int | None, int |
 
 _CommitRow: TypeAlias = tuple[
     int,
+    bytes,
     bytes,
     bytes,
     float | None,
@@ -111,7 +112,8 @@ class RecordedCommit:
     dissent: int
     snapshot_sha256: bytes
     trained: tuple[tuple[Share, ...], ...] = ()
-    """Positions of the data order behind each entry; empty where none are on record."""
+    """Positions of the data order behind each entry; empty where none are on record, or were not
+    asked for."""
     signed_sums: tuple[SumSigned, ...] = ()
     """What its summers have signed, if it is one of the newest, and was asked for."""
 
@@ -193,8 +195,11 @@ class Journal:
                 "INSERT INTO events (at_ms, kind, body) VALUES (?, ?, ?)", rows
             )
             self._database.executemany(
-                "INSERT INTO commits VALUES (?, ?, ?, ?)",
-                [(round, signed.body, signed.signature, loss) for round, signed, loss in commits],
+                "INSERT INTO commits VALUES (?, ?, ?, ?, ?)",
+                [
+                    (round, signed.body, signed.signature, signed.author_list, loss)
+                    for round, signed, loss in commits
+                ],
             )
             self._database.executemany(
                 "INSERT INTO leases VALUES (?, ?)",
@@ -277,17 +282,17 @@ class Journal:
                 yield sequence, at_ms, event
 
     def commits(
-        self, after_round: int, count: int, *, signed_sums: bool = False
+        self, after_round: int, count: int, *, for_audit: bool = False
     ) -> list[RecordedCommit]:
-        """At most `count` commits of rounds after `after_round`, oldest first, with what summers
-        have signed where that is asked for.
+        """At most `count` commits of rounds after `after_round`, oldest first; `for_audit` with
+        their lists of authors, what authors have trained and what summers have signed.
         """
         where = "WHERE commits.round > ? ORDER BY commits.round LIMIT ?"
-        return self._commits(where, (after_round, count), signed_sums=signed_sums)
+        return self._commits(where, (after_round, count), for_audit=for_audit)
 
     def last_commits(self, count: int) -> list[RecordedCommit]:
-        """The newest commits, newest first."""
-        return self._commits("ORDER BY commits.round DESC LIMIT ?", (count,))
+        """The newest commits, newest first, as for an audit."""
+        return self._commits("ORDER BY commits.round DESC LIMIT ?", (count,), for_audit=True)
 
     def entries(self, first: int, last: int) -> list[RecordedEntry]:
         """Entries of the chain from the last commit before round `first` on up to the commit of
@@ -344,13 +349,15 @@ class Journal:
             self._opened.close()
 
     def _commits(
-        self, where: str, arguments: tuple[int, ...], *, signed_sums: bool = False
+        self, where: str, arguments: tuple[int, ...], *, for_audit: bool
     ) -> list[RecordedCommit]:
+        asked = int(for_audit)
         query = (
-            "SELECT commits.round, commits.body, signature, loss, leases.body, sums.body, "
+            "SELECT commits.round, commits.body, signature, "
+            f"CASE {asked} WHEN 1 THEN author_list ELSE x'' END, loss, leases.body, sums.body, "
             "state_digest, reports, dissent, snapshot_sha256 "
-            "FROM commits LEFT JOIN leases ON leases.round = commits.round "
-            f"LEFT JOIN sums ON sums.round = commits.round AND {int(signed_sums)} "
+            f"FROM commits LEFT JOIN leases ON leases.round = commits.round AND {asked} "
+            f"LEFT JOIN sums ON sums.round = commits.round AND {asked} "
             f"LEFT JOIN digests ON digests.round = commits.round {where}"
         )
         with self._translated(), self._reading:
@@ -380,6 +387,7 @@ def _recorded(
     round: int,
     body: bytes,
     signature: bytes,
+    author_list: bytes,
     loss: float | None,
     *joined: Any,
 ) -> RecordedCommit:
@@ -387,7 +395,7 @@ def _recorded(
     leases, sums, state_digest, reports, dissent, snapshot_sha256 = joined
     return RecordedCommit(
         round,
-        SignedCommit(body, signature),
+        SignedCommit(body, signature, author_list),
         loss,
         int.from_bytes(state_digest, "big") if state_digest is not None else None,
         reports or 0,

@@ -77,7 +77,7 @@ def check_journal(journal: Journal, rounds: RunMachine, coordinator_key: bytes) 
 
 def _recorded(journal: Journal) -> dict[int, RecordedCommit]:
     rows: dict[int, RecordedCommit] = {}
-    while page := journal.commits(max(rows, default=-1), 1000, signed_sums=True):
+    while page := journal.commits(max(rows, default=-1), 1000, for_audit=True):
         rows |= {row.round: row for row in page}
     return rows
 
@@ -107,7 +107,11 @@ def _compare_commits(
                     f"event {sequence} decides round {effect.commit.round}, "
                     f"and {found} is on record"
                 )
-            open_commit(row.signed, coordinator_key)
+            if open_commit(row.signed, coordinator_key) != effect.commit:
+                raise StorageError(
+                    f"event {sequence} decides round {effect.commit.round} with other authors than "
+                    "those on record"
+                )
             if row.trained != effect.trained:
                 raise StorageError(
                     f"event {sequence} decides round {effect.commit.round} with other samples than "

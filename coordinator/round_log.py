@@ -10,10 +10,10 @@ import msgspec
 from coordinator.journal_file import reading
 from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.events.inputs import Evaluated
-from protocol.codec.commits import Commit
+from protocol.codec.commits import Commit, with_author_list
 
 _ROUNDS = """
-SELECT commits.body, commits.loss, digests.state_digest, rounds.*
+SELECT commits.body, commits.author_list, commits.loss, digests.state_digest, rounds.*
 FROM rounds LEFT JOIN commits USING (round) LEFT JOIN digests USING (round)
 ORDER BY round
 """
@@ -52,9 +52,11 @@ def read_rounds(journal: Path) -> Iterator[LoggedRound]:
     """The decided rounds, oldest first. Raises `StorageError` for a journal that cannot be read."""
     with reading(journal) as file:
         measured = _measured(file)
-        for body, loss, digest, *row in file.execute(_ROUNDS):
+        for body, authors, loss, digest, *row in file.execute(_ROUNDS):
             decided = DecidedRound(*row)
             commit = msgspec.msgpack.decode(body, type=Commit) if body else None
+            if commit and authors:
+                commit = with_author_list(commit, authors)
             yield LoggedRound(decided, commit, loss, digest, measured.get(decided.round))
 
 

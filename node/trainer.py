@@ -27,7 +27,6 @@ that, and nothing counts twice (`node.round.own_payloads`).
 
 import asyncio
 import logging
-from collections.abc import Collection
 from typing import assert_never
 
 from node.control.decision import Decision
@@ -251,7 +250,7 @@ class Trainer:
             await self._apply(decision, decision.commit, payloads)
         else:
             self._context.status.standing.skipped(decision.round)
-        self._settle(decision.round, decision.counted)
+        self._settle(decision)
 
     async def _apply(self, decision: Decision, commit: Commit, payloads: list[bytes]) -> None:
         context, started_ms = self._context, self._context.client.now_ms()
@@ -263,12 +262,14 @@ class Trainer:
         await context.state_requests.show_state(commit.round)
         self._apply_ms = context.client.now_ms() - started_ms
 
-    def _settle(self, round: int, kept: Collection[Digest]) -> None:
+    def _settle(self, decision: Decision) -> None:
         """The round is decided: what this node sent in it counts, or is lost."""
-        context, announced = self._context, self._own.settle(round)
+        context, announced = self._context, self._own.settle(decision.round)
         if announced and announced.digest:
-            context.status.decided(round, counted=announced.digest in kept)
-        context.swarm.settle(round, kept)
+            counted = decision.counts(Digest(announced.digest))
+            if counted is not None:
+                context.status.decided(decision.round, counted=counted)
+        context.swarm.settle(decision.round, decision.stays)
         context.catch_up.follow(context.decisions.next_round, context.decisions.decided_round)
 
     def _report(self, decision: Decision, digest: int, snapshot: bytes) -> None:
@@ -322,7 +323,8 @@ class Trainer:
         context.status.notes("")
         for announced in self._own.undecided:
             if announced.round < position.next_round:
-                self._settle(announced.round, jump.kept.get(announced.round, ()))
+                passed = jump.passed.get(announced.round)
+                self._settle(passed or Decision(announced.round, None))
         if digest == landmark.state_digest:
             await self._save()
         else:

@@ -14,6 +14,10 @@ VOTE_SUM_MAX = 2**24 - 1
 """Largest |sum of weight * value| on one coefficient: float32 holds every integer up to here
 exactly."""
 
+WEIGHTS_MAX = 512
+"""Sum of the weights of movements before each is made at least 1: 73 authors still have all 12 bits
+of `protocol.sums.movements.RANGE_BITS`, and 4096 have 9."""
+
 GAIN_PARTS = 16
 """Parts of one in which a gain of movements is told: every replica divides the same number."""
 

@@ -24,12 +24,12 @@ class Run(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., run_id: _Optional[str] = ..., run_json: _Optional[bytes] = ..., coordinator_key: _Optional[bytes] = ...) -> None: ...
 
 class GetCommitsRequest(_message.Message):
-    __slots__ = ("after_round", "signed_sums")
+    __slots__ = ("after_round", "for_audit")
     AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
-    SIGNED_SUMS_FIELD_NUMBER: _ClassVar[int]
+    FOR_AUDIT_FIELD_NUMBER: _ClassVar[int]
     after_round: int
-    signed_sums: bool
-    def __init__(self, after_round: _Optional[int] = ..., signed_sums: _Optional[bool] = ...) -> None: ...
+    for_audit: bool
+    def __init__(self, after_round: _Optional[int] = ..., for_audit: _Optional[bool] = ...) -> None: ...
 
 class Commits(_message.Message):
     __slots__ = ("commits", "decided_round", "head_round", "tail")
@@ -64,7 +64,7 @@ class Head(_message.Message):
     def __init__(self, round: _Optional[int] = ..., step: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Committed(_message.Message):
-    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids", "trained", "signed_sums")
+    __slots__ = ("body", "signature", "state_digest", "digest_reports", "snapshot_sha256", "before", "voids", "trained", "signed_sums", "author_list")
     BODY_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class Committed(_message.Message):
     VOIDS_FIELD_NUMBER: _ClassVar[int]
     TRAINED_FIELD_NUMBER: _ClassVar[int]
     SIGNED_SUMS_FIELD_NUMBER: _ClassVar[int]
+    AUTHOR_LIST_FIELD_NUMBER: _ClassVar[int]
     body: bytes
     signature: bytes
     state_digest: int
@@ -83,7 +84,8 @@ class Committed(_message.Message):
     voids: _containers.RepeatedCompositeFieldContainer[ChainEntry]
     trained: _containers.RepeatedCompositeFieldContainer[Trained]
     signed_sums: _containers.RepeatedCompositeFieldContainer[SumSigned]
-    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., before: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., voids: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., trained: _Optional[_Iterable[_Union[Trained, _Mapping]]] = ..., signed_sums: _Optional[_Iterable[_Union[SumSigned, _Mapping]]] = ...) -> None: ...
+    author_list: bytes
+    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., state_digest: _Optional[int] = ..., digest_reports: _Optional[int] = ..., snapshot_sha256: _Optional[bytes] = ..., before: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., voids: _Optional[_Iterable[_Union[ChainEntry, _Mapping]]] = ..., trained: _Optional[_Iterable[_Union[Trained, _Mapping]]] = ..., signed_sums: _Optional[_Iterable[_Union[SumSigned, _Mapping]]] = ..., author_list: _Optional[bytes] = ...) -> None: ...
 
 class SumSigned(_message.Message):
     __slots__ = ("range", "digest", "public_key", "signature", "silent")
@@ -606,12 +608,14 @@ class Share(_message.Message):
     def __init__(self, first: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class RoundCommitted(_message.Message):
-    __slots__ = ("commit", "holders")
+    __slots__ = ("commit", "holders", "is_author")
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    IS_AUTHOR_FIELD_NUMBER: _ClassVar[int]
     commit: Committed
     holders: _containers.RepeatedCompositeFieldContainer[Holders]
-    def __init__(self, commit: _Optional[_Union[Committed, _Mapping]] = ..., holders: _Optional[_Iterable[_Union[Holders, _Mapping]]] = ...) -> None: ...
+    is_author: bool
+    def __init__(self, commit: _Optional[_Union[Committed, _Mapping]] = ..., holders: _Optional[_Iterable[_Union[Holders, _Mapping]]] = ..., is_author: _Optional[bool] = ...) -> None: ...
 
 class Holders(_message.Message):
     __slots__ = ("peer_ids",)

@@ -128,17 +128,17 @@ class Calls(CoordinatorServicer):
         host = await self._answers(context)
         decided, head = self._sequencer.decided_round, self._sequencer.head_round
         after_round = max(-1, min(request.after_round, decided))
-        signed = request.signed_sums
+        place = after_round, decided, head, request.for_audit
 
         async def page() -> wire.Commits:
-            return await asyncio.to_thread(self._commits, after_round, decided, head, signed)
+            return await asyncio.to_thread(self._commits, *place)
 
-        reply = await self._commit_replies.get((after_round, decided, head, signed), page)
+        reply = await self._commit_replies.get(place, page)
         self._door.charge_catch_up(host, reply.ByteSize())
         return reply
 
-    def _commits(self, after_round: int, decided: int, head: int, signed: bool) -> wire.Commits:
-        page = self._journal.commits(after_round, COMMITS_PER_REPLY, signed_sums=signed)
+    def _commits(self, after_round: int, decided: int, head: int, for_audit: bool) -> wire.Commits:
+        page = self._journal.commits(after_round, COMMITS_PER_REPLY, for_audit=for_audit)
         recorded = [row for row in page if row.round <= decided]
         last = recorded[-1].round if recorded else head
         entries = self._journal.entries(after_round + 1, last)

@@ -130,9 +130,11 @@ def committed_message(
     signed: SignedCommit,
     holders: tuple[tuple[PeerId, ...], ...],
     before: Iterable[SignedEntry] = (),
+    *,
+    to_author: bool = False,
 ) -> wire.CoordinatorMessage:
     """A commit, with members that hold each of the payloads or sums that nodes need of it, and the
-    entries of the chain in front of it.
+    entries of the chain in front of it. `to_author`: to those whose payloads were summed.
     """
     return wire.CoordinatorMessage(
         committed=wire.RoundCommitted(
@@ -140,6 +142,7 @@ def committed_message(
                 body=signed.body, signature=signed.signature, before=map(chain_entry, before)
             ),
             holders=[wire.Holders(peer_ids=peers) for peers in holders],
+            is_author=to_author,
         )
     )
 
@@ -162,6 +165,7 @@ def _recorded(
         voids=[chain_entry(each.signed) for each in voids],
         trained=_trained(recorded),
         signed_sums=[_sum_signed(each) for each in recorded.signed_sums],
+        author_list=recorded.signed.author_list,
     )
 
 
@@ -220,4 +224,5 @@ def _log_bytes(recorded: RecordedCommit) -> int:
     """Bytes of a commit in a page of the log, about."""
     shares = sum(1 + len(each) for each in recorded.trained)
     signed = sum(SUM_SIGNED_BYTES + 3 * len(each.silent) for each in recorded.signed_sums)
-    return len(recorded.signed.body) + SHARE_BYTES * shares + signed
+    named = len(recorded.signed.body) + len(recorded.signed.author_list)
+    return named + SHARE_BYTES * shares + signed

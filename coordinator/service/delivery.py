@@ -7,6 +7,7 @@ it is.
 """
 
 import logging
+from collections.abc import Collection
 from typing import assert_never
 
 from coordinator.checkpoints.desk import CheckpointDesk
@@ -77,8 +78,18 @@ class Delivery:
 
     def broadcast(self, message: Message) -> None:
         """Send a message to every node and relay."""
+        self._broadcast(message)
+
+    def _broadcast(
+        self, message: Message, other: Message | None = None, to: Collection[PeerId] = ()
+    ) -> None:
+        """Send a message to every node and relay, and another to some nodes in its place."""
         self._encoding.share(message)
-        for session in (*self.node_sessions, *self.relay_sessions):
+        if other is not None:
+            self._encoding.share(other)
+        for peer in self.node_sessions.hosts:
+            self.node_sessions.send(peer, other if other is not None and peer in to else message)
+        for session in self.relay_sessions:
             session.send(message)
 
     def _perform(self, effect: effects.Effect, outcome: Outcome) -> None:
@@ -151,13 +162,18 @@ class Delivery:
 
     def _commit(self, effect: effects.CommitRound, outcome: Outcome) -> None:
         commit, holders = effect.commit, effect.holders
-        numbers = {"contributors": len(commit.entries), "loss": effect.loss}
+        numbers = {"contributors": commit.authors, "loss": effect.loss}
         if commit.sums:
             summers = {peer for signers in holders for peer in signers}
             numbers |= {"ranges": len(commit.sums.results), "summers": len(summers)}
         log.info("round committed", extra=self._where(round=commit.round, **numbers))
         signed, before = outcome.signed[commit.round], outcome.before.get(commit.round, ())
-        self.broadcast(coordinator_messages.committed_message(signed, holders, before))
+        told = coordinator_messages.committed_message(signed, holders, before)
+        if commit.sums is None:
+            self.broadcast(told)
+            return
+        to_author = coordinator_messages.committed_message(signed, holders, before, to_author=True)
+        self._broadcast(told, to_author, {entry.author for entry in commit.entries})
 
     def _ask_checkpoint(self, ask: AskCheckpoint) -> None:
         plain, own = self._checkpoints.messages(ask)

@@ -104,7 +104,7 @@ class EvidenceDesk:
 
     def _commit(self, round: int) -> Commit | None:
         """The commit of a round; None where it was skipped."""
-        for row in self._journal.commits(round - 1, 1):
+        for row in self._journal.commits(round - 1, 1, for_audit=True):
             commit = open_commit(row.signed, self._key)
             return commit if commit.round == round else None
         return None

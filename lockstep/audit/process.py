@@ -69,7 +69,7 @@ class RelayRecord:
         client = self._relay.client
         try:
             async with asyncio.timeout(COMMITS_S):
-                reply = await client.calls.fetch_commits(after_round, signed_sums=True)
+                reply = await client.calls.fetch_commits(after_round, for_audit=True)
         except TimeoutError:
             reason = client.offline or f"no commits within {COMMITS_S:.0f} s"
             raise UnavailableError(f"expected the log from {client.address}: {reason}") from None

@@ -120,7 +120,7 @@ class RecordInFiles:
         return await asyncio.to_thread(self._commits, after_round)
 
     def _commits(self, after_round: int) -> wire.Commits:
-        rows = self._journal.commits(after_round, COMMITS_PER_REPLY, signed_sums=True)
+        rows = self._journal.commits(after_round, COMMITS_PER_REPLY, for_audit=True)
         newest = self._journal.last_commits(1)
         head = newest[0].round if newest else -1
         entries = self._journal.entries(after_round + 1, rows[-1].round if rows else head)
@@ -239,7 +239,7 @@ class RecordOverNetwork:
             raise
 
     async def commits(self, after_round: int) -> wire.Commits:
-        return await self._client.calls.fetch_commits(after_round, signed_sums=True)
+        return await self._client.calls.fetch_commits(after_round, for_audit=True)
 
     async def payload(self, round: int, needed: Named) -> bytes:
         # Members and relays are asked in turn, the one that sent the last payload first.

@@ -21,6 +21,7 @@ from lockstep.audit.ledger import ChainLedger
 from lockstep.audit.published import PublishedCheckpoint
 from lockstep.audit.records import RunRecord
 from lockstep.audit.restarts import names_restart, snapshot_of
+from lockstep.audit.sums.authors import flaw_of_authors
 from lockstep.audit.sums.parts import WholePayloads
 from node.own_genesis import genesis_of
 from node.replica.digest import canonical_sha256
@@ -90,8 +91,8 @@ class LogWalk:
             for recorded in reply.commits:
                 before = findings.round
                 try:
-                    signed = SignedCommit(recorded.body, recorded.signature)
-                    commit = open_commit(signed, info.coordinator_key)
+                    about = recorded.body, recorded.signature, recorded.author_list
+                    commit = open_commit(SignedCommit(*about), info.coordinator_key)
                     head = self._ledger.walk(head, recorded.before, commit)
                     check_link(commit, info.run_id, head, before)
                     voids = self._ledger.obey(commit, recorded.voids)
@@ -100,7 +101,7 @@ class LogWalk:
                         before + 1, f"the commit that follows round {before}", error
                     ) from None
                 await self._pass_restarts()
-                if flaw := self._ledger.flaw(commit):
+                if flaw := self._ledger.flaw(commit) or flaw_of_authors(commit, info.spec):
                     raise Difference(commit.round, flaw)
                 head, findings.round = commit_digest(commit), commit.round
                 self._head = head

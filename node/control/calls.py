@@ -76,14 +76,14 @@ class CoordinatorCalls:
         self._link.check(info.run_id, info.coordinator_key, self._channel.vouching)
         return info
 
-    async def fetch_commits(self, after_round: int, *, signed_sums: bool = False) -> wire.Commits:
-        """Commits after a round, on request with what summers have signed; asks until the
-        coordinator answers.
+    async def fetch_commits(self, after_round: int, *, for_audit: bool = False) -> wire.Commits:
+        """Commits after a round, on request with all that an audit needs to know of their authors
+        and summers; asks until the coordinator answers.
         """
         pauses = Backoff(*PAUSE_MS)
         while True:
             try:
-                request = wire.GetCommitsRequest(after_round=after_round, signed_sums=signed_sums)
+                request = wire.GetCommitsRequest(after_round=after_round, for_audit=for_audit)
                 self._traffic.control_up += request.ByteSize()
                 stub = await self.stub()
                 commits: wire.Commits = await stub.GetCommits(request, timeout=CALL_S)

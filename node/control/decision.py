@@ -27,6 +27,9 @@ class Decision:
     """Payloads or results of the commit that are void: they count for nothing."""
     before: tuple[ChainEntry, ...] = ()
     """Entries of the chain between this commit and the one before it."""
+    is_own_added: bool | None = None
+    """In a round with sums: whether this node is one of the authors, as its session told; None when
+    the commit came otherwise, for it does not name them."""
 
     @property
     def kept(self) -> list[Digest]:
@@ -35,10 +38,15 @@ class Decision:
         return [each.digest for each in needed if each.digest not in self.voids]
 
     @property
-    def counted(self) -> list[Digest]:
-        """The same, and the roots of the payloads that summers added."""
-        roots = self.commit.entries if self.commit and self.commit.sums else ()
-        return [*self.kept, *(entry.digest for entry in roots)]
+    def stays(self) -> list[Digest] | None:
+        """What stays of what a node holds of the round. None: all, as the lists and parts of a
+        round with sums are for whoever audits it.
+        """
+        return None if self.commit and self.commit.sums else self.kept
+
+    def counts(self, own: Digest) -> bool | None:
+        """Whether a payload that this node has announced counts; None: not known."""
+        return self.is_own_added if self.commit and self.commit.sums else own in self.kept
 
     def wanted(self, own: PeerId) -> tuple[Commit, tuple[tuple[PeerId, ...], ...]]:
         """The commit with only what counts for this node, and its holders."""

@@ -188,7 +188,8 @@ class DecisionLog:
         holders = tuple(
             tuple(map(parse_peer_id, row.peer_ids[:MEMBERS_MAX])) for row in message.holders
         )
-        self._add(Decision(commit.round, commit, holders, before=before))
+        told = message.is_author if commit.sums else None
+        self._add(Decision(commit.round, commit, holders, before=before, is_own_added=told))
 
     def skipped(self, message: wire.RoundSkipped) -> None:
         """Take a skip from the session."""

@@ -13,7 +13,8 @@ from node.gossip.background import Background
 from node.gossip.machine import events
 from node.gossip.machine.exchange import Exchange
 from node.gossip.payload_log import PayloadLog
-from protocol.codec.commits import Commit, Needed, RangeSum
+from protocol.codec.commit_sums import RangeSum
+from protocol.codec.commits import Commit, Needed
 from protocol.errors import LocalProtocolError, UnavailableError
 from protocol.ids import Digest, PeerId, short
 

@@ -6,7 +6,7 @@ question for a sum --collect--> parts --added elsewhere--> keep_result: served b
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from node.gossip.announcements import Announcements
 from node.gossip.background import Background
@@ -17,7 +17,6 @@ from node.gossip.part_book import PartBook, parts_of
 from node.gossip.part_collector import PartCollector
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
-from protocol.codec.commits import Commit
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import Digest, PeerId, sha256
 from protocol.sums.part_list import list_of, open_list
@@ -57,8 +56,6 @@ class Parts:
         """The roots and parts that are known."""
         self.judge = PayloadJudge(check, self.book, exchange.plan, self.held)
         """Judges what is pulled."""
-        self._commits: dict[int, Commit] = {}
-        """Those that are collected and not settled, with results of ranges."""
         self._collector = PartCollector(
             exchange, payload_log, self.book, background, feed, size_max
         )
@@ -122,20 +119,10 @@ class Parts:
         """Forget all other rounds."""
         self.book.follow(rounds)
         self._listed = {root for root in self._listed if self.book.knows(root)}
-        self._commits = {each: self._commits[each] for each in self._commits if each in rounds}
 
     def wake(self) -> None:
         """Something arrived."""
         self._collector.wake()
-
-    def committed(self, commit: Commit) -> None:
-        """A commit's results are being collected."""
-        if commit.sums:
-            self._commits[commit.round] = commit
-
-    def forget(self, round: int) -> Commit | None:
-        """A round is settled; returns its commit if it has results."""
-        return self._commits.pop(round, None)
 
     async def recall(self, offered: events.Offered) -> None:
         """Hold an offered part that is in the log, from before a restart, if it passes; then let
@@ -188,23 +175,3 @@ class Parts:
 
     async def _keep_list(self, round: int, listed: bytes) -> None:
         await asyncio.to_thread(self._payload_log.put, round, listed)
-
-
-def kept_parts(commit: Commit, payload_log: PayloadLog) -> Iterable[Digest]:
-    """The lists of a commit's entries that a log has, and all parts that they name: whoever audits
-    the round fetches them. Blocks: for a thread.
-    """
-    if commit.sums is None:
-        return
-    for entry in commit.entries:
-        if (
-            payload_log.size(entry.digest) is None
-            or (blob := payload_log.get(entry.digest)) is None
-        ):
-            continue
-        try:
-            listed = open_list(blob, commit.sums.ranges, entry.digest)
-        except RemoteProtocolError:
-            continue  # its author has signed what is no list
-        yield entry.digest
-        yield from (Digest(name.digest) for name in listed.names)

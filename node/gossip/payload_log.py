@@ -171,12 +171,15 @@ class PayloadLog:
         path = self._path(entry.round, digest)
         return read_range(path, offset, count)  # None: pruned since
 
-    def settle(self, round: int, kept: Iterable[Digest]) -> None:
-        """The round is decided: remove payloads that were not committed, then prune."""
-        keep = set(kept)
+    def settle(self, round: int, kept: Iterable[Digest] | None) -> None:
+        """The round is decided: remove payloads that were not committed, where `kept` names those
+        that were, then prune.
+        """
         with self._index:
             self._settled = max(self._settled, round)
-        self._delete(digest for digest in self.digests(round) if digest not in keep)
+        if kept is not None:
+            keep = set(kept)
+            self._delete(digest for digest in self.digests(round) if digest not in keep)
         self.prune()
 
     def prune(self) -> None:

@@ -33,7 +33,7 @@ from node.gossip.machine.events import SwarmLimits
 from node.gossip.machine.exchange import Exchange
 from node.gossip.offers import WireOffers
 from node.gossip.outbox import Outbox
-from node.gossip.parts import Parts, ReportParts, kept_parts, report_nothing
+from node.gossip.parts import Parts, ReportParts, report_nothing
 from node.gossip.payload_check import PayloadCheck
 from node.gossip.payload_log import PayloadLog
 from node.links.frames import PART_BYTES_MAX, Part
@@ -179,7 +179,6 @@ class Swarm:
         them. The digest identifies a payload: its size is not compared with the commit's, which
         only repeats the author's announcement.
         """
-        self.parts.committed(commit)
         try:
             return await self._collector.collect(commit, holders)
         except LocalProtocolError:
@@ -188,14 +187,13 @@ class Swarm:
             self._forget(commit.round)
             raise
 
-    def settle(self, round: int, kept: Iterable[Digest]) -> None:
+    def settle(self, round: int, kept: Iterable[Digest] | None) -> None:
         """The round is decided and applied (or skipped: nothing kept): drop payloads that were not
-        committed, and parts of those that were not.
+        committed. None: all that is here of it stays.
         """
-        committed = self.parts.forget(round)
         self._forget(round)
-        settle = asyncio.to_thread(self._settle, round, list(kept), committed)
-        self._background.spawn_write(settle)
+        stays = None if kept is None else list(kept)
+        self._background.spawn_write(asyncio.to_thread(self._payload_log.settle, round, stays))
 
     def holding(self, round: int) -> list[Digest]:
         """Payloads of others that this node holds in an undecided round: to report again after a
@@ -374,10 +372,6 @@ class Swarm:
                 continue  # of a commit that was fetched before the journal was lost
             self.parts.judge.passed(round, digest, verdict)
             self._feed(events.Found(round, digest, len(blob)))
-
-    def _settle(self, round: int, kept: list[Digest], commit: Commit | None) -> None:
-        parts = kept_parts(commit, self._payload_log) if commit else ()
-        self._payload_log.settle(round, [*kept, *parts])
 
     def _forget(self, round: int) -> None:
         self._feed(events.Settled(round))

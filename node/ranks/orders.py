@@ -137,10 +137,8 @@ class ApplySums(msgspec.Struct, frozen=True, tag="apply_sums"):
 
     levels: int
     """Number of levels in all chunks."""
-    authors: tuple[int, int, int]
-    """The fields of `protocol.sums.results.AuthorSet`."""
-    entries: int
-    """Entries of the commit."""
+    authors: tuple[int, int, int, int]
+    """The fields of `protocol.codec.commit_sums.AuthorSet`."""
     decay: float
 
 

@@ -44,12 +44,12 @@ from node.ranks.orders import (
     Sum,
 )
 from node.ranks.sharded import RankReplica, ShardedNetwork
+from protocol.codec.commit_sums import AuthorSet
 from protocol.codec.payload import Coefficients
 from protocol.codec.sums import Levels
 from protocol.errors import LocalProtocolError
 from protocol.ids import RunId
 from protocol.runfile import parse_run_json
-from protocol.sums.results import AuthorSet
 
 
 @dataclass(slots=True)
@@ -283,7 +283,7 @@ class RankPart:
             counts, indices, values, exponents, steps = self._heard(*sizes, (np.uint8, chunks))
             levels = Levels(exponents, steps, counts, indices, values)
         own = replica.share.cut_levels(levels)
-        replica.move_by_sums(own, AuthorSet(*order.authors), order.entries, order.decay)
+        replica.move_by_sums(own, AuthorSet(*order.authors), order.decay)
 
     def _tell(self, *arrays: npt.NDArray[Any]) -> None:
         """Rank 0 tells arrays to the others, as bytes in one piece."""

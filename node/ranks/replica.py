@@ -42,10 +42,10 @@ from node.replica.kept_state import KeptState
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
 from node.replica.share import SpreadParameters
+from protocol.codec.commit_sums import AuthorSet
 from protocol.codec.sums import Levels
 from protocol.ids import PeerId, RunId
 from protocol.runfile import RunSpec
-from protocol.sums.results import AuthorSet
 
 
 def replica_of(
@@ -168,8 +168,8 @@ class SharedReplica(LocalStepsReplica):
         authors = tuple((each.weight, len(each.coefficients.values)) for each in contributions)
         self._crew.do(Apply(authors, *rates), contributions)
 
-    def _step_by_sums(self, levels: Levels, authors: AuthorSet, entries: int, decay: float) -> None:
-        self._crew.do(ApplySums(len(levels.values), astuple(authors), entries, decay), levels)
+    def _step_by_sums(self, levels: Levels, authors: AuthorSet, decay: float) -> None:
+        self._crew.do(ApplySums(len(levels.values), astuple(authors), decay), levels)
 
     def _fetched(self, name: str) -> Tensor:
         if name in self._part.committed:

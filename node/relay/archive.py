@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 from node.control.members import MemberList
-from node.gossip.parts import kept_parts
 from node.gossip.payload_log import PayloadLog
 from node.gossip.transfer import Transfer
 from node.links.network import BlobRange, PeerAddress, PeerNetwork, Purpose
@@ -197,11 +196,11 @@ class Archive:
             )
 
     def _keep(self, commit: Commit) -> None:
-        """Settle a round: what its commit names stays and, in a round with sums, what is here of
-        the lists and parts of its authors. Blocks: for a thread.
+        """Settle a round: what its commit names stays; in a round with sums all, as lists and parts
+        are for whoever audits it. Blocks: for a thread.
         """
-        named = (each.digest for each in commit.needed)
-        self._payloads.settle(commit.round, [*named, *kept_parts(commit, self._payloads)])
+        stays = None if commit.sums else [each.digest for each in commit.needed]
+        self._payloads.settle(commit.round, stays)
 
     def _say_missing(self, count: int) -> None:
         """Say once for a page of the log that nobody gave some of its payloads."""

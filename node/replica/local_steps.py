@@ -55,7 +55,8 @@ from node.replica.replica import Replica
 from node.replica.share import RankShare
 from node.system.device import free_memory_bytes
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import Commit, Sums
+from protocol.codec.commit_sums import AuthorSet, Sums
+from protocol.codec.commits import Commit
 from protocol.codec.sums import Levels
 from protocol.errors import RemoteProtocolError
 from protocol.ids import RunId
@@ -63,10 +64,9 @@ from protocol.planner.needs import Needs, has_room, needs_of
 from protocol.planner.parameters import Size
 from protocol.runfile import RunSpec
 from protocol.schedule import float32_value
-from protocol.sums.adding import bounded
 from protocol.sums.movements import Movement, code_max_of
 from protocol.sums.ranges import ranges_of
-from protocol.sums.results import AuthorSet, read_results
+from protocol.sums.results import read_results
 
 log = logging.getLogger("lockstep.node")
 
@@ -235,11 +235,8 @@ class LocalStepsReplica(Replica):
 
     def _apply_sums(self, commit: Commit, sums: Sums, blobs: Sequence[bytes]) -> None:
         levels = self._levels(commit, sums, blobs)
-        rate, decay = (float32_value(b) for b in (commit.learning_rate_bits, commit.decay_bits))
-        entries = [(entry.author, entry.weight) for entry in commit.entries]
-        authors = bounded(entries, rate, self._spec.algorithm)
         with torch.no_grad():
-            self._step_by_sums(levels, AuthorSet.of(authors), len(entries), decay)
+            self._step_by_sums(levels, sums.authors, float32_value(commit.decay_bits))
 
     def _levels(self, commit: Commit, sums: Sums, blobs: Sequence[bytes]) -> Levels:
         """What the results of a commit say of all chunks; nothing of a range without one."""
@@ -259,13 +256,11 @@ class LocalStepsReplica(Replica):
             log.warning("sum ignored round=%s range=%s reason=%s", commit.round, number, reason)
         return levels
 
-    def _step_by_sums(self, levels: Levels, authors: AuthorSet, entries: int, decay: float) -> None:
-        """Change the committed parameters by the sums of all chunks. `entries` counts those of the
-        commit.
-        """
-        self.move_by_sums(self.share.cut_levels(levels), authors, entries, decay)
+    def _step_by_sums(self, levels: Levels, authors: AuthorSet, decay: float) -> None:
+        """Change the committed parameters by the sums of all chunks."""
+        self.move_by_sums(self.share.cut_levels(levels), authors, decay)
 
-    def move_by_sums(self, levels: Levels, authors: AuthorSet, entries: int, decay: float) -> None:
+    def move_by_sums(self, levels: Levels, authors: AuthorSet, decay: float) -> None:
         """Make a commit's step in the parameters that are kept here; `levels` are those of their
         chunks.
         """
@@ -280,7 +275,7 @@ class LocalStepsReplica(Replica):
                 top_k=algorithm.top_k,
                 gain=algorithm.gain,
             )
-        self._fade(entries)
+        self._fade(authors.count)
 
     def _fade(self, authors: int) -> None:
         """Let the residual fade, unless the round had one author."""

@@ -34,7 +34,8 @@ from node.replica.share import filled, prefixed
 from node.replica.snapshot import read_snapshot
 from node.replica.state_file import load_tensors, save_tensors
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import Commit, Entry, Sums
+from protocol.codec.commit_sums import Sums
+from protocol.codec.commits import Commit, Entry
 from protocol.codec.payload import Blob, Coefficients, Header, PayloadShape, decode, sealed
 from protocol.errors import RemoteProtocolError, SettingsError, StorageError
 from protocol.ids import Digest, RunId

@@ -163,7 +163,7 @@ class PayloadExchange(Protocol):
     async def collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> list[bytes]:
         """The payloads of a commit."""
 
-    def settle(self, round: int, kept: Iterable[Digest]) -> None:
+    def settle(self, round: int, kept: Iterable[Digest] | None) -> None:
         """A round is decided."""
 
     def holding(self, round: int) -> list[Digest]:

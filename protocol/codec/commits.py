@@ -9,12 +9,17 @@ passed and no commit names was skipped.
 
     commit 0 <- commit 1 <- commit 3 (round 2 was skipped) <- ... head
 
-In a run whose nodes mix parameters, a commit names the edges that hold (`mix`); in a round whose
-payloads were added by summers, their results (`sums`). A field that says nothing is left out of the
-bytes.
+In a run whose nodes mix parameters, a commit names the edges that hold (`mix`). In a round whose
+payloads were added by summers it names their results, and in the place of its entries their list by
+its digest (`sums`):
+
+    body   <- entries: none, results, what a step needs of the authors, SHA-256 of the list
+    list   <- entries, and who says nothing in which range: told to whoever audits
+
+A field that says nothing is left out of the bytes.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -22,11 +27,11 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from protocol.codec.commit_sums import RangeSum, Sums, require_silent, require_sums
 from protocol.codec.messagepack import converted, packed, unpacked
 from protocol.errors import RemoteProtocolError
 from protocol.ids import Digest, PeerId, RunId, parse_digest, parse_peer_id, sha256, short
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, VOTE_SUM_MAX
-from protocol.sums.ranges import RANGES_MAX
 
 _DOMAIN = b"lockstep.commit.v1"
 
@@ -51,35 +56,6 @@ class Entry:
         return f"the payload of {short(self.author)}"
 
 
-@dataclass(frozen=True, slots=True)
-class RangeSum:
-    """What the authors of a commit moved together in one range of chunks: the result that summers
-    agreed on (`protocol.sums`).
-    """
-
-    number: int
-    digest: Digest
-    payload_bytes: int
-    silent: tuple[int, ...] = ()
-    """Entries, by their places, that have no part in it: they say nothing in this range."""
-
-    @property
-    def title(self) -> str:
-        """What it names, in words."""
-        return f"the sum of range {self.number}"
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """The results of a round's ranges, in place of its payloads."""
-
-    ranges: int
-    """Ranges into which the chunks are cut."""
-
-    results: tuple[RangeSum, ...]
-    """By number. A range without one moves nothing: nobody added it."""
-
-
 Needed = Entry | RangeSum
 """What names bytes that make a step."""
 
@@ -98,14 +74,15 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The payloads and scalars that every replica applies for one round. Entries are sorted by
-    author; scalars are float32 bits.
+    """The payloads and scalars that every replica applies for one round; scalars are float32
+    bits.
     """
 
     run_id: RunId
     round: int
     step: int
     entries: tuple[Entry, ...]
+    """Sorted by author. None in a round with sums whose list of authors was not told."""
     learning_rate_bits: int
     decay_bits: int
     previous: Digest
@@ -113,6 +90,11 @@ class Commit:
     """None where every node applies every payload."""
     sums: Sums | None = None
     """None where nodes apply the payloads themselves."""
+
+    @property
+    def authors(self) -> int:
+        """The number of those whose payloads count, also where they are not told."""
+        return self.sums.authors.count if self.sums else len(self.entries)
 
     @property
     def needed(self) -> tuple[Needed, ...]:
@@ -158,12 +140,21 @@ class Commit:
         return {**shares, peer: 1 - sum(shares.values(), Fraction())}
 
 
+class _AuthorList(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """The fields of entries, and for each result those that are silent in it."""
+
+    entries: list[tuple[PeerId, Digest, int, int, int]]
+    silent: list[tuple[int, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class SignedCommit:
     """A commit's canonical bytes with the coordinator's signature."""
 
     body: bytes
     signature: bytes
+    author_list: bytes = b""
+    """Of a round with sums: the list of authors that the body names; empty where it is not told."""
 
 
 def genesis_digest(run_id: RunId) -> Digest:
@@ -177,7 +168,50 @@ def commit_bytes(commit: Commit) -> bytes:
     for name in ("mix", "sums"):
         if fields[name] is None:
             del fields[name]
+    if commit.sums:
+        fields["entries"] = []
+        for result in fields["sums"]["results"]:
+            del result["silent"]
     return packed(fields)
+
+
+def author_list_bytes(entries: Sequence[Entry], results: Sequence[RangeSum]) -> bytes:
+    """Canonical bytes of the list that a commit with sums names: the entries, and in the order of
+    the results those that are silent.
+    """
+    rows = [(e.author, e.digest, e.payload_bytes, e.weight, e.samples) for e in entries]
+    return packed((rows, [result.silent for result in results]))
+
+
+def with_author_list(commit: Commit, blob: bytes) -> Commit:
+    """A commit with sums, and the entries of the list that it names; `RemoteProtocolError` for
+    another list, or one out of bounds.
+    """
+    sums = commit.sums
+    if sums is None or sha256(blob) != sums.author_list:
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected the list of authors that it names, got "
+            f"{sha256(blob).hex()[:16]}"
+        )
+    plain = unpacked(blob, text_bytes_max=_TEXT_BYTES_MAX, items_max=MEMBERS_MAX)
+    listed = converted(plain, _AuthorList)
+    counts = len(listed.entries), len(listed.silent)
+    if counts != (sums.authors.count, len(sums.results)):
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected a list of {sums.authors.count} authors and "
+            f"{len(sums.results)} results, got {counts[0]} and {counts[1]}"
+        )
+    pairs = zip(sums.results, listed.silent, strict=True)
+    results = tuple(replace(result, silent=places) for result, places in pairs)
+    entries = tuple(Entry(*row) for row in listed.entries)
+    if author_list_bytes(entries, results) != blob:
+        raise RemoteProtocolError(
+            "expected a list of authors in canonical encoding, got another encoding of it"
+        )
+    found = replace(commit, entries=entries, sums=replace(sums, results=results))
+    _check_entries(found)
+    require_silent(found.sums or sums, commit.round)
+    return found
 
 
 def commit_digest(commit: Commit) -> Digest:
@@ -191,7 +225,8 @@ def sign_commit(commit: Commit, key: Ed25519PrivateKey) -> SignedCommit:
     """
     body = commit_bytes(commit)
     place = commit.run_id, commit.round, commit.step
-    return SignedCommit(body, key.sign(signed_bytes(*place, sha256(body))))
+    listed = author_list_bytes(commit.entries, commit.sums.results) if commit.sums else b""
+    return SignedCommit(body, key.sign(signed_bytes(*place, sha256(body))), listed)
 
 
 def signed_bytes(run_id: RunId, round: int, step: int, digest: Digest) -> bytes:
@@ -210,7 +245,8 @@ def require_signed(what: str, signed: bytes, signature: bytes, coordinator_key: 
 
 
 def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
-    """The commit inside, after its encoding, signature and bounds were checked.
+    """The commit inside, after its encoding, signature and bounds were checked. In a round with
+    sums it has entries if the list of authors is there.
 
     Raises `RemoteProtocolError` for anything that the coordinator with this key did not sign or
     that is not canonical.
@@ -230,7 +266,7 @@ def open_commit(signed: SignedCommit, coordinator_key: bytes) -> Commit:
     content = signed_bytes(*place, sha256(signed.body))
     require_signed("a commit", content, signed.signature, coordinator_key)
     _check(commit)
-    return commit
+    return with_author_list(commit, signed.author_list) if signed.author_list else commit
 
 
 def check_link(commit: Commit, run_id: RunId, previous: Digest, previous_round: int) -> None:
@@ -251,6 +287,27 @@ def check_link(commit: Commit, run_id: RunId, previous: Digest, previous_round: 
 
 
 def _check(commit: Commit) -> None:
+    if commit.sums is None:
+        _check_entries(commit)
+        _check_mix(commit)
+    elif commit.mix is None:
+        require_sums(commit.sums, commit.round)
+    else:
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected no mix beside sums, got both"
+        )
+    parse_digest(commit.previous)
+    if (least := min(commit.round, commit.step, commit.learning_rate_bits, commit.decay_bits)) < 0:
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected no negative field, got {least}"
+        )
+    if (most := max(commit.learning_rate_bits, commit.decay_bits)) >= 2**32:
+        raise RemoteProtocolError(
+            f"commit of round {commit.round}: expected float32 bits below 2**32, got {most}"
+        )
+
+
+def _check_entries(commit: Commit) -> None:
     authors = [parse_peer_id(entry.author) for entry in commit.entries]
     if authors != sorted(set(authors)):
         raise RemoteProtocolError(
@@ -275,17 +332,6 @@ def _check(commit: Commit) -> None:
         raise RemoteProtocolError(
             f"commit of round {commit.round}: expected weights of {VOTE_SUM_MAX} together at most, "
             f"got {weights}"
-        )
-    _check_mix(commit)
-    _check_sums(commit)
-    parse_digest(commit.previous)
-    if (least := min(commit.round, commit.step, commit.learning_rate_bits, commit.decay_bits)) < 0:
-        raise RemoteProtocolError(
-            f"commit of round {commit.round}: expected no negative field, got {least}"
-        )
-    if (most := max(commit.learning_rate_bits, commit.decay_bits)) >= 2**32:
-        raise RemoteProtocolError(
-            f"commit of round {commit.round}: expected float32 bits below 2**32, got {most}"
         )
 
 
@@ -315,32 +361,4 @@ def _check_mix(commit: Commit) -> None:
             raise RemoteProtocolError(
                 f"commit of round {commit.round}: expected a divisor above the number of edges of "
                 f"either end and at most {MEMBERS_MAX}, got {divisor} for {first}-{second}"
-            )
-
-
-def _check_sums(commit: Commit) -> None:
-    """`RemoteProtocolError` unless each range has one result at most, of entries that there are."""
-    if commit.sums is None:
-        return
-    numbers = [result.number for result in commit.sums.results]
-    in_order = numbers == sorted(set(numbers)) and commit.mix is None
-    if not in_order or not 1 <= commit.sums.ranges <= RANGES_MAX:
-        raise RemoteProtocolError(
-            f"commit of round {commit.round}: expected the results of up to {RANGES_MAX} ranges, "
-            f"sorted and once each, got those of {numbers[:RANGES_MAX]} of {commit.sums.ranges}"
-        )
-    for result in commit.sums.results:
-        parse_digest(result.digest)
-        silent, entries = result.silent, len(commit.entries)
-        is_silent = list(silent) == sorted(set(silent)) and all(0 <= at < entries for at in silent)
-        if not is_silent or not 1 <= result.payload_bytes <= PAYLOAD_BYTES_LIMIT:
-            raise RemoteProtocolError(
-                f"commit of round {commit.round}: expected 1..{PAYLOAD_BYTES_LIMIT} bytes in range "
-                f"{result.number}, without some of {entries} entries, sorted and once each, got "
-                f"{result.payload_bytes} bytes without {len(silent)}"
-            )
-        if not 0 <= result.number < commit.sums.ranges:
-            raise RemoteProtocolError(
-                f"commit of round {commit.round}: expected ranges below {commit.sums.ranges}, got "
-                f"{result.number}"
             )

@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocol.codec.commits import Commit, RangeSum, Sums
+from protocol.codec.commit_sums import RangeSum, Sums
+from protocol.codec.commits import Commit
 from protocol.codec.messagepack import packed
 from protocol.handshake import verify
 from protocol.ids import Digest, PeerId, RunId, sha256

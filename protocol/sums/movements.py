@@ -40,15 +40,11 @@ from protocol.codec.scales import (
     scales_of,
 )
 from protocol.errors import LocalProtocolError
-from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX
+from protocol.limits import CHUNK_ENTRIES, CHUNK_SIDE, VOTE_SUM_MAX, WEIGHTS_MAX
 from protocol.sections.algorithm import AlgorithmSpec
 
 RANGE_BITS: Final = 12
 """r at most: scales below 2^-12 of a chunk's largest are less than a step can tell from nothing."""
-
-WEIGHTS_MAX: Final = 512
-"""Sum of the weights before each is made at least 1: 73 authors still have all 12 bits of r, and
-4096 have 9."""
 
 MANTISSA_MAX: Final = 7
 

@@ -10,47 +10,40 @@ a range whose result is not one. Both follow from the bytes and the set of autho
 of the comparison is a whole number below 2^53 times a power of four: float64 compares exactly.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from protocol.codec.commit_sums import AuthorSet
+from protocol.codec.commits import Entry
 from protocol.codec.payload import Blob
 from protocol.codec.scales import EXPONENT_MIN, exponents, mantissas
 from protocol.codec.sums import Levels, concatenated, decode_sums
 from protocol.errors import RemoteProtocolError
-from protocol.sums.adding import Author
+from protocol.schedule import float32_value
+from protocol.sections.algorithm import AlgorithmSpec
+from protocol.sums.adding import Author, bounded
 from protocol.sums.movements import range_bits, scaled_weights
 from protocol.sums.ranges import Range
 
 
-@dataclass(frozen=True, slots=True)
-class AuthorSet:
-    """The authors whose movements are summed, as far as a step needs to know them."""
+def author_set(authors: Sequence[Author]) -> AuthorSet:
+    """What a step needs to know of these authors; those without a scale that counts move nothing,
+    and have no weight.
+    """
+    moving = [author for author in authors if author.code_max >= 0]
+    weights = scaled_weights([author.samples for author in moving])
+    most = max((author.code_max for author in moving), default=-1)
+    return AuthorSet(len(authors), len(moving), max(1, sum(weights)), most)
 
-    count: int
-    """Those that count."""
 
-    weight_sum: int
-    """W, at least 1."""
-
-    code_max: int
-    """Code of the largest scale that one of them may have; below 0 nothing moves."""
-
-    @classmethod
-    def of(cls, authors: Sequence[Author]) -> Self:
-        """The set of these authors; those without a scale that counts are left out."""
-        counted = [author for author in authors if author.code_max >= 0]
-        weights = scaled_weights([author.samples for author in counted])
-        most = max((author.code_max for author in counted), default=-1)
-        return cls(len(counted), max(1, sum(weights)), most)
-
-    @property
-    def range_bits(self) -> int:
-        """The bits r by which scales may differ."""
-        return range_bits(self.weight_sum)
+def authors_behind(
+    entries: Iterable[Entry], learning_rate_bits: int, algorithm: AlgorithmSpec
+) -> AuthorSet:
+    """What a step needs to know of the authors of a commit."""
+    weights = ((entry.author, entry.weight) for entry in entries)
+    return author_set(bounded(weights, float32_value(learning_rate_bits), algorithm))
 
 
 def read_results(
@@ -76,7 +69,7 @@ def within_reach(levels: Levels, authors: AuthorSet, top_k: int) -> npt.NDArray[
         return np.asarray(levels.counts == 0)
     code = np.array([authors.code_max], np.uint8)
     weighed = authors.weight_sum * int(mantissas(code)[0])
-    largest = int(exponents(code)[0]) - EXPONENT_MIN + authors.range_bits
+    largest = int(exponents(code)[0]) - EXPONENT_MIN + range_bits(authors.weight_sum)
     powers = largest - levels.exponents.astype(np.int64) - levels.steps
     rows = np.repeat(np.arange(len(levels.counts)), levels.counts)
     squares = np.bincount(rows, levels.values.astype(np.float64) ** 2, len(levels.counts))

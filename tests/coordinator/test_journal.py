@@ -114,7 +114,8 @@ def signed(round: int) -> SignedCommit:
 
 
 def everything_in(journal: Journal) -> tuple[object, ...]:
-    found = journal.commits(-1, 10), journal.entries(0, 10), list(journal.events())
+    commits = journal.commits(-1, 10, for_audit=True)
+    found = commits, journal.entries(0, 10), list(journal.events())
     return *found, journal.snapshots(), journal.spec(), journal.decided(0, 10), journal.names()
 
 
@@ -170,7 +171,7 @@ def test_what_summers_signed_is_kept_for_the_newest_rounds_with_sums(journal: Jo
         commits = [(round, signed(round), 1.0)]
         journal.append([], commits, [], signed_sums={round: said}, signed_rounds=2)
     journal.append([], [(8, signed(8), 1.0)], [], signed_rounds=2)
-    found = {row.round: row.signed_sums for row in journal.commits(-1, 10, signed_sums=True)}
+    found = {row.round: row.signed_sums for row in journal.commits(-1, 10, for_audit=True)}
     assert found == {0: (), 2: (), 3: said, 7: said, 8: ()}
     assert not any(row.signed_sums for row in journal.commits(-1, 10)), "nobody has asked"
 

@@ -108,7 +108,7 @@ async def test_a_restart_from_a_snapshot_is_the_state_of_all_events(
             "signed by this run's coordinator",
         ),
         (
-            "INSERT INTO commits SELECT 77, body, signature, loss FROM commits LIMIT 1",
+            "INSERT INTO commits SELECT 77, body, signature, x'', loss FROM commits LIMIT 1",
             "round 77 is on record, and no",
         ),
         ("UPDATE commits SET loss = 1.5 WHERE round = 1", "with the loss .*, and 1.5 is on record"),

@@ -6,30 +6,27 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.journal import JOURNAL_NAME, Journal
 from coordinator.machine.decided_rounds import DecidedRound
 from coordinator.machine.events.effects import RecordDigest
 from coordinator.machine.events.inputs import Evaluated
 from coordinator.round_log import read_rounds
-from protocol.codec.commits import (
-    Commit,
-    Entry,
-    RangeSum,
-    SignedCommit,
-    Sums,
-    commit_bytes,
-    genesis_digest,
-)
+from protocol.codec.commit_sums import RangeSum
+from protocol.codec.commits import Commit, Entry, genesis_digest, sign_commit
 from protocol.errors import StorageError
 from protocol.ids import sha256
 from tests.coordinator.machine.driver import RUN, A, B, payload_digest
+from tests.support.summed import sums_of
+
+KEY = Ed25519PrivateKey.from_private_bytes(b"c" * 32)
 
 
 def commit(round: int) -> Commit:
     entries = tuple(Entry(peer, payload_digest(peer, round), 100, round, 4) for peer in (A, B))
     results = tuple(RangeSum(number, sha256(b"sum"), 30 + number) for number in range(2))
-    sums = Sums(16, results) if round == 1 else None
+    sums = sums_of(16, results, entries) if round == 1 else None
     return Commit(RUN, round, round, entries, 0, 0, genesis_digest(RUN), sums=sums)
 
 
@@ -39,7 +36,7 @@ def written(path: Path) -> Journal:
     said = [Evaluated(A, 1, 3.25, 8), Evaluated(A, 2, 0.0, 8, failure="no data")]
     opened.append(
         [(1, each) for each in said],
-        [(round, SignedCommit(commit_bytes(commit(round)), bytes(64)), 2.5) for round in (0, 1, 4)],
+        [(round, sign_commit(commit(round), KEY), 2.5) for round in (0, 1, 4)],
         [RecordDigest(1, 255, 2, 0, b"")],
         decided=[
             DecidedRound(0, "", 12_000, 10_000, 2, 4000, 1000),
@@ -75,6 +72,7 @@ def test_every_decided_round_is_a_row(journal: Path) -> None:
     assert rows[0].decided.assigned == 2
     assert rows[1].state_digest == (255).to_bytes(8, "big")
     assert (rows[4].samples, rows[4].payload_bytes, rows[4].loss) == (8, 200, 2.5)
+    assert (rows[1].samples, rows[1].payload_bytes) == (8, 200), "by the list of authors"
     assert (rows[2].samples, rows[2].payload_bytes) == (0, 0)
     assert [each.result_bytes for each in rows] == [0, 61, 0, 0, 0]
 

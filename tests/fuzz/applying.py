@@ -20,6 +20,7 @@ from node.exact.plain import Plain
 from node.replica.factory import replica_for
 from node.replica.local_steps import LocalStepsReplica
 from node.replica.replica import Replica
+from protocol.codec.commit_sums import AuthorSet
 from protocol.codec.commits import Commit, Entry, genesis_digest
 from protocol.codec.payload import Coefficients, Header, PayloadShape, encode
 from protocol.codec.scales import CODE_MAX
@@ -28,7 +29,7 @@ from protocol.limits import CHUNK_ENTRIES
 from protocol.runfile import AlgorithmSpec, ScheduleSpec
 from protocol.schedule import scalars
 from protocol.sums.ranges import ranges_of
-from protocol.sums.results import AuthorSet, read_results
+from protocol.sums.results import read_results
 from tests.fuzz.summing import sums_for
 from tests.fuzz.targets import PEER, RUN, Target, payload_for
 from tests.support.tiny import tiny_spec
@@ -97,7 +98,7 @@ def judge_step(sent: Sequence[bytes], samples: Sequence[int], algorithm: Algorit
 
 def judge_results(blob: bytes) -> None:
     """Two ways to step by a result that says anything, and by another, end at the same numbers."""
-    layout, authors = replicas(LOCAL_STEPS)[0].layout, AuthorSet(3, 40, CODE_MAX)
+    layout, authors = replicas(LOCAL_STEPS)[0].layout, AuthorSet(3, 3, 40, CODE_MAX)
     ranges = ranges_of(layout.chunks, 2)
     levels, refused = read_results([blob, sums_for(ranges[1].chunks)[2]], ranges)
     both = [{name: torch.ones(shape) for name, shape in layout.shapes.items()} for _ in range(2)]

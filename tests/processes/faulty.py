@@ -210,7 +210,7 @@ class FaultyCluster(Cluster):
 
     def signed(self, after: int = -1) -> list[SignedCommit]:
         """Commits of rounds after `after`, in order, as nodes are told them."""
-        sql = "SELECT body, signature FROM commits WHERE round > ? ORDER BY round"
+        sql = "SELECT body, signature, author_list FROM commits WHERE round > ? ORDER BY round"
         return [SignedCommit(*row) for row in self.query(sql, after)]
 
     def commits(self, after: int = -1) -> list[Commit]:

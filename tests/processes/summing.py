@@ -29,7 +29,7 @@ def recorded(cluster: Cluster) -> list[RecordedCommit]:
     """The commits of a run, with what summers have signed."""
     journal = Journal(cluster.coordinator.directory / JOURNAL_NAME)
     try:
-        return journal.commits(-1, 10_000, signed_sums=True)
+        return journal.commits(-1, 10_000, for_audit=True)
     finally:
         journal.close()
 

@@ -39,8 +39,10 @@ from coordinator.machine.events.inputs import (
     SumsOffered,
 )
 from coordinator.machine.machine import RunMachine
+from lockstep.audit.sums.authors import flaw_of_authors
 from protocol.codec.chain import Reschedule, Restart, Void, entry_digest
-from protocol.codec.commits import Commit, Sums, check_link, commit_digest, genesis_digest
+from protocol.codec.commit_sums import Sums
+from protocol.codec.commits import Commit, check_link, commit_digest, genesis_digest
 from protocol.ids import Digest, PeerId
 from protocol.shuffle import Share
 from protocol.sums.receipts import receipt_name
@@ -366,6 +368,8 @@ class Referee:
         commit = effect.commit
         require(sums.ranges == len(page.summers), "round", commit.round, "has other ranges")
         require(bool(sums.results), "round", commit.round, "moves nothing")
+        flaw = flaw_of_authors(commit, self._spec)
+        require(not flaw, "round", commit.round, flaw)
         for result, told in zip(sums.results, effect.holders, strict=True):
             signers = page.signed[result.number, result.digest]
             require(len(signers) >= 2, "round", commit.round, result, "was signed by", signers)

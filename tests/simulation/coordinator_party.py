@@ -210,14 +210,16 @@ class MemoryJournal:
         self.replaying = None
 
     def commits(
-        self, after_round: int, count: int, *, signed_sums: bool = False
+        self, after_round: int, count: int, *, for_audit: bool = False
     ) -> list[RecordedCommit]:
-        """Commits of rounds after `after_round`, oldest first, with what summers have signed where
-        that is asked for.
-        """
+        """Commits of rounds after `after_round`, oldest first; as in a journal."""
         rounds = [round for round in sorted(self.signed) if round > after_round][:count]
         found = [self._recorded(round) for round in rounds]
-        return found if signed_sums else [replace(row, signed_sums=()) for row in found]
+        if for_audit:
+            return found
+        bare = [replace(row.signed, author_list=b"") for row in found]
+        pairs = zip(found, bare, strict=True)
+        return [replace(row, signed=signed, trained=(), signed_sums=()) for row, signed in pairs]
 
     def last_commits(self, count: int) -> list[RecordedCommit]:
         """The newest commits, newest first."""

@@ -15,7 +15,8 @@ from node.exact.chunks import ChunkLayout
 from node.exact.contributions import Contribution
 from node.exact.local_steps.aggregate import MovementSum
 from node.exact.local_steps.results import LevelSum
-from protocol.codec.commits import Commit, RangeSum, Sums
+from protocol.codec.commit_sums import RangeSum, Sums
+from protocol.codec.commits import Commit
 from protocol.codec.payload import PayloadShape
 from protocol.ids import Digest
 from protocol.limits import CHUNK_SIDE
@@ -25,7 +26,7 @@ from protocol.sums.adding import Author, result_of
 from protocol.sums.movements import Movement, code_max, code_max_of
 from protocol.sums.parts import cut, shape_of
 from protocol.sums.ranges import ranges_of
-from protocol.sums.results import AuthorSet, read_results
+from protocol.sums.results import read_results
 
 LAYOUT = ChunkLayout.from_shapes({"positions": (2 * CHUNK_SIDE, 2 * CHUNK_SIDE)})
 """As many chunks as the stand-in has."""
@@ -57,17 +58,14 @@ def digest_of_movements(
     return hashlib.sha256(sums.numpy().tobytes() + units.numpy().tobytes()).digest()
 
 
-def digest_of_results(
-    commit: Commit, sums: Sums, blobs: Sequence[bytes], algorithm: AlgorithmSpec
-) -> bytes:
+def digest_of_results(sums: Sums, blobs: Sequence[bytes], algorithm: AlgorithmSpec) -> bytes:
     """The same where summers have added: from the results of ranges, empty where there is none."""
     ranges, found = ranges_of(LAYOUT.chunks, sums.ranges), [b""] * sums.ranges
     for result, blob in zip(sums.results, blobs, strict=True):
         found[result.number] = blob
     levels, _ = read_results(found, ranges)
-    authors = AuthorSet.of(authors_of(commit, algorithm))
     sums_of = torch.empty(LAYOUT.chunks, CHUNK_SIDE, CHUNK_SIDE)
-    total = LevelSum(LAYOUT, levels, authors, algorithm.top_k)
+    total = LevelSum(LAYOUT, levels, sums.authors, algorithm.top_k)
     units = total.sum_strip(0, sums_of)
     return hashlib.sha256(sums_of.numpy().tobytes() + units.numpy().tobytes()).digest()
 

@@ -243,18 +243,19 @@ class Replica:
         """Take the results of a commit, and count what its authors made; returns the digest of what
         the results say.
         """
-        assert commit.sums is not None, "the caller has looked"
-        for place, entry in enumerate(commit.entries):
-            self._count(commit, place, self._auditor.payload_behind(entry.digest))
-        for result, blob in zip(commit.sums.results, blobs, strict=True):
+        listed = self._auditor.listed(commit)
+        assert listed.sums is not None, "the caller has looked"
+        for place, entry in enumerate(listed.entries):
+            self._count(listed, place, self._auditor.payload_behind(entry.digest))
+        for result, blob in zip(listed.sums.results, blobs, strict=True):
             if not blob:
                 self._auditor.passes_over(self.peer, commit.round, result)
                 self.void_count += 1
             elif Digest(hashlib.sha256(blob).digest()) != result.digest:
                 raise Violation(f"{self.peer} applies other bytes than round {commit.round} names")
             else:
-                self._auditor.sums(commit, result, blob, self._algorithm)
-        return digest_of_results(commit, commit.sums, blobs, self._algorithm)
+                self._auditor.sums(listed, result, blob, self._algorithm)
+        return digest_of_results(listed.sums, blobs, self._algorithm)
 
     def _count(self, commit: Commit, place: int, payload: bytes) -> "Sent":
         """Count the samples in the payload of an entry."""

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from protocol.codec.commits import Commit, Entry, RangeSum, Sums, genesis_digest
+from protocol.codec.commit_sums import AuthorSet, RangeSum, Sums
+from protocol.codec.commits import Commit, Entry, author_list_bytes, genesis_digest
 from protocol.codec.payload import Blob, PayloadShape
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.runfile import AlgorithmSpec
@@ -13,6 +14,7 @@ from protocol.sums.movements import code_max_of
 from protocol.sums.part_list import PartList, list_of
 from protocol.sums.parts import cut, shape_of
 from protocol.sums.ranges import ranges_of
+from protocol.sums.results import authors_behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,13 @@ class SummedRound:
         found = [*self.results, *(each.blob for each in self.lists.values())]
         found += [part for parts in self.parts.values() for part in parts]
         return {sha256(blob): blob for blob in found}
+
+
+def sums_of(ranges: int, results: Sequence[RangeSum], entries: Sequence[Entry]) -> Sums:
+    """Results for these entries of a commit, without a look at their work."""
+    count = len(entries) or 1
+    name = sha256(author_list_bytes(entries, results))
+    return Sums(ranges, tuple(results), AuthorSet(count, count, count, 200), name)
 
 
 def summed(
@@ -68,13 +77,8 @@ def summed(
     entries = tuple(
         Entry(a, lists[a].root, sum(map(len, parts[a])), trained[a], trained[a]) for a in authors
     )
-    made = Commit(
-        run_id,
-        round,
-        round,
-        entries,
-        *rate_bits,
-        previous or genesis_digest(run_id),
-        sums=Sums(ranges, tuple(sums)),
-    )
+    about = run_id, round, round, entries, *rate_bits, previous or genesis_digest(run_id)
+    authors_of = authors_behind(entries, rate_bits[0], algorithm)
+    name = sha256(author_list_bytes(entries, sums))
+    made = Commit(*about, sums=Sums(ranges, tuple(sums), authors_of, name))
     return SummedRound(made, results, parts, lists, shape)

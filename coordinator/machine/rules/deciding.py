@@ -59,7 +59,7 @@ def _commit(undecided: UndecidedRound, counted: list[Announced], run: Run) -> Co
     mix = None if equal else edges.commit(undecided, counted, state.consensus)
     entries = tuple(entry_of(payload, algorithm) for payload in counted)
     rate, decay = scalars(state.schedule(run.spec), step)
-    sums, signers = adding.results(undecided)
+    sums, signers = adding.results(undecided, entries, run)
     commit = Commit(run.run_id, undecided.round, step, entries, rate, decay, state.head, mix, sums)
     state.head, state.head_round = commit_digest(commit), undecided.round
     loss = closing.count(undecided, counted, run)

@@ -6,7 +6,8 @@ from lockstep.audit.differences import Difference
 from lockstep.audit.sums.adding import RangeAdder
 from lockstep.audit.sums.signatures import signed_sums
 from protocol import wire_pb2 as wire
-from protocol.codec.commits import Commit, RangeSum
+from protocol.codec.commit_sums import RangeSum
+from protocol.codec.commits import Commit
 from protocol.ids import Digest
 from protocol.sums.asked import question_behind
 

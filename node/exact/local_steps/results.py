@@ -17,11 +17,13 @@ from node.exact.chunks import ChunkLayout
 from node.exact.dct import transposed
 from node.exact.local_steps.aggregate import UNIT_BITS, share_of, step
 from protocol.codec.bits import bounds_of
+from protocol.codec.commit_sums import AuthorSet
 from protocol.codec.scales import EXPONENT_MIN
 from protocol.codec.sums import Levels
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES
-from protocol.sums.results import AuthorSet, within_reach
+from protocol.sums.movements import range_bits
+from protocol.sums.results import within_reach
 
 
 def apply_results(
@@ -64,7 +66,7 @@ class LevelSum:
                 f"expected levels of {layout.chunks} chunks, got {len(levels.counts)}"
             )
         self._levels, self._authors = levels, authors
-        self._share = share_of(authors.count, authors.weight_sum, gain)
+        self._share = share_of(authors.moving, authors.weight_sum, gain)
         self._moves = within_reach(levels, authors, top_k)
         self._starts = bounds_of(levels.counts)
 
@@ -82,6 +84,6 @@ class LevelSum:
         changes = torch.from_numpy(said.astype(np.float32)).to(strip.device)
         strip.view(-1).scatter_(0, torch.from_numpy(places).to(strip.device), changes)
         powers = levels.exponents[chunks].astype(np.int32) + levels.steps[chunks]
-        powers += EXPONENT_MIN - self._authors.range_bits - UNIT_BITS
+        powers += EXPONENT_MIN - range_bits(self._authors.weight_sum) - UNIT_BITS
         units = np.ldexp(self._share, powers).astype(np.float32)
         return torch.from_numpy(units).to(strip.device)[:, None, None]

@@ -183,7 +183,7 @@ class CatchUp:
             decision = await walker.next()
             walker.settled()
             if decision.round in rounds:
-                walk.kept[decision.round] = decision.counted
+                walk.asked[decision.round] = decision
             if await self._pass_restarts(walker, walk):
                 continue  # what this commit has on record is not the state behind it any more
             if decision.snapshot_sha256 and decision.recorded_digest is not None:

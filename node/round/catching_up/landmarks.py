@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from node.control.decision import Decision
 from node.control.decisions import Place
 from node.replica.position import Position
 from protocol.ids import Digest
@@ -31,8 +32,8 @@ class SnapshotJump:
     landmark: Landmark
     path: Path
     """Its file, verified."""
-    kept: dict[int, list[Digest]]
-    """Payloads committed in the rounds that were asked about and that the snapshot has passed."""
+    passed: dict[int, Decision]
+    """The decisions of the rounds that were asked about and that the snapshot has passed."""
     base: Path | None = None
     """Where nodes differ, a snapshot of the newest mean before it; None: as before."""
 
@@ -43,8 +44,8 @@ class Walk:
 
     landmarks: deque[Landmark] = field(default_factory=lambda: deque(maxlen=SNAPSHOTS_TRIED))
     """The newest recorded snapshots, oldest first."""
-    kept: dict[int, list[Digest]] = field(default_factory=dict)
-    """Payloads committed in the rounds that were asked about."""
+    asked: dict[int, Decision] = field(default_factory=dict)
+    """The decisions of the rounds that were asked about."""
     begun: Landmark | None = None
     """The newest recorded snapshot of which ranges are here already."""
 
@@ -56,9 +57,9 @@ class Walk:
 
     def jump_to(self, landmark: Landmark, path: Path) -> SnapshotJump:
         """The jump to one of the snapshots, whose file is at `path`."""
-        passed = landmark.position.next_round
-        kept = {round: digests for round, digests in self.kept.items() if round < passed}
-        return SnapshotJump(landmark, path, kept)
+        until = landmark.position.next_round
+        passed = {round: decision for round, decision in self.asked.items() if round < until}
+        return SnapshotJump(landmark, path, passed)
 
 
 def position_at(place: Place) -> Position:

@@ -39,7 +39,7 @@ from node.status import NodeStatus
 from protocol import wire_pb2 as wire
 from protocol.codec.commits import Commit, Entry
 from protocol.errors import RemoteProtocolError
-from protocol.ids import Digest, PeerId, parse_digest, sha256
+from protocol.ids import PeerId, parse_digest, sha256
 from protocol.run_info import RunInfo
 
 log = logging.getLogger("lockstep.node")
@@ -129,13 +129,13 @@ class NeighbourStart(CatchUp):
         self._status.says(f"looks for a member's parameters after round {start.head_round}")
         walker = self._walker(start, decided_round)
         newest: deque[Walked] = deque(maxlen=COMMITS_TRIED)
-        kept: dict[int, list[Digest]] = {}
+        passed: dict[int, Decision] = {}
         base, has_base = None, True
         while walker.behind():
             decision = await walker.next()
             walker.settled()
             if decision.round in rounds:
-                kept[decision.round] = decision.kept
+                passed[decision.round] = decision
             if decision.commit:
                 position = position_at(walker.place)
                 if self._differs and decision.commit.mix and decision.commit.mix.mean:
@@ -146,7 +146,7 @@ class NeighbourStart(CatchUp):
             self._genesis_until = decided_round
         for walked in reversed(newest):
             if found := await self._behind(walked):
-                return replace(found, kept=kept)
+                return replace(found, passed=passed)
         return NotFound.NOT_HELD if newest else NotFound.NOT_RECORDED
 
     async def _behind(self, walked: Walked) -> SnapshotJump | None:

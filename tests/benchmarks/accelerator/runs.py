@@ -93,7 +93,7 @@ class DeviceCluster(Cluster):
     def samples(self) -> dict[int, int]:
         """Samples that each commit counts, by round."""
         key = public_bytes(load_or_create_key(self.coordinator.directory))
-        rows = self.query("SELECT body, signature FROM commits ORDER BY round")
+        rows = self.query("SELECT body, signature, author_list FROM commits ORDER BY round")
         commits = [open_commit(SignedCommit(*row), key) for row in rows]
         return {each.round: sum(entry.samples for entry in each.entries) for each in commits}
 

@@ -155,7 +155,9 @@ async def test_the_log_tells_the_samples_behind_each_payload(tmp_path: Path) -> 
         await one.join()
         await two.join()
         (commit,) = await train([one, two], 1)
-        rows = (await one.commits_after(-1))[0].commits
+        assert not (await one.commits_after(-1))[0].commits[0].trained, "nobody asked for them"
+        request = wire.GetCommitsRequest(after_round=-1, for_audit=True)
+        rows = (await one.stub.GetCommits(request)).commits
         trained = [[(share.first, share.count) for share in row.shares] for row in rows[0].trained]
         assert len(trained) == len(commit.entries) == 2
         opened = next(each.opened for each in one.heard if each.WhichOneof("kind") == "opened")

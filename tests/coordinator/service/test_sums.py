@@ -15,6 +15,7 @@ from lockstep.audit.sums.signatures import signed_sums
 from lockstep.audit.work.published import evidence_in
 from protocol import wire_pb2 as wire
 from protocol.clock import Instants
+from protocol.codec.commits import with_author_list
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, peer_id, sha256
@@ -200,6 +201,8 @@ async def test_a_round_of_scripted_summers_is_committed_with_their_results(tmp_p
             told = (await node.hear("committed")).committed
             commit = opened(told.commit)
             assert commit.sums is not None
+            assert (commit.entries, commit.authors) == ((), 3), "a node is not told the authors"
+            assert told.is_author
             assert [each.digest for each in commit.sums.results] == [RESULT] * 16
             signers = [set(each.peer_ids) for each in told.holders]
             assert signers == [set(each) for each in plan.summers]
@@ -220,10 +223,16 @@ async def test_the_log_has_what_was_signed_and_an_auditor_refutes_it_by_that(
         node_of(process, 5) as forger,
     ):
         plan = await play_round((one, two, three), process.run_id)
-        commit = opened((await one.hear("committed")).committed.commit)
-        assert not (await one.commits_after(-1))[0].commits[0].signed_sums, "nobody asked for them"
-        request = wire.GetCommitsRequest(after_round=-1, signed_sums=True)
+        await one.hear("committed")
+        (bare,) = (await one.commits_after(-1))[0].commits
+        assert not bare.signed_sums, "nobody asked for them"
+        assert not bare.author_list
+        request = wire.GetCommitsRequest(after_round=-1, for_audit=True)
         (row,) = (await one.stub.GetCommits(request)).commits
+        commit = with_author_list(opened(row), row.author_list)
+        assert [entry.author for entry in commit.entries] == sorted(
+            each.peer for each in (one, two, three)
+        )
         said = signed_sums(commit, row)
         assert len(said) == len(row.signed_sums) == 32
         assert [{each.summer for each in said if each.number == n} for n in range(16)] == [

@@ -46,7 +46,7 @@ class GrowingRecord(RecordInFiles):
         self.tail: list[wire.ChainEntry] = []
 
     def opened(self, recorded: wire.Committed) -> Commit:
-        signed = SignedCommit(recorded.body, recorded.signature)
+        signed = SignedCommit(recorded.body, recorded.signature, recorded.author_list)
         return open_commit(signed, self.info.coordinator_key)
 
     async def commits(self, after_round: int) -> wire.Commits:

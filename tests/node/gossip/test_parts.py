@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from node.links.network import Purpose
 from protocol.codec.announcement import announce, offered_payload
-from protocol.codec.commits import Commit, Entry, RangeSum, Sums
+from protocol.codec.commit_sums import RangeSum
+from protocol.codec.commits import Commit
 from protocol.codec.payload import Header, encode
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.handshake import public_bytes
@@ -40,6 +41,7 @@ from tests.node.gossip.crowd import (
     sum_of,
 )
 from tests.node.links.net import RUN, key_of, peer_of
+from tests.support.summed import sums_of
 from tests.support.virtual_time import in_virtual_time, without_threads
 from tests.support.votes import signs
 from tests.support.waiting import until
@@ -112,7 +114,7 @@ async def test_all_summers_of_a_range_hold_all_parts_and_find_one_sum(tmp_path: 
 
 
 @in_virtual_time
-async def test_results_reach_everybody_and_what_a_committed_root_names_stays(
+async def test_results_reach_everybody_and_lists_and_parts_stay(
     tmp_path: Path,
 ) -> None:
     async with crowd(tmp_path, 5, PLAN) as nodes:
@@ -129,18 +131,11 @@ async def test_results_reach_everybody_and_what_a_committed_root_names_stays(
         await until(lambda: all(len(nodes.nodes[n].summed) == ADDED[n].bit_count() for n in ADDED))
         assert nodes.nodes[3].swarm.purpose(results[0].digest) is Purpose.PAYLOAD
         assert nodes.nodes[0].swarm.purpose(root_of(0)) is Purpose.PAYLOAD
-        sums = Sums(
-            RANGES,
-            tuple(
-                RangeSum(place, result.digest, len(result.blob))
-                for place, result in enumerate(results)
-            ),
+        named = tuple(
+            RangeSum(place, result.digest, len(result.blob)) for place, result in enumerate(results)
         )
-        entries = tuple(
-            Entry(peer_of(each), AUTHORS[each], sum(map(len, parts_of(each))), 1, SAMPLES + each)
-            for each in sorted(two, key=peer_of)
-        )
-        commit = Commit(RUN, ROUND, 0, entries, RATE_BITS, 0, Digest(bytes(32)), sums=sums)
+        sums = sums_of(RANGES, named, ())  # a node is not told the authors
+        commit = Commit(RUN, ROUND, 0, (), RATE_BITS, 0, Digest(bytes(32)), sums=sums)
         # only the first summer of each range is known: the others are found by their offers
         holders = [[peer_of((3, 3, 4, 1)[place])] for place in range(RANGES)]
         collected = await asyncio.gather(
@@ -148,7 +143,7 @@ async def test_results_reach_everybody_and_what_a_committed_root_names_stays(
         )
         assert collected == [[result.blob for result in results]] * 5
         for node in nodes.nodes.values():
-            node.swarm.settle(ROUND, [each.digest for each in sums.results])
+            node.swarm.settle(ROUND, None)
         await nodes.stop()
         for number, node in nodes.nodes.items():
             assert all(node.log.size(result.digest) for result in results)
@@ -157,13 +152,11 @@ async def test_results_reach_everybody_and_what_a_committed_root_names_stays(
                 author: {sha256(part) for part in parts_of(author)} | {root_of(author)}
                 for author in range(3)
             }
-            assert not kept & named[2], "what the commit left out is dropped"
-            assert kept <= named[0] | named[1]
-            if number in two:
+            if number in AUTHORS:
                 assert named[number] <= kept, "an author keeps all of its own"
             if number in (3, 4):
-                assert {root_of(0), root_of(1)} <= kept, "a summer keeps the lists"
-                assert len(kept) == 2 + 2 * ADDED[number].bit_count()
+                assert {root_of(0), root_of(1), root_of(2)} <= kept, "a summer keeps the lists"
+                assert len(kept) == 3 + 3 * ADDED[number].bit_count()
 
 
 @in_virtual_time
@@ -172,9 +165,8 @@ async def test_a_commit_that_waits_for_a_result_has_it_once_this_node_made_it(
 ) -> None:
     async with crowd(tmp_path, 5, PLAN) as nodes:
         swarm, result = nodes.nodes[3].swarm, b"the sum of a range"
-        sums = Sums(RANGES, (RangeSum(0, sha256(result), len(result)),))
-        entry = Entry(peer_of(0), AUTHORS[0], 1, 1, SAMPLES)
-        commit = Commit(RUN, ROUND, 0, (entry,), RATE_BITS, 0, Digest(bytes(32)), sums=sums)
+        sums = sums_of(RANGES, (RangeSum(0, sha256(result), len(result)),), ())
+        commit = Commit(RUN, ROUND, 0, (), RATE_BITS, 0, Digest(bytes(32)), sums=sums)
         collecting = asyncio.create_task(swarm.collect(commit, [[peer_of(4)]]))
         await until(lambda: swarm.waiting_for)
         await swarm.parts.keep_result(ROUND, result)

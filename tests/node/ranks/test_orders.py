@@ -36,7 +36,7 @@ from node.ranks.orders import (
         MakeStep(0.1),
         Extract(-1),
         Apply(((3, 100), (2, 0)), 0.1, 1.0),
-        ApplySums(100, (2, 5, -1), 3, 1.0),
+        ApplySums(100, (3, 2, 5, -1), 1.0),
         Put("head"),
         Fetch("head"),
         Digest(),

@@ -18,13 +18,15 @@ from node.relay import archive as archiving
 from node.relay.archive import ARCHIVE_NAME, Archive
 from protocol import wire_pb2 as wire
 from protocol.codec.chain import Void, sign_entry
-from protocol.codec.commits import Commit, Entry, RangeSum, Sums, genesis_digest, sign_commit
+from protocol.codec.commit_sums import RangeSum, Sums
+from protocol.codec.commits import Commit, Entry, genesis_digest, sign_commit
 from protocol.errors import UnavailableError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, sha256
 from protocol.run_info import RunInfo
 from protocol.runfile import run_id
 from protocol.sums.part_list import list_of
+from tests.support.summed import sums_of
 from tests.support.tiny import tiny_spec
 from tests.support.waiting import until
 
@@ -217,14 +219,13 @@ async def test_of_a_round_with_sums_the_results_are_fetched_and_lists_and_parts_
     """Whoever adds again, or audits work, asks for these: from here, or anew from members."""
     parts, result = [b"part 0", b"part 1"], b"the result of range 0"
     listed = list_of(parts)
-    sums = Sums(2, (RangeSum(0, sha256(result), len(result)),))
+    sums = sums_of(2, (RangeSum(0, sha256(result), len(result)),), ())
     log = Log()
     log.roots[2] = (listed.root, sums)
     peers.held[GIVER] |= {sha256(blob): blob for blob in (result, listed.blob, parts[1])}
     archive, payloads = opened(tmp_path, peers)
     payloads.put(2, listed.blob)
     payloads.put(2, parts[0])
-    payloads.put(2, b"of nobody that counts")
     async with filling(archive, log):
         await until(lambda: archive.document()["round"] == ROUNDS - 1)
         assert archive.document()["missing"] == 0

@@ -27,7 +27,7 @@ from lockstep.cluster.child import Child
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
 from lockstep.service.keys import load_or_create_key
-from protocol.codec.commits import Commit
+from protocol.codec.commits import Commit, with_author_list
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, peer_id
 from protocol.runfile import RunSpec
@@ -247,12 +247,15 @@ class Watch:
         newest, counts = -1, (0, 0, 0)
         with self._run.journal_rows() as rows:
             while not self._stopping.wait(LOOK_S):
-                query = "SELECT round, body, loss FROM commits WHERE round > ? ORDER BY round"
+                query = (
+                    "SELECT round, body, author_list, loss FROM commits "
+                    "WHERE round > ? ORDER BY round"
+                )
                 found = rows.execute(query, (newest,)).fetchall()
-                for round, body, loss in found:
-                    authors = [
-                        each.author for each in msgspec.msgpack.decode(body, type=Commit).entries
-                    ]
+                for round, body, listed, loss in found:
+                    commit = msgspec.msgpack.decode(body, type=Commit)
+                    commit = with_author_list(commit, listed) if listed else commit
+                    authors = [each.author for each in commit.entries]
                     honest = sum(peer in authors for peer in self._run.honest)
                     seen = (1, honest, len(authors) - honest)
                     newest, counts = round, tuple(map(add, counts, seen))

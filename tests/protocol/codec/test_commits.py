@@ -1,34 +1,39 @@
 """Commits: signed, canonical, chained, bounded; one flipped bit is enough to be refused."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.codec.commit_sums import RangeSum
 from protocol.codec.commits import (
     Commit,
     Entry,
     Mix,
-    RangeSum,
     SignedCommit,
-    Sums,
+    author_list_bytes,
     check_link,
     commit_bytes,
     commit_digest,
     genesis_digest,
     open_commit,
     sign_commit,
+    signed_bytes,
+    with_author_list,
 )
 from protocol.errors import RemoteProtocolError
 from protocol.handshake import public_bytes
 from protocol.ids import Digest, PeerId, RunId, sha256
 from protocol.limits import MEMBERS_MAX, PAYLOAD_BYTES_LIMIT, VOTE_SUM_MAX
+from tests.support.summed import sums_of
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"c" * 32)
 PUBLIC = public_bytes(KEY)
@@ -102,9 +107,9 @@ def test_a_signature_over_the_body_alone_is_refused() -> None:
     commit's.
     """
     body = commit_bytes(commit())
-    for signed_bytes in (body, sha256(body)):
+    for content in (body, sha256(body)):
         with pytest.raises(RemoteProtocolError):
-            open_commit(SignedCommit(body, KEY.sign(signed_bytes)), PUBLIC)
+            open_commit(SignedCommit(body, KEY.sign(content)), PUBLIC)
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 65])
@@ -306,7 +311,7 @@ def test_a_node_needs_its_own_payload_and_those_of_its_edges() -> None:
 
 
 def summed(*results: RangeSum, ranges: int = 4) -> Commit:
-    return replace(mixed(None), sums=Sums(ranges, results))
+    return replace(mixed(None), sums=sums_of(ranges, results, mixed(None).entries))
 
 
 FIRST, LAST = (RangeSum(number, sha256(b"range %d" % number), 9) for number in (0, 3))
@@ -315,9 +320,10 @@ FIRST, LAST = (RangeSum(number, sha256(b"range %d" % number), 9) for number in (
 def test_a_commit_with_sums_survives_its_encoding_and_needs_them_alone() -> None:
     commit = summed(FIRST, replace(LAST, silent=(0, 2)))
     assert opened_again(commit) == commit
+    assert commit.authors == mixed(None).authors == 3
     assert b"sums" not in commit_bytes(mixed(None))
     assert commit.needed == commit.needed_by(commit.entries[0].author) == commit.sums.results
-    assert commit.only({FIRST.digest}) == summed(FIRST)
+    assert commit.only({FIRST.digest}).needed == (FIRST,)
     assert mixed(None).only({commit.entries[1].digest}).needed == commit.entries[1:2]
 
 
@@ -329,13 +335,110 @@ def test_a_commit_with_sums_survives_its_encoding_and_needs_them_alone() -> None
         (summed(LAST, ranges=3), "ranges below 3"),
         (summed(FIRST, ranges=0), "up to 64 ranges"),
         (summed(FIRST, ranges=65), "up to 64 ranges"),
-        (summed(replace(FIRST, silent=(3,))), "some of 3 entries"),
+        (summed(replace(FIRST, silent=(3,))), "some of 3 authors"),
         (summed(replace(FIRST, silent=(1, 0))), "sorted and once each"),
-        (summed(replace(FIRST, payload_bytes=0)), "got 0 bytes"),
+        (summed(replace(FIRST, payload_bytes=0)), "bytes in range 0, got 0"),
         (summed(replace(FIRST, digest=Digest(b"short"))), "digest"),
-        (replace(summed(FIRST), mix=Mix(mean=True)), "up to 64 ranges"),
+        (replace(summed(FIRST), mix=Mix(mean=True)), "no mix beside sums"),
     ],
 )
 def test_sums_that_no_round_has_are_an_error(commit: Commit, words: str) -> None:
     with pytest.raises(RemoteProtocolError, match=words):
         opened_again(commit)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"count": 0, "moving": 0},
+        {"count": MEMBERS_MAX + 1},
+        {"moving": 4},
+        {"moving": -1},
+        {"weight_sum": 0},
+        {"weight_sum": 2},
+        {"weight_sum": 512 + MEMBERS_MAX + 1},
+        {"code_max": -2},
+        {"code_max": 256},
+    ],
+)
+def test_authors_that_no_round_has_are_an_error(changes: dict[str, int]) -> None:
+    commit = summed(FIRST)
+    assert commit.sums is not None
+    authors = replace(commit.sums.authors, **changes)
+    with pytest.raises(RemoteProtocolError, match="expected up to 4096 authors of weights"):
+        opened_again(replace(commit, sums=replace(commit.sums, authors=authors)))
+
+
+def test_a_commit_with_sums_names_its_authors_by_their_list() -> None:
+    """So it is as long for a thousand authors as for three."""
+    commit = summed(FIRST, replace(LAST, silent=(0, 2)))
+    signed = sign_commit(commit, KEY)
+    assert not any(entry.digest in signed.body for entry in commit.entries)
+    assert all(entry.digest in signed.author_list for entry in commit.entries)
+    bare = open_commit(replace(signed, author_list=b""), PUBLIC)
+    assert (bare.entries, bare.authors) == ((), 3)
+    assert bare.needed == (FIRST, LAST), "who is silent is told with the list"
+    assert commit_digest(bare) == commit_digest(commit)
+    assert with_author_list(bare, signed.author_list) == commit
+    without_sums = sign_commit(mixed(None), KEY)
+    assert without_sums.author_list == b""
+
+
+def test_only_the_list_that_a_commit_names_is_taken() -> None:
+    commit = summed(FIRST, LAST)
+    entries, results = commit.entries, commit.needed
+    signed = sign_commit(commit, KEY)
+    for other in (
+        author_list_bytes(entries[:2], results),
+        author_list_bytes((replace(entries[0], weight=2), *entries[1:]), results),
+        signed.author_list[:-1],
+        b"none",
+    ):
+        with pytest.raises(RemoteProtocolError, match="expected the list of authors that it names"):
+            open_commit(replace(signed, author_list=other), PUBLIC)
+    for_no_sums = replace(sign_commit(mixed(None), KEY), author_list=signed.author_list)
+    with pytest.raises(RemoteProtocolError, match="expected the list of authors that it names"):
+        open_commit(for_no_sums, PUBLIC)
+
+
+@pytest.mark.parametrize(
+    ("listed", "words"),
+    [
+        (lambda rows, silent: (rows[:2], silent), "expected a list of 3 authors and 2 results"),
+        (lambda rows, silent: (rows, silent[:1]), "expected a list of 3 authors and 2 results"),
+        (lambda rows, silent: (rows[::-1], silent), "authors sorted and once each"),
+        (lambda rows, silent: (rows, [[3], []]), "expected some of 3 authors"),
+        (lambda rows, silent: (rows, [[1, 0], []]), "sorted and once each"),
+        (lambda rows, silent: (rows, [[], []], []), "length"),
+        (lambda rows, silent: ([[*rows[0][:3], 0, 1], *rows[1:]], silent), "size or weight"),
+        (lambda rows, silent: ([[*rows[0][:3], 2**24, 1], *rows[1:]], silent), "size or weight"),
+        (lambda rows, silent: "none", "`array`"),
+    ],
+)
+def test_a_signed_list_that_no_round_has_is_an_error(
+    listed: Callable[[Any, Any], Any], words: str
+) -> None:
+    """Even where the coordinator has signed a commit that names it."""
+    commit = summed(FIRST, LAST)
+    assert commit.sums is not None
+    rows, silent = msgpack.unpackb(sign_commit(commit, KEY).author_list)
+    blob = msgpack.packb(listed(rows, silent))
+    named = replace(commit, sums=replace(commit.sums, author_list=sha256(blob)))
+    with pytest.raises(RemoteProtocolError, match=words):
+        open_commit(replace(sign_commit(named, KEY), author_list=blob), PUBLIC)
+
+
+def test_a_body_with_sums_has_no_authors_of_its_own() -> None:
+    commit = summed(FIRST)
+    fields = msgpack.unpackb(commit_bytes(commit))
+    entry = msgspec.to_builtins(commit.entries[0], builtin_types=(bytes,))
+    told = [fields["sums"]["results"][0] | {"silent": []}]
+    for changed in (
+        fields | {"entries": [entry]},
+        fields | {"sums": fields["sums"] | {"results": told}},
+    ):
+        body = msgpack.packb(changed)
+        place = commit.run_id, commit.round, commit.step
+        signature = KEY.sign(signed_bytes(*place, sha256(body)))
+        with pytest.raises(RemoteProtocolError, match="canonical encoding"):
+            open_commit(SignedCommit(body, signature), PUBLIC)

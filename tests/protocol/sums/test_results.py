@@ -7,14 +7,15 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocol.codec.commit_sums import AuthorSet
 from protocol.codec.payload import decode
 from protocol.codec.sums import COARSE, LEVEL_MAX, Levels, decode_sums, encode_sums
 from protocol.limits import CHUNK_ENTRIES, MEMBERS_MAX, VOTE_SUM_MAX
 from protocol.sums.adding import Author, levels_of
-from protocol.sums.movements import Counted, Movement, scaled_weights
+from protocol.sums.movements import Counted, Movement, range_bits, scaled_weights
 from protocol.sums.parts import within
 from protocol.sums.ranges import ranges_of
-from protocol.sums.results import AuthorSet, read_results, within_reach
+from protocol.sums.results import author_set, read_results, within_reach
 from tests.protocol.sums.test_adding import added, crowd, peer, shape_for
 from tests.protocol.sums.test_movements import scale
 from tests.support.votes import signs, two_scales
@@ -49,7 +50,7 @@ def test_no_result_of_movements_is_beyond_reach(
         movements = [Movement(count, cap, replace(sent, scales=scales)) for count in samples]
         levels = levels_of(Counted(movements, 5), 5, coarse)
         authors = [Author(peer(each), count, cap) for each, count in enumerate(samples)]
-        assert within_reach(levels, AuthorSet.of(authors), 60).all()
+        assert within_reach(levels, author_set(authors), 60).all()
 
 
 @given(
@@ -64,17 +65,17 @@ def test_no_result_of_movements_is_beyond_reach(
 def test_the_reach_is_that_of_whole_numbers(
     level: int, unit: int, step: int, cap: int, weight_sum: int, top_k: int, count: int
 ) -> None:
-    authors = AuthorSet(3, weight_sum, cap)
+    authors = AuthorSet(3, 3, weight_sum, cap)
     found = within_reach(lone(-level, unit=unit, step=step, count=count), authors, top_k)
     # l * 2^t in units of 2^(E - r - 2), of the weighted sum
-    moved = level * Fraction(2) ** (step + unit - 56 - authors.range_bits - 2) / weight_sum
+    moved = level * Fraction(2) ** (step + unit - 56 - range_bits(weight_sum) - 2) / weight_sum
     most = top_k * scale(cap) ** 2 if cap >= 0 else 0
     assert found.tolist() == [moved**2 * count <= 4 * most]
 
 
 def test_a_lone_level_of_twice_the_largest_scale_is_in_reach_and_no_more() -> None:
-    authors, one = AuthorSet.of([Author(peer(0), 8, 56 * 4)]), 8 * 4 << 12
-    assert authors == AuthorSet(1, 8, 56 * 4)
+    authors, one = author_set([Author(peer(0), 8, 56 * 4)]), 8 * 4 << 12
+    assert authors == AuthorSet(1, 1, 8, 56 * 4)
     assert within_reach(lone(1, step=18), authors, 1).tolist() == [True]
     assert 2 * one == 1 << 18, "twice the sum of one movement of scale 1"
     assert within_reach(lone(2, step=18), authors, 1).tolist() == [False]
@@ -84,8 +85,9 @@ def test_a_lone_level_of_twice_the_largest_scale_is_in_reach_and_no_more() -> No
 
 
 def test_without_authors_that_count_nothing_is_in_reach() -> None:
-    nobody = AuthorSet.of([Author(peer(0), 8, -1)])
-    assert nobody == AuthorSet(0, 1, -1) == AuthorSet.of([])
+    nobody = author_set([Author(peer(0), 8, -1)])
+    assert nobody == AuthorSet(1, 0, 1, -1)
+    assert author_set([]) == AuthorSet(0, 0, 1, -1)
     assert within_reach(lone(1, unit=0), nobody, 192).tolist() == [False]
     assert within_reach(lone(1, count=0, unit=0), nobody, 192).tolist() == [True]
 
@@ -93,10 +95,10 @@ def test_without_authors_that_count_nothing_is_in_reach() -> None:
 def test_the_set_of_a_commit_weighs_as_its_sum_does() -> None:
     samples = [1, 600, VOTE_SUM_MAX, 5]
     authors = [Author(peer(each), count, 180 + each) for each, count in enumerate(samples)]
-    found = AuthorSet.of([*authors, Author(peer(9), 10**9, -1)])
-    assert found == AuthorSet(4, sum(scaled_weights(samples)), 183)
-    most = AuthorSet.of([Author(peer(each), 1, 0) for each in range(MEMBERS_MAX)])
-    assert (most.weight_sum, most.range_bits) == (MEMBERS_MAX, 9)
+    found = author_set([*authors, Author(peer(9), 10**9, -1)])
+    assert found == AuthorSet(5, 4, sum(scaled_weights(samples)), 183)
+    most = author_set([Author(peer(each), 1, 0) for each in range(MEMBERS_MAX)])
+    assert (most.weight_sum, range_bits(most.weight_sum)) == (MEMBERS_MAX, 9)
 
 
 def test_results_of_ranges_are_read_as_one_and_bad_ones_as_nothing() -> None:

@@ -14,19 +14,21 @@ Rules
   (`coordinator.machine.rules.sums.refuting`); nobody is judged here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from coordinator.machine.events.effects import Dispute, Effect, SummerAdded, SumsAsked
 from coordinator.machine.events.inputs import Summed, SummersLate
 from coordinator.machine.rules import closing
 from coordinator.machine.state.run import Run
-from coordinator.machine.state.sums.adding import SummerAnswer
+from coordinator.machine.state.sums.adding import Adding, SummerAnswer
 from coordinator.machine.state.sums.round_sums import Asked
 from coordinator.machine.state.undecided_round import UndecidedRound
-from protocol.codec.commits import RangeSum, Sums
-from protocol.ids import Digest, PeerId
+from protocol.codec.commit_sums import RangeSum, Sums
+from protocol.codec.commits import Entry, author_list_bytes
+from protocol.ids import Digest, PeerId, sha256
 from protocol.schedule import scalars
 from protocol.sums.asked import Question, SumAuthor
+from protocol.sums.results import authors_behind
 from protocol.sums.signed import SumSigned
 
 
@@ -110,18 +112,28 @@ def asked_again(undecided: UndecidedRound, peer: PeerId, run: Run) -> list[Effec
     return _asks(undecided, [(peer, number) for number in numbers], run)
 
 
-def results(undecided: UndecidedRound) -> tuple[Sums | None, tuple[tuple[PeerId, ...], ...]]:
-    """The sums of a round that is added, and who signed each; none where payloads are applied."""
+def results(
+    undecided: UndecidedRound, entries: Sequence[Entry], run: Run
+) -> tuple[Sums | None, tuple[tuple[PeerId, ...], ...]]:
+    """The sums of a round that is added, and who signed each; none where payloads are applied.
+    `entries` are those of its commit.
+    """
     adding = undecided.sums.adding if undecided.sums else None
     if adding is None:
         return None, ()
-    settled = [
-        (RangeSum(number, kept.digest, kept.result_bytes, found.silent), found.signers())
+    settled = tuple(
+        RangeSum(number, kept.digest, kept.result_bytes, found.silent)
         for number, found in enumerate(adding.by_range)
         if (kept := found.settled)
-    ]
-    sums = Sums(len(adding.by_range), tuple(result for result, _ in settled))
-    return sums, tuple(signers for _, signers in settled)
+    )
+    authors = authors_behind(entries, adding.learning_rate_bits, run.spec.algorithm)
+    name = sha256(author_list_bytes(entries, settled))
+    return Sums(len(adding.by_range), settled, authors, name), _signers(adding)
+
+
+def _signers(adding: Adding) -> tuple[tuple[PeerId, ...], ...]:
+    """Who signed each of the results that are settled."""
+    return tuple(found.signers() for found in adding.by_range if found.settled)
 
 
 def signed(undecided: UndecidedRound) -> tuple[SumSigned, ...]:
@@ -135,8 +147,7 @@ def book(undecided: UndecidedRound, run: Run, now_ms: int) -> None:
     sums = undecided.sums
     if sums is None or sums.adding is None:
         return
-    _, holders = results(undecided)
-    signers = [peer for each in holders for peer in each]
+    signers = [peer for each in _signers(sums.adding) for peer in each]
     missed = set() if undecided.disturbed else sums.missed(now_ms)
     for peer in sorted({*signers, *missed}):
         if work := run.work_of(peer):

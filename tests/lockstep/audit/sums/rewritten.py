@@ -11,6 +11,7 @@ import torch
 from lockstep.audit.records import RecordInFiles
 from lockstep.service.keys import load_or_create_key
 from node.replica.factory import replica_for
+from protocol import wire_pb2 as wire
 from protocol.codec.commits import (
     Commit,
     SignedCommit,
@@ -52,8 +53,7 @@ def rewrite(record: Path) -> list[SummedRound]:
         state = node.apply(decided, made.results)
         signed = sign_commit(decided, key)
         with journal(record) as database:
-            row = (signed.body, signed.signature, commit.round)
-            database.execute("UPDATE commits SET body = ?, signature = ? WHERE round = ?", row)
+            write(database, commit.round, signed)
             found = state.to_bytes(8), commit.round
             database.execute("UPDATE digests SET state_digest = ? WHERE round = ?", found)
         for directory in record.glob("*/payloads"):
@@ -66,8 +66,15 @@ def rewrite(record: Path) -> list[SummedRound]:
     return rounds
 
 
-def opened(row: object, key: bytes) -> Commit:
-    return open_commit(SignedCommit(row.body, row.signature), key)  # type: ignore[attr-defined]
+def write(database: sqlite3.Connection, round: int, signed: SignedCommit) -> None:
+    """Put another commit in the place of that of a round."""
+    row = (signed.body, signed.signature, signed.author_list, round)
+    changes = "body = ?, signature = ?, author_list = ?"
+    database.execute(f"UPDATE commits SET {changes} WHERE round = ?", row)
+
+
+def opened(row: wire.Committed, key: bytes) -> Commit:
+    return open_commit(SignedCommit(row.body, row.signature, row.author_list), key)
 
 
 def journal(record: Path) -> closing[sqlite3.Connection]:

@@ -35,7 +35,7 @@ from protocol.sums.asked import question_behind, sign_sum
 from protocol.sums.ranges import ranges_of
 from protocol.sums.signed import SumSigned, WrongSum
 from tests.lockstep.audit.runs import STEPS
-from tests.lockstep.audit.sums.rewritten import RANGES, journal, rewrite
+from tests.lockstep.audit.sums.rewritten import RANGES, journal, rewrite, write
 from tests.lockstep.audit.sums.test_parts import ALGORITHM, RUN, SHAPE, Kept, a_round
 from tests.lockstep.audit.test_follower import LAST, GrowingRecord
 from tests.lockstep.audit.test_verify import error_line
@@ -101,6 +101,26 @@ def test_ranges_are_added_again_where_parts_are_there(
     assert (found["sums_added"], found["sums_unadded"]) == (STEPS * RANGES - lacking, lacking)
 
 
+def test_authors_that_are_not_those_of_their_list_are_a_difference(
+    record: Path, rewritten: tuple[Path, list[SummedRound]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A coordinator that tells nodes to weigh by others than those who trained."""
+    commit, key = rewritten[1][-1].commit, load_or_create_key(record / "coordinator")
+    assert commit.sums is not None
+    authors = replace(commit.sums.authors, weight_sum=commit.sums.authors.weight_sum + 1)
+    wrong = sign_commit(replace(commit, sums=replace(commit.sums, authors=authors)), key)
+    for signed, words in (
+        (replace(sign_commit(commit, key), author_list=b""), "does not have the list of its"),
+        (replace(wrong, author_list=wrong.author_list[:-1]), "the list of authors that it names"),
+        (wrong, "by their list, the commit says"),
+    ):
+        with journal(record) as database:
+            write(database, commit.round, signed)
+        assert verified(record) == ExitCode.REFUSED
+        assert words in " ".join(error_line(capsys).split())
+        assert findings(record)["first_difference"]["round"] == commit.round  # type: ignore[index]
+
+
 def test_a_wrong_result_is_named_with_its_round_its_range_and_both_digests(
     record: Path, rewritten: tuple[Path, list[SummedRound]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,8 +141,7 @@ def test_a_wrong_result_is_named_with_its_round_its_range_and_both_digests(
     ]
     framed = replace_struct(words[0], public_key=public_bytes(load_or_create_key(record / "x")))
     with journal(record) as database:
-        row = (signed.body, signed.signature, commit.round)
-        database.execute("UPDATE commits SET body = ?, signature = ? WHERE round = ?", row)
+        write(database, commit.round, signed)
         database.execute("DELETE FROM digests WHERE round = ?", (commit.round,))
         said = msgspec.msgpack.encode((*words, framed))
         database.execute("INSERT INTO sums VALUES (?, ?)", (commit.round, said))

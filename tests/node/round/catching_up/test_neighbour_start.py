@@ -164,7 +164,7 @@ async def test_a_newcomer_takes_a_members_newest_parameters_and_the_place_behind
     assert isinstance(found, SnapshotJump)
     assert own.adopt(found.path) == found.landmark.state_digest == made_digest(made)
     assert (found.landmark.position.next_round, found.landmark.position.head_round) == (70, 69)
-    assert len(found.kept[5]) == 2
+    assert len(found.passed[5].kept) == 2
     assert members.settled == [69]
 
 
