@@ -339,7 +339,9 @@ class Desk:
                     self._tell(coordinator_messages.sums_asked(questions), "SumsAsked", 1)
                     self.plan(self.members.sums(effect, self.now_ms))
                 case CommitRound(commit, holders, _):
-                    word = coordinator_messages.committed_message(signed[commit.round], holders)
+                    word = coordinator_messages.committed_message(
+                        signed[commit.round], holders, to_author=commit.sums is not None
+                    )
                     self._tell(word, "RoundCommitted", members)
                     self.plan(self.members.applies(commit.round, self.now_ms))
                 case SkipRound(round, reason):

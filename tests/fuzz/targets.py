@@ -32,6 +32,7 @@ from protocol.border.certificates import certificate, vouching_key
 from protocol.border.join_link import parse_link
 from protocol.codec.announcement import announce, announcement_of, check_signature, offered_payload
 from protocol.codec.chain import Reschedule, Restart, SignedEntry, Void, open_entry
+from protocol.codec.commit_sums import RangeSum
 from protocol.codec.commits import (
     Commit,
     Entry,
@@ -50,6 +51,7 @@ from protocol.errors import DataError, RemoteProtocolError, SettingsError, Versi
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, sha256
 from protocol.runfile import RunSpec, parse_run_json, run_json
+from tests.support.summed import sums_of
 from tests.support.votes import two_scales
 
 EXPECTED = (DataError, RemoteProtocolError, SettingsError, VersionError)
@@ -130,7 +132,9 @@ def _commits() -> tuple[bytes, ...]:
     entries = tuple(Entry(author, sha256(author.encode()), 100, 1, 7) for author in authors)
     plain = Commit(RUN, 3, 2, entries, 0x3C23D70A, 0x3F800000, genesis_digest(RUN))
     mixed = replace(plain, round=4, step=3, mix=Mix(False, ((0, 1, 2),)))
-    return commit_bytes(plain), commit_bytes(mixed)
+    results = tuple(RangeSum(number, sha256(b"sum"), 9) for number in range(2))
+    summed = replace(plain, round=5, step=4, sums=sums_of(3, results, entries))
+    return commit_bytes(plain), commit_bytes(mixed), commit_bytes(summed)
 
 
 class _Place(msgspec.Struct):

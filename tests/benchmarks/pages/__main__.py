@@ -72,7 +72,7 @@ PAGES: dict[str, Blocks] = {
     "engine.md": {"ratios": tables.engine_ratios, "times": tables.engine_times},
     "pass.md": {"memory": passes.memory, "ways": passes.ways},
     "links.md": {"links": tables.links},
-    "scale.md": {"scale": tables.scale},
+    "scale.md": {"scale": tables.scale, "scale-sums": tables.scale_with_sums},
     "chaos.md": {"chaos": tables.chaos, "busy": tables.chaos_busy},
     "notes/short-memory-more.md": {
         "validation": short_memory.validation_split,

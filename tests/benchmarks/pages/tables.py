@@ -155,6 +155,25 @@ def scale() -> str:
     return table(head, rows, left=0)
 
 
+def scale_with_sums() -> str:
+    """The same with every payload to everybody and with summers."""
+    rows = []
+    for row in document("scale-sums.json")["sizes"]:
+        out = row["bytes_per_round"]["out"]
+        rows.append(
+            (
+                f"{row['members']}",
+                "summers" if row["sums"] else "everybody",
+                f"{row['cpu_ms_per_round']['all']:,.0f}",
+                f"{row['bytes_per_round']['in'] / 1e6:.2f}",
+                f"{out / 1e6:.1f}",
+                f"{out / row['members'] / 1e3:.1f}",
+            )
+        )
+    head = ("members", "payloads to", "CPU ms", "MB in", "MB out", "kB out a member")
+    return table(head, rows)
+
+
 def chaos() -> str:
     """Faults, what they cost and what survived."""
     found = document("chaos.json")
