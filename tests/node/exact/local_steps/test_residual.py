@@ -206,7 +206,8 @@ def test_values_above_the_median_leave_with_a_scale_of_their_own() -> None:
         found = scales_of(sent.scales[chunk])
         assert found == pytest.approx([lower.mean(), larger.mean()], rel=0.13)
         magnitudes = np.abs(sent.values[24 * chunk : 24 * (chunk + 1)])
-        assert (magnitudes == 2).sum() == 12
+        above = (larger > lower[-1]).sum()  # fewer than half where some are as large as the median
+        assert (magnitudes == 2).sum() == above > 6
     rest, signs = residual.entries.square().sum(), residual_after(1)
     signs.extract()
     assert rest < signs.entries.square().sum(), "two scales say more than one"

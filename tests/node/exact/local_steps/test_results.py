@@ -8,13 +8,14 @@ import torch
 
 from node.exact.local_steps.aggregate import MovementSum, step
 from node.exact.local_steps.results import apply_results
+from protocol.codec.commit_sums import AuthorSet
 from protocol.codec.scales import CODE_MAX
 from protocol.codec.sums import Levels, decode_sums, encode_sums, sums_of
 from protocol.errors import LocalProtocolError
 from protocol.limits import CHUNK_ENTRIES
 from protocol.sums.adding import Author, levels_of
 from protocol.sums.movements import Counted, Movement
-from protocol.sums.results import AuthorSet
+from protocol.sums.results import author_set
 from tests.node.exact.local_steps.test_aggregate import DECAY, STEPS, digest
 from tests.node.exact.test_equal_bits import LAYOUT, parameters
 from tests.protocol.sums.test_adding import peer
@@ -32,7 +33,7 @@ TOP_K = CHUNK_ENTRIES
 def results(movements: list[Movement], coarse: int = 4) -> tuple[Levels, AuthorSet]:
     levels = levels_of(Counted(movements, LAYOUT.chunks), LAYOUT.chunks, coarse)
     authors = [Author(peer(n), m.samples, m.code_max) for n, m in enumerate(movements)]
-    return decode_sums(encode_sums(levels), LAYOUT.chunks), AuthorSet.of(authors)
+    return decode_sums(encode_sums(levels), LAYOUT.chunks), author_set(authors)
 
 
 class RoundedSum(MovementSum):
@@ -124,7 +125,7 @@ def test_the_largest_and_the_least_levels_leave_numbers(unit: int, time: int) ->
     assert encode_sums(levels)
     both = [{name: tensor.clone() for name, tensor in parameters().items()} for _ in range(2)]
     for found, flat in zip(both, (False, True), strict=True):
-        authors = AuthorSet(4096, 4096, CODE_MAX)
+        authors = AuthorSet(4096, 4096, 4096, CODE_MAX)
         apply_results(LAYOUT, found, levels, authors, DECAY, top_k=4096, gain=64.0, flat=flat)
     assert digest(both[0]) == digest(both[1])
     assert all(tensor.isfinite().all() for tensor in both[0].values())
