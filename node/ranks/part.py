@@ -20,7 +20,7 @@ from torch import Tensor
 from border.memory import give_back_freed_memory
 from node.exact.backend import is_accelerator
 from node.exact.contributions import Contribution
-from node.exact.engine import GRADIENT_MAX, Extraction, GradientError, require_finite
+from node.exact.engine import Extraction, GradientError
 from node.model.build import build_model
 from node.model.precision import gradient_of
 from node.model.training import TrainingModel
@@ -189,19 +189,15 @@ class RankPart:
             give_back_freed_memory()
 
     def _load(self) -> None:
-        parameters = self.trainee.parameters
-        if self._replica:
-            self._replica.network.load(parameters, self._replica.share.owners)
-        else:
-            self._exchange.spread((each.data, 0) for each in parameters.values())
+        if self._replica is None:  # else each order that moves weights deals them out
+            self._exchange.spread((each.data, 0) for each in self.trainee.parameters.values())
 
     def _sum(self, samples: int) -> None:
         """The mean gradient over the samples of all ranks, on the owner of each parameter."""
-        parameters = self.trainee.parameters
         if self._replica:
-            self._replica.network.collect(parameters, self._replica.share.owners, samples)
-            require_finite({name: each.grad for name, each in parameters.items()}, GRADIENT_MAX)
+            self._replica.network.take_mean(samples)
             return
+        parameters = self.trainee.parameters
         self._exchange.add_up((gradient_of(each), 0) for each in parameters.values())
         for parameter in parameters.values():
             if self._exchange.rank == 0:

@@ -6,11 +6,12 @@
     embedding, head  are never gathered (`node.ranks.vocabulary`)
     the root         what else is in no block is whole as long as a pass lasts
 
-    a step           rows of gradients --one parameter at a time--> its owner, which moves the
-                     working weights that it has whole --one at a time--> rows of weights
+    a step           one parameter at a time: rows of weights and gradients --> its owner, which
+                     moves it --> rows of weights
 
 The optimizer of local steps takes whole matrices, so it works where a parameter is owned. The owner
-keeps them in a network of its own, hollow for the rest (`RankReplica`).
+has the weights in a network of its own, which is hollow but for the one that is moved
+(`RankReplica`).
 
 torch waits for an exchange until it fails. Here all of them go through the rank's own exchange,
 which also looks at the other ranks: who is at fault is known in the middle of a pass.
@@ -19,7 +20,7 @@ which also looks at the other ranks: who is at fault is known in the middle of a
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
@@ -27,6 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from node.exact.engine import GRADIENT_MAX, require_finite
 from node.model.blocks import repeated
 from node.model.build import named_parameters_once
 from node.model.precision import gradient_dtype
@@ -55,7 +57,8 @@ class ShardedNetwork:
             is_loaded = each.requires_grad  # what nobody touches takes no memory
             each.data = torch.empty(each.shape, dtype=dtype) if is_loaded else each.data.to(dtype)
         self._device, self._exchange = device, exchange
-        self._shapes = {name: each.shape for name, each in named_parameters_once(model).items()}
+        self.shapes = {name: each.shape for name, each in named_parameters_once(model).items()}
+        """Those of whole parameters, in the order in which all ranks take them."""
         with self._at_device():
             self._root = _sharded(model, device, exchange)
             self.trainee = SplitTraining(model, device, 1, dtype, dtype)
@@ -97,29 +100,35 @@ class ShardedNetwork:
 
     def load(self, owned: Mapping[str, Tensor], owners: Mapping[str, int]) -> None:
         """Take over the weights, each from its owner, which has it whole in `owned`."""
-        for name, shape in self._shapes.items():
-            is_own = owners[name] == self._exchange.rank
-            whole = owned[name].detach().to(self._device) if is_own else None
-            rows = self._exchange.deal(whole, self._rows(name, shape), owners[name])
-            held = held_of(self.trainee.parameters[name].data)
-            held.copy_(rows[: len(held)])
+        for name in self.shapes:
+            self.deal(name, owned.get(name), owners[name])
 
-    def collect(
-        self, owned: Mapping[str, nn.Parameter], owners: Mapping[str, int], samples: int
-    ) -> None:
-        """Leave the mean gradient over the samples of all ranks in `.grad` of each owner's
-        parameter, and give back those held here.
+    def deal(self, name: str, whole: Tensor | None, owner: int) -> None:
+        """Take over the rows of a parameter's weights, which its owner alone has `whole`."""
+        given = None if whole is None else whole.detach().to(self._device)
+        rows = self._exchange.deal(given, self._rows(name), owner)
+        held = held_of(self.trainee.parameters[name].data)
+        held.copy_(rows[: len(held)])
+
+    def weights(self, name: str, owner: int) -> Tensor | None:
+        """A parameter's weights, whole, on its owner."""
+        return self._collected(name, self.trainee.parameters[name].data, owner)
+
+    def gradient_of(self, name: str, owner: int) -> Tensor | None:
+        """A parameter's gradient, whole, on its owner; the rows held here are given back."""
+        parameter = self.trainee.parameters[name]
+        gradient, parameter.grad = parameter.grad, None
+        return self._collected(name, gradient, owner)
+
+    def take_mean(self, samples: int) -> None:
+        """Divide the gradients by the samples of all ranks. `GradientError` unless all that are
+        held here are finite, and bounded.
         """
-        for name, shape in self._shapes.items():
-            parameter, rows = self.trainee.parameters[name], self._rows(name, shape).zero_()
+        held = dict[str, Tensor | None]()
+        for name, parameter in self.trainee.parameters.items():
             if parameter.grad is not None:
-                held = held_of(parameter.grad)
-                rows[: len(held)] = held
-                parameter.grad = None
-            whole = self._exchange.collect(rows, owners[name])
-            if whole is not None:
-                mean = whole[: shape[0]].div_(samples)
-                owned[name].grad = mean.to(gradient_dtype(owned[name]))
+                held[name] = held_of(parameter.grad).div_(samples)
+        require_finite(held, GRADIENT_MAX)
 
     def recover(self) -> None:
         """After a pass that was broken off: what it had gathered is let go of, gradients too."""
@@ -127,9 +136,18 @@ class ShardedNetwork:
             self._root.reset_iter_state()
         self.trainee.give_back_gradients()
 
-    def _rows(self, name: str, shape: torch.Size) -> Tensor:
+    def _collected(self, name: str, tensor: Tensor | None, owner: int) -> Tensor | None:
+        """The rows that all ranks hold, one below the other, on the owner; zeros for None."""
+        rows = self._rows(name).zero_()
+        if tensor is not None:
+            held = held_of(tensor)
+            rows[: len(held)] = held
+        whole = self._exchange.collect(rows, owner)
+        return None if whole is None else whole[: self.shapes[name][0]]
+
+    def _rows(self, name: str) -> Tensor:
         """Room for the rows of a rank, of which the last ones may have fewer."""
-        held = self.trainee.parameters[name]
+        held, shape = self.trainee.parameters[name], self.shapes[name]
         each = -(-shape[0] // self._exchange.ranks)
         return torch.empty((each, *shape[1:]), dtype=held.dtype, device=self._device)
 
@@ -139,8 +157,8 @@ class ShardedNetwork:
 
 
 class RankReplica(LocalStepsReplica):
-    """The replica of what one rank owns. Its network is hollow: it has the working weights that the
-    rank owns, and no values for the others.
+    """The replica of what one rank owns. Its network is hollow: a parameter that the rank owns has
+    its working weights while they are read or moved, the others never.
     """
 
     network: ShardedNetwork
@@ -166,14 +184,80 @@ class RankReplica(LocalStepsReplica):
         network.load(self.committed, self.share.owners)
         return network
 
+    def step(self, learning_rate: float) -> None:
+        """One step of every parameter by its gradient. The vectors, which are small, are moved at
+        once, each other one alone: meanwhile its owner has it whole.
+        """
+        self._optimizer.begin_step(learning_rate)
+        names = list(self.network.shapes)
+        vectors = [name for name in names if len(self.network.shapes[name]) == 1]
+        self._take_whole(vectors)
+        self._optimizer.move_vectors()
+        self._deal(vectors)
+        for name in (each for each in names if each not in vectors):
+            self._take_whole([name])
+            if name in self.share.names:
+                self._optimizer.move(self.trainee.parameters[name])
+            self._deal([name])
+
+    def accumulate(self) -> None:
+        self._take_whole(self.network.shapes, with_gradients=False)
+        try:
+            super().accumulate()
+        finally:
+            self._let_go(self.share.names)
+
+    def _working(self, *, anew: bool = False) -> Iterator[tuple[str, Tensor]]:
+        for name in self.network.shapes:
+            if not anew:
+                self._take_whole([name], with_gradients=False)
+            if name in self.share.names:
+                parameter = self.trainee.parameters[name]
+                if anew:
+                    parameter.data = parameter.new_empty(parameter.shape)
+                yield name, parameter.data
+            self._deal([name])
+
+    def _take_whole(self, names: Iterable[str], *, with_gradients: bool = True) -> None:
+        """Have the working weights whole, and the gradients, of these parameters that are owned
+        here.
+        """
+        for name in names:
+            owner = self.share.owners[name]
+            gradient = self.network.gradient_of(name, owner) if with_gradients else None
+            whole = self.network.weights(name, owner)
+            if whole is not None:
+                parameter = self.trainee.parameters[name]
+                parameter.data = whole
+                if gradient is not None:
+                    parameter.grad = gradient.to(gradient_dtype(parameter))
+
+    def _deal(self, names: Iterable[str]) -> None:
+        """Deal the working weights out again."""
+        for name in names:
+            is_own = name in self.share.names
+            whole = self.trainee.parameters[name].data if is_own else None
+            self.network.deal(name, whole, self.share.owners[name])
+            self._let_go([name] if is_own else [])
+
+    def _let_go(self, names: Iterable[str]) -> None:
+        for name in names:
+            parameter = self.trainee.parameters[name]
+            parameter.data = _without_memory(parameter.shape, parameter)
+
     def _trainee(self, model: nn.Module, device: torch.device, samples: int) -> TrainingModel:
-        own = _hollow(model)
-        parameters = named_parameters_once(own)
-        for name in RankShare(self.layout, *self._place).names:
-            parameters[name].data = torch.empty(self.layout.shapes[name], dtype=self._weights)
+        own, names = _hollow(model), RankShare(self.layout, *self._place).names
         trainee = super()._trainee(own, device, samples)
+        for name in names:
+            parameter = trainee.parameters[name]
+            parameter.data = _without_memory(self.layout.shapes[name], parameter)
         self.network = ShardedNetwork(model, device, trainee.dtype, self._exchange)
         return trainee
+
+
+def _without_memory(shape: Iterable[int], like: Tensor) -> Tensor:
+    """A tensor of a shape that has one value."""
+    return like.new_empty(()).expand(*shape)
 
 
 def _hollow(model: nn.Module) -> nn.Module:

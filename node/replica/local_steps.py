@@ -31,7 +31,7 @@ so it is the same whatever the number of ranks.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,10 +136,10 @@ class LocalStepsReplica(Replica):
         if goes_on:
             self.stand_at()
         else:
-            for name, working in self._working_tensors().items():
+            for name, working in self._working(anew=True):
                 working.copy_(self.committed[name])
         if self._spec.rounds.overlap:
-            self._start_at(self._working_tensors() if goes_on else self.committed)
+            self._start_here()
 
     def step(self, learning_rate: float) -> None:
         """A step of the optimizer by the gradients, which it takes."""
@@ -153,7 +153,7 @@ class LocalStepsReplica(Replica):
         if self._start is self.committed:
             return  # nothing is settled within a round
         self._carried += 1
-        for name, working in self._working_tensors().items():
+        for name, working in self._working():
             tensors = working, self._start[name], self.committed[name]
             for number, (now, begun, exact) in enumerate(strips_of(*tensors)):
                 self._carry_over(now, begun, exact.to(begun.dtype), (name, number))
@@ -313,18 +313,24 @@ class LocalStepsReplica(Replica):
         size = Size(self.share.layout.parameters, self.share.layout.chunks)
         return needs_of(self._spec, size, light=self.trainee.dtype == torch.bfloat16)
 
-    def _start_at(self, parameters: Mapping[str, Tensor]) -> None:
-        """Keep a copy of where the round begins, in the memory of the last one if there is one."""
+    def _start_here(self) -> None:
+        """Keep a copy of the working weights, where the round begins, in the memory of the last one
+        if there is one.
+        """
         if self._start is self.committed:
             self._start = {
                 name: torch.empty_like(tensor, dtype=self.trainee.dtype)
                 for name, tensor in self.committed.items()
             }
-        for name, tensor in self._start.items():
-            tensor.copy_(parameters[name])
+        for name, working in self._working():
+            self._start[name].copy_(working)
 
-    def _working_tensors(self) -> dict[str, Tensor]:
-        return {name: parameter.data for name, parameter in self._own_parameters.items()}
+    def _working(self, *, anew: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """The working weights that are kept here, one parameter after the other, to read and to
+        write; `anew`: to write alone.
+        """
+        for name, parameter in self._own_parameters.items():
+            yield name, parameter.data
 
     @property
     def _own_parameters(self) -> dict[str, nn.Parameter]:

@@ -52,31 +52,50 @@ class LightOptimizer:
         """bfloat16 by the parameter's identity and torch's name, a row's second moment float32
         [rows, 1], that of all vectors by the first one's identity; none before the first step.
         """
-        self._steps = 0
+        self._steps = -1
+        """Steps before the newest."""
         # The optimizers move one parameter, which stands in for each of the model's in turn.
         self._matrix, self._strip = nn.Parameter(torch.empty(0, 0)), nn.Parameter(torch.empty(0))
         self._muon, self._adamw = muon_of([self._matrix]), adamw_of([self._strip])
 
     def step(self, learning_rate: float, momentum: float = MUON_MOMENTUM) -> None:
         """One step of every parameter by its `.grad`, which is None afterwards."""
-        set_rates((self._muon, self._adamw), learning_rate, momentum)
+        self.begin_step(learning_rate, momentum)
         for parameter in self._tables:
-            name, tensors = self._names[id(parameter)], self._tensors(parameter, _ADAMW_STATE)
-            for number, strip in enumerate(_strips(*tensors)):
-                self._round(self._moved(self._adamw, self._strip, strip), name, number)
-            parameter.grad = None
-        if self._vectors:
-            self._step_vectors()
+            self._step_table(parameter)
+        self.move_vectors()
         for parameter in self._matrices:
-            tensors = self._tensors(parameter, _MUON_STATE)
-            self._round(
-                self._moved(self._muon, self._matrix, tensors), self._names[id(parameter)], 0
-            )
-            parameter.grad = None
+            self._step_matrix(parameter)
+
+    # ---- a step in parts, of parameters that are there one at a time
+
+    def begin_step(self, learning_rate: float, momentum: float = MUON_MOMENTUM) -> None:
+        """A step begins, in which each parameter is moved once."""
+        set_rates((self._muon, self._adamw), learning_rate, momentum)
         self._steps += 1
 
+    def move(self, parameter: nn.Parameter) -> None:
+        """Move a parameter that is no vector by its `.grad`, which is None afterwards."""
+        is_matrix = any(parameter is each for each in self._matrices)
+        (self._step_matrix if is_matrix else self._step_table)(parameter)
+
+    def move_vectors(self) -> None:
+        """Move all vectors, one behind the other, by their `.grad`s."""
+        if self._vectors:
+            self._step_vectors()
+
+    def _step_table(self, parameter: nn.Parameter) -> None:
+        name, tensors = self._names[id(parameter)], self._tensors(parameter, _ADAMW_STATE)
+        for number, strip in enumerate(_strips(*tensors)):
+            self._round(self._moved(self._adamw, self._strip, strip), name, number)
+        parameter.grad = None
+
+    def _step_matrix(self, parameter: nn.Parameter) -> None:
+        tensors = self._tensors(parameter, _MUON_STATE)
+        self._round(self._moved(self._muon, self._matrix, tensors), self._names[id(parameter)], 0)
+        parameter.grad = None
+
     def _step_vectors(self) -> None:
-        """A step of all vectors, one behind the other."""
         first, sizes = self._vectors[0], [len(each) for each in self._vectors]
         weights = torch.cat([each.data for each in self._vectors])
         gradient = torch.cat([_gradient(each) for each in self._vectors])
