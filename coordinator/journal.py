@@ -112,8 +112,7 @@ class RecordedCommit:
     dissent: int
     snapshot_sha256: bytes
     trained: tuple[tuple[Share, ...], ...] = ()
-    """Positions of the data order behind each entry; empty where none are on record, or were not
-    asked for."""
+    """Positions of the data order behind each entry; empty where none are told."""
     signed_sums: tuple[SumSigned, ...] = ()
     """What its summers have signed, if it is one of the newest, and was asked for."""
 
@@ -196,10 +195,7 @@ class Journal:
             )
             self._database.executemany(
                 "INSERT INTO commits VALUES (?, ?, ?, ?, ?)",
-                [
-                    (round, signed.body, signed.signature, signed.author_list, loss)
-                    for round, signed, loss in commits
-                ],
+                [(round, *astuple(signed), loss) for round, signed, loss in commits],
             )
             self._database.executemany(
                 "INSERT INTO leases VALUES (?, ?)",
@@ -208,10 +204,7 @@ class Journal:
             self._append_sums(signed_sums, signed_rounds)
             self._database.executemany(
                 "INSERT OR REPLACE INTO digests VALUES (?, ?, ?, ?, ?)",
-                [
-                    (row.round, row.state_digest.to_bytes(8, "big"), *_words_on(row))
-                    for row in digests
-                ],
+                [_digest_row(row) for row in digests],
             )
             self._database.executemany(
                 "INSERT INTO entries (after_round, round, body, signature) VALUES (?, ?, ?, ?)",
@@ -379,8 +372,9 @@ class Journal:
         return translated(self._path)
 
 
-def _words_on(row: RecordDigest) -> tuple[int, int, bytes]:
-    return row.reports, row.dissent, row.snapshot_sha256
+def _digest_row(row: RecordDigest) -> tuple[int, bytes, int, int, bytes]:
+    digest = row.state_digest.to_bytes(8, "big")
+    return row.round, digest, row.reports, row.dissent, row.snapshot_sha256
 
 
 def _recorded(

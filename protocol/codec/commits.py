@@ -154,7 +154,7 @@ class SignedCommit:
     body: bytes
     signature: bytes
     author_list: bytes = b""
-    """Of a round with sums: the list of authors that the body names; empty where it is not told."""
+    """The list of authors that the body names in a round with sums; empty where it is not told."""
 
 
 def genesis_digest(run_id: RunId) -> Digest:

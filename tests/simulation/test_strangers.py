@@ -139,6 +139,11 @@ def test_the_checkers_see_an_order_that_is_not_obeyed(
     assert words in judge(OPERATED)
 
 
+@pytest.mark.timeout(600)
+def test_who_withholds_does_not_make_rounds_wait_for_the_slowest() -> None:
+    assert judge(Cast(73, hostile=STANDING, kind="withholders", vouched=True)) == ""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("vouched", [False, True])

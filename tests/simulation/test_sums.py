@@ -18,7 +18,7 @@ from tests.support.draw import Draw
 SEEDS, QUICK, DRAWN = 500, 2, 4
 """Seeds in all, those of `make test`, and those that one landing draws."""
 
-WITH_RELAYS, WITH_A_MUTE_RELAY = 8, 12
+WITH_RELAYS, WITH_A_MUTE_RELAY = 18, 12
 """Seeds with two relays each."""
 
 

@@ -227,8 +227,14 @@ def _judge(undecided: UndecidedRound, run: Run) -> None:
         )
 
 
+def _two_thirds(instants_ms: list[int]) -> int:
+    """The instant by which two thirds of them are over."""
+    return sorted(instants_ms)[-(-2 * len(instants_ms) // 3) - 1]
+
+
 def _judge_pace(undecided: UndecidedRound, run: Run) -> tuple[int, int]:
-    """Note who kept a public round waiting long after most of those that decide, and how long.
+    """Note who kept a public round waiting long after most of those that decide, and how long. Who
+    gives nobody its payloads is none of the most: else rounds would be as slow as the others wait.
     Returns the time until which a member came with them, and their number; zeros where nothing is
     judged.
     """
@@ -243,7 +249,8 @@ def _judge_pace(undecided: UndecidedRound, run: Run) -> tuple[int, int]:
         peer: copied_ms.get(peer, now_ms) if undecided.has_payload(peer) else at_ms
         for peer, at_ms in said_ms.items()
     }
-    most_ms = sorted(there_ms.values())[-(-2 * len(asked) // 3) - 1] - opened_ms
+    giving = [peer for peer in asked if members.gives_copies(peer)]
+    most_ms = _two_thirds([there_ms[peer] for peer in giving or asked]) - opened_ms
     most_ms = max(most_ms, undecided.shortest_ms, 1)
     soon_ms = opened_ms + most_ms + most_ms // SOON_PART
     for peer in asked:

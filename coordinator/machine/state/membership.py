@@ -126,14 +126,18 @@ class Membership:
         return in_time and self.decides(peer)
 
     def copies_are_awaited(self, peer: PeerId) -> bool:
-        """Whether rounds wait for the copies of this author's payload: it decides, and did not just
-        announce payloads that nobody could get, or late, round after round, or break links as they
-        were sent.
+        """Whether rounds wait for the copies of this author's payload: it decides, others get what
+        it announces, and it is not late round after round.
+        """
+        return self.gives_copies(peer) and self.decides(peer) and not self.standing.is_tardy(peer)
+
+    def gives_copies(self, peer: PeerId) -> bool:
+        """Whether others get what it announces: it did not just announce payloads that nobody could
+        get, round after round, or break links as they were sent.
         """
         member = self.roster.get(peer)
         copied = member is None or member.work.uncopied < UNCOPIED_MAX
-        served = copied and peer not in self._state.unlinked
-        return served and self.decides(peer) and not self.standing.is_tardy(peer)
+        return copied and peer not in self._state.unlinked
 
     def confirms(self, peer: PeerId) -> bool:
         """Whether the member may be drawn as a witness: it is on time, and gives receipts."""

@@ -480,6 +480,30 @@ def test_a_public_run_waits_no_more_for_a_member_that_comes_long_after_the_other
     assert late_round(driver, 1) == LEAST_MS, "and no more when it is late again"
 
 
+def test_who_withholds_does_not_make_rounds_wait_for_those_that_come_late() -> None:
+    """Two of five give nobody their payloads: A and B are most of the three others."""
+    everybody = A, B, C, D, E
+    driver = public(*everybody, vouched=everybody, membership={"lease_ms": 600_000})
+    lengths = []
+    for _ in range(8):
+        opened, began_ms = driver.opened[-1].round, driver.now_ms
+        for peer in (D, E):
+            driver.announce(peer, opened, digest=sha256(peer.encode() + bytes([opened])))
+        driver.wait(LEAST_MS)
+        driver.exchange(opened, A, B)
+        driver.hold(C, opened, [A, B])
+        if driver.machine.undecided(opened):
+            driver.wait(LATE_MS)
+            driver.announce(C, opened)
+            for peer in (A, B):
+                driver.hold(peer, opened, [C])
+        while driver.machine.undecided(opened):
+            driver.wait(500)
+        lengths.append(driver.now_ms - began_ms)
+    assert lengths[2] == LEAST_MS + LATE_MS, "for C: what they withhold is waited for twice"
+    assert lengths[-3:] == [LEAST_MS] * 3
+
+
 def test_a_member_that_is_late_once_is_waited_for() -> None:
     driver = public(A, B, C, membership={"lease_ms": 600_000})
     for late_ms in (LATE_MS, *[1] * 20, LATE_MS, 1):

@@ -132,7 +132,7 @@ def results(
 
 
 def _signers(adding: Adding) -> tuple[tuple[PeerId, ...], ...]:
-    """Who signed each of the results that are settled."""
+    """The signers of each of the results that are settled."""
     return tuple(found.signers() for found in adding.by_range if found.settled)
 
 
