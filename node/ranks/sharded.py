@@ -22,6 +22,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -185,20 +186,21 @@ class RankReplica(LocalStepsReplica):
         return network
 
     def step(self, learning_rate: float) -> None:
-        """One step of every parameter by its gradient. The vectors, which are small, are moved at
-        once, each other one alone: meanwhile its owner has it whole.
+        """One step of every parameter by its gradient: of the vectors, which are small, at once, of
+        the others in turns, in which each rank has one of its own whole.
         """
         self._optimizer.begin_step(learning_rate)
-        names = list(self.network.shapes)
-        vectors = [name for name in names if len(self.network.shapes[name]) == 1]
+        shapes = self.network.shapes
+        vectors = [name for name, shape in shapes.items() if len(shape) == 1]
         self._take_whole(vectors)
         self._optimizer.move_vectors()
         self._deal(vectors)
-        for name in (each for each in names if each not in vectors):
-            self._take_whole([name])
-            if name in self.share.names:
-                self._optimizer.move(self.trainee.parameters[name])
-            self._deal([name])
+        for names in _turns({name: shapes[name] for name in shapes.keys() - vectors}, self.share):
+            self._take_whole(names)
+            for name in names:
+                if name in self.share.names:
+                    self._optimizer.move(self.trainee.parameters[name])
+            self._deal(names)
 
     def accumulate(self) -> None:
         self._take_whole(self.network.shapes, with_gradients=False)
@@ -253,6 +255,15 @@ class RankReplica(LocalStepsReplica):
             parameter.data = _without_memory(self.layout.shapes[name], parameter)
         self.network = ShardedNetwork(model, device, trainee.dtype, self._exchange)
         return trainee
+
+
+def _turns(shapes: Mapping[str, torch.Size], share: RankShare) -> Iterator[list[str]]:
+    """One parameter of each owner at a time, the largest ones first."""
+    of_owners: dict[int, list[str]] = {}
+    for name in sorted(shapes, key=lambda each: (-shapes[each].numel(), each)):
+        of_owners.setdefault(share.owners[name], []).append(name)
+    for names in zip_longest(*(of_owners[owner] for owner in sorted(of_owners))):
+        yield [name for name in names if name is not None]
 
 
 def _without_memory(shape: Iterable[int], like: Tensor) -> Tensor:
