@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from protocol.codec.decoding import UNREADABLE
-from protocol.errors import StorageError
+from protocol.errors import RemoteProtocolError, StorageError
 from protocol.shortage import shortages
 
 MODE_FOR_OWNER = 0o600
@@ -92,7 +92,7 @@ def reading(journal: Path) -> Iterator[sqlite3.Connection]:
     try:
         with closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as file:
             yield file
-    except (sqlite3.Error, *UNREADABLE) as error:
+    except (sqlite3.Error, RemoteProtocolError, *UNREADABLE) as error:
         raise StorageError(
             f"cannot read the journal {journal}: {error}; if it is damaged, put the directory "
             "back from its newest copy"

@@ -54,10 +54,14 @@ def read_rounds(journal: Path) -> Iterator[LoggedRound]:
         measured = _measured(file)
         for body, authors, loss, digest, *row in file.execute(_ROUNDS):
             decided = DecidedRound(*row)
-            commit = msgspec.msgpack.decode(body, type=Commit) if body else None
-            if commit and authors:
-                commit = with_author_list(commit, authors)
+            commit = commit_in(body, authors) if body else None
             yield LoggedRound(decided, commit, loss, digest, measured.get(decided.round))
+
+
+def commit_in(body: bytes, author_list: bytes) -> Commit:
+    """A commit of one's own journal, whose signature is not checked."""
+    commit = msgspec.msgpack.decode(body, type=Commit)
+    return with_author_list(commit, author_list) if author_list else commit
 
 
 def _measured(file: sqlite3.Connection) -> dict[int, float]:

@@ -7,7 +7,8 @@ it is.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import assert_never
 
 from coordinator.checkpoints.desk import CheckpointDesk
@@ -76,19 +77,13 @@ class Delivery:
         """The bytes of a message; kept ones where it goes to every session."""
         return self._encoding.encode(message)
 
-    def broadcast(self, message: Message) -> None:
-        """Send a message to every node and relay."""
-        self._broadcast(message)
-
-    def _broadcast(
-        self, message: Message, other: Message | None = None, to: Collection[PeerId] = ()
+    def broadcast(
+        self, message: Message, own: Mapping[PeerId, Message] = MappingProxyType({})
     ) -> None:
-        """Send a message to every node and relay, and another to some nodes in its place."""
+        """Send a message to every node and relay; in its place to some nodes their `own`."""
         self._encoding.share(message)
-        if other is not None:
-            self._encoding.share(other)
         for peer in self.node_sessions.hosts:
-            self.node_sessions.send(peer, other if other is not None and peer in to else message)
+            self.node_sessions.send(peer, own.get(peer, message))
         for session in self.relay_sessions:
             session.send(message)
 
@@ -168,12 +163,12 @@ class Delivery:
             numbers |= {"ranges": len(commit.sums.results), "summers": len(summers)}
         log.info("round committed", extra=self._where(round=commit.round, **numbers))
         signed, before = outcome.signed[commit.round], outcome.before.get(commit.round, ())
-        told = coordinator_messages.committed_message(signed, holders, before)
-        if commit.sums is None:
-            self.broadcast(told)
-            return
-        to_author = coordinator_messages.committed_message(signed, holders, before, to_author=True)
-        self._broadcast(told, to_author, {entry.author for entry in commit.entries})
+        own = dict[PeerId, Message]()
+        if commit.sums:
+            told = coordinator_messages.committed_message(signed, holders, before, to_author=True)
+            self._encoding.share(told)
+            own = dict.fromkeys((entry.author for entry in commit.entries), told)
+        self.broadcast(coordinator_messages.committed_message(signed, holders, before), own)
 
     def _ask_checkpoint(self, ask: AskCheckpoint) -> None:
         plain, own = self._checkpoints.messages(ask)

@@ -27,7 +27,7 @@ class Decision:
     """Payloads or results of the commit that are void: they count for nothing."""
     before: tuple[ChainEntry, ...] = ()
     """Entries of the chain between this commit and the one before it."""
-    is_own_added: bool | None = None
+    is_author: bool | None = None
     """In a round with sums: whether this node is one of the authors, as its session told; None when
     the commit came otherwise, for it does not name them."""
 
@@ -39,14 +39,12 @@ class Decision:
 
     @property
     def stays(self) -> list[Digest] | None:
-        """What stays of what a node holds of the round. None: all, as the lists and parts of a
-        round with sums are for whoever audits it.
-        """
-        return None if self.commit and self.commit.sums else self.kept
+        """What stays of what a node holds of the round: see `Commit.staying`."""
+        return self.commit.staying(self.voids) if self.commit else []
 
     def counts(self, own: Digest) -> bool | None:
         """Whether a payload that this node has announced counts; None: not known."""
-        return self.is_own_added if self.commit and self.commit.sums else own in self.kept
+        return self.is_author if self.commit and self.commit.sums else own in self.kept
 
     def wanted(self, own: PeerId) -> tuple[Commit, tuple[tuple[PeerId, ...], ...]]:
         """The commit with only what counts for this node, and its holders."""

@@ -189,7 +189,7 @@ class DecisionLog:
             tuple(map(parse_peer_id, row.peer_ids[:MEMBERS_MAX])) for row in message.holders
         )
         told = message.is_author if commit.sums else None
-        self._add(Decision(commit.round, commit, holders, before=before, is_own_added=told))
+        self._add(Decision(commit.round, commit, holders, before=before, is_author=told))
 
     def skipped(self, message: wire.RoundSkipped) -> None:
         """Take a skip from the session."""

@@ -209,16 +209,20 @@ class RankReplica(LocalStepsReplica):
         finally:
             self._let_go(self.share.names)
 
-    def _working(self, *, anew: bool = False) -> Iterator[tuple[str, Tensor]]:
+    def _working(self, *, reads: bool = True, writes: bool = True) -> Iterator[tuple[str, Tensor]]:
         for name in self.network.shapes:
-            if not anew:
+            if reads:
                 self._take_whole([name], with_gradients=False)
-            if name in self.share.names:
-                parameter = self.trainee.parameters[name]
-                if anew:
+            own = [name] if name in self.share.names else []
+            for each in own:
+                parameter = self.trainee.parameters[each]
+                if not reads:
                     parameter.data = parameter.new_empty(parameter.shape)
-                yield name, parameter.data
-            self._deal([name])
+                yield each, parameter.data
+            if writes:
+                self._deal([name])
+            else:
+                self._let_go(own)
 
     def _take_whole(self, names: Iterable[str], *, with_gradients: bool = True) -> None:
         """Have the working weights whole, and the gradients, of these parameters that are owned

@@ -199,8 +199,7 @@ class Archive:
         """Settle a round: what its commit names stays; in a round with sums all, as lists and parts
         are for whoever audits it. Blocks: for a thread.
         """
-        stays = None if commit.sums else [each.digest for each in commit.needed]
-        self._payloads.settle(commit.round, stays)
+        self._payloads.settle(commit.round, commit.staying())
 
     def _say_missing(self, count: int) -> None:
         """Say once for a page of the log that nobody gave some of its payloads."""

@@ -123,10 +123,9 @@ class RelayInbox:
 
     async def _collect(self, commit: Commit, holders: Sequence[Sequence[PeerId]]) -> None:
         """Hold all payloads of a commit: a node that cannot reach their holders asks here."""
-        stays = None if commit.sums else [each.digest for each in commit.needed]
         try:
             with contextlib.suppress(UnavailableError):
                 await self._swarm.collect(commit, holders)
         finally:
             del self._collects[commit.round]
-            self._swarm.settle(commit.round, stays)
+            self._swarm.settle(commit.round, commit.staying())

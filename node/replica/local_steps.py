@@ -136,10 +136,10 @@ class LocalStepsReplica(Replica):
         if goes_on:
             self.stand_at()
         else:
-            for name, working in self._working(anew=True):
+            for name, working in self._working(reads=False):
                 working.copy_(self.committed[name])
         if self._spec.rounds.overlap:
-            self._start_here()
+            self._start_at(self._working(writes=False) if goes_on else self.committed.items())
 
     def step(self, learning_rate: float) -> None:
         """A step of the optimizer by the gradients, which it takes."""
@@ -313,21 +313,19 @@ class LocalStepsReplica(Replica):
         size = Size(self.share.layout.parameters, self.share.layout.chunks)
         return needs_of(self._spec, size, light=self.trainee.dtype == torch.bfloat16)
 
-    def _start_here(self) -> None:
-        """Keep a copy of the working weights, where the round begins, in the memory of the last one
-        if there is one.
-        """
+    def _start_at(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Keep a copy of where the round begins, in the memory of the last one if there is one."""
         if self._start is self.committed:
             self._start = {
                 name: torch.empty_like(tensor, dtype=self.trainee.dtype)
                 for name, tensor in self.committed.items()
             }
-        for name, working in self._working():
-            self._start[name].copy_(working)
+        for name, tensor in parameters:
+            self._start[name].copy_(tensor)
 
-    def _working(self, *, anew: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """The working weights that are kept here, one parameter after the other, to read and to
-        write; `anew`: to write alone.
+    def _working(self, *, reads: bool = True, writes: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """The working weights that are kept here, one parameter after the other, for a caller that
+        `reads` what they are, and `writes` others.
         """
         for name, parameter in self._own_parameters.items():
             yield name, parameter.data

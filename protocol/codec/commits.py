@@ -113,6 +113,13 @@ class Commit:
         shares = self.shares_of(peer)
         return tuple(entry for entry in self.entries if entry.author in shares)
 
+    def staying(self, voids: Collection[Digest] = ()) -> list[Digest] | None:
+        """What stays of what a node holds of the round. None: all, as the lists and parts of a
+        round with sums are for whoever audits it.
+        """
+        named = [each.digest for each in self.needed if each.digest not in voids]
+        return None if self.sums else named
+
     def only(self, digests: Collection[Digest]) -> "Commit":
         """The commit as if it named no other bytes than these."""
         if self.sums:
@@ -208,9 +215,10 @@ def with_author_list(commit: Commit, blob: bytes) -> Commit:
         raise RemoteProtocolError(
             "expected a list of authors in canonical encoding, got another encoding of it"
         )
-    found = replace(commit, entries=entries, sums=replace(sums, results=results))
+    told = replace(sums, results=results)
+    found = replace(commit, entries=entries, sums=told)
     _check_entries(found)
-    require_silent(found.sums or sums, commit.round)
+    require_silent(told, commit.round)
     return found
 
 

@@ -82,7 +82,8 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, journal: Path) -> None:
         StorageError, match=r"expected the journal of a coordinator at .*, found no"
     ):
         list(read_rounds(tmp_path / "none"))
-    with closing(sqlite3.connect(journal)) as file, file:
-        file.execute("UPDATE commits SET body = x'c1'")
-    with pytest.raises(StorageError, match="cannot read the journal"):
-        list(read_rounds(journal))
+    for damage in ("author_list = x'c1' WHERE round = 1", "body = x'c1'"):
+        with closing(sqlite3.connect(journal)) as file, file:
+            file.execute(f"UPDATE commits SET {damage}")
+        with pytest.raises(StorageError, match="cannot read the journal"):
+            list(read_rounds(journal))

@@ -36,7 +36,7 @@ from protocol.shuffle import Share
 from protocol.sums.part_list import PartList, list_of
 from protocol.sums.parts import cut
 from protocol.sums.receipts import receipt_name
-from tests.simulation.checkers import Violation, require
+from tests.simulation.checkers import require
 from tests.simulation.movements import Work, added_again
 
 
@@ -104,11 +104,12 @@ class Auditor:
         require(root in self.roots, "a root that no author made:", root.hex()[:8])
         return self.roots[root][0]
 
-    def listed(self, commit: Commit) -> Commit:
-        """A commit with sums as the journal has it, with its list of authors."""
+    def decided(self, peer: PeerId, commit: Commit) -> Commit:
+        """The commit that a replica applies, as the journal has it: with authors beside sums."""
         found = self.commit_of(commit.round)
-        if found is None or commit_digest(found) != commit_digest(commit):
-            raise Violation(f"round {commit.round} is told with another commit than is decided")
+        is_decided = found is not None and commit_digest(commit) == commit_digest(found)
+        require(is_decided, peer, "applies another commit in round", commit.round)
+        assert found is not None, "required above"
         return found
 
     def sums(self, commit: Commit, result: RangeSum, blob: bytes, spec: AlgorithmSpec) -> None:
@@ -160,9 +161,7 @@ class Auditor:
         self, peer: PeerId, commit: Commit, digest: int, voids: int, *, faulty: bool
     ) -> None:
         """A replica makes a step."""
-        found = self.commit_of(commit.round)
-        is_decided = found is not None and commit_digest(commit) == commit_digest(found)
-        require(is_decided, peer, "applies another commit in round", commit.round)
+        self.decided(peer, commit)
         if not faulty:
             known = self.digests.setdefault((commit.round, voids), digest)
             require(

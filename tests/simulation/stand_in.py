@@ -243,7 +243,7 @@ class Replica:
         """Take the results of a commit, and count what its authors made; returns the digest of what
         the results say.
         """
-        listed = self._auditor.listed(commit)
+        listed = self._auditor.decided(self.peer, commit)
         assert listed.sums is not None, "the caller has looked"
         for place, entry in enumerate(listed.entries):
             self._count(listed, place, self._auditor.payload_behind(entry.digest))

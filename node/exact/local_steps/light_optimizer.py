@@ -80,7 +80,7 @@ class LightOptimizer:
         (self._step_matrix if is_matrix else self._step_table)(parameter)
 
     def move_vectors(self) -> None:
-        """Move all vectors, one behind the other, by their `.grad`s."""
+        """Move all vectors, one behind the other, by their `.grad`s, which are None afterwards."""
         if self._vectors:
             self._step_vectors()
 

@@ -20,14 +20,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-import msgspec
-
 from coordinator.journal import JOURNAL_NAME
+from coordinator.round_log import commit_in
 from lockstep.cluster.child import Child
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.run_file import write_run_file
 from lockstep.service.keys import load_or_create_key
-from protocol.codec.commits import Commit, with_author_list
 from protocol.handshake import public_bytes
 from protocol.ids import PeerId, RunId, peer_id
 from protocol.runfile import RunSpec
@@ -253,9 +251,7 @@ class Watch:
                 )
                 found = rows.execute(query, (newest,)).fetchall()
                 for round, body, listed, loss in found:
-                    commit = msgspec.msgpack.decode(body, type=Commit)
-                    commit = with_author_list(commit, listed) if listed else commit
-                    authors = [each.author for each in commit.entries]
+                    authors = [each.author for each in commit_in(body, listed).entries]
                     honest = sum(peer in authors for peer in self._run.honest)
                     seen = (1, honest, len(authors) - honest)
                     newest, counts = round, tuple(map(add, counts, seen))
