@@ -175,11 +175,11 @@ class Crew:
 
         Raises `torch.OutOfMemoryError` where a rank has no memory for its share.
         """
-        if self._has_moved:
-            self.do(Load())
-            self._has_moved = False
-        shares, own, tokens = self._dealt(trainee, samples)
         part, recomputes = self._own_part, trainee.recomputes
+        if self._has_moved and part.has_all:
+            self.do(Load())
+        self._has_moved = False
+        shares, own, tokens = self._dealt(trainee, samples)
 
         def compute() -> tuple[float, float]:
             with self._own_threads():

@@ -59,7 +59,7 @@ class Hold(msgspec.Struct, frozen=True, tag="hold"):
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
-    """Take over your part of the working weights, which their owners send one by one."""
+    """Take over rank 0's working weights, one by one: each rank has the whole network."""
 
 
 class Work(msgspec.Struct, frozen=True, tag="work"):

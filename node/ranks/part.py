@@ -44,6 +44,7 @@ from node.ranks.orders import (
     Sum,
 )
 from node.ranks.sharded import RankReplica, ShardedNetwork
+from node.system.malloc import keep_weights_apart
 from protocol.codec.commit_sums import AuthorSet
 from protocol.codec.payload import Coefficients
 from protocol.codec.sums import Levels
@@ -81,6 +82,11 @@ class RankPart:
         return self._trainee
 
     @property
+    def has_all(self) -> bool:
+        """Whether this rank has the whole network, and rank 0 moves it."""
+        return self._replica is None
+
+    @property
     def replica(self) -> RankReplica:
         """What it owns."""
         if self._replica is None:
@@ -90,6 +96,7 @@ class RankPart:
     def hold(self, order: Hold, device: torch.device, micro_batch_max: int = 1) -> None:
         spec, weights = parse_run_json(order.run, "rank 0"), getattr(torch, order.weights)
         if spec.algorithm.facts.steps_within_round:
+            keep_weights_apart()
             self._replica = RankReplica(
                 self._exchange,
                 spec,
@@ -189,8 +196,7 @@ class RankPart:
             give_back_freed_memory()
 
     def _load(self) -> None:
-        if self._replica is None:  # else each order that moves weights deals them out
-            self._exchange.spread((each.data, 0) for each in self.trainee.parameters.values())
+        self._exchange.spread((each.data, 0) for each in self.trainee.parameters.values())
 
     def _sum(self, samples: int) -> None:
         """The mean gradient over the samples of all ranks, on the owner of each parameter."""

@@ -6,11 +6,11 @@
     embedding, head  are never gathered (`node.ranks.vocabulary`)
     the root         what else is in no block is whole as long as a pass lasts
 
-    a step           one parameter at a time: rows of weights and gradients --> its owner, which
-                     moves it --> rows of weights
+    a step           in turns, of what is together no larger than the largest parameter: rows of
+                     weights and gradients --> the owner, which moves it --> rows of weights
 
 The optimizer of local steps takes whole matrices, so it works where a parameter is owned. The owner
-has the weights in a network of its own, which is hollow but for the one that is moved
+has the weights in a network of its own, which is hollow but for those that are moved
 (`RankReplica`).
 
 torch waits for an exchange until it fails. Here all of them go through the rank's own exchange,
@@ -187,7 +187,7 @@ class RankReplica(LocalStepsReplica):
 
     def step(self, learning_rate: float) -> None:
         """One step of every parameter by its gradient: of the vectors, which are small, at once, of
-        the others in turns, in which each rank has one of its own whole.
+        the others in turns, in which each rank has as many of its own whole as the largest is.
         """
         self._optimizer.begin_step(learning_rate)
         shapes = self.network.shapes
@@ -262,12 +262,18 @@ class RankReplica(LocalStepsReplica):
 
 
 def _turns(shapes: Mapping[str, torch.Size], share: RankShare) -> Iterator[list[str]]:
-    """One parameter of each owner at a time, the largest ones first."""
-    of_owners: dict[int, list[str]] = {}
+    """Parameters of each owner, the largest first: at a time as many as are together no larger than
+    the largest of all.
+    """
+    most = max((shape.numel() for shape in shapes.values()), default=0)
+    groups = dict[int, list[list[str]]]()
     for name in sorted(shapes, key=lambda each: (-shapes[each].numel(), each)):
-        of_owners.setdefault(share.owners[name], []).append(name)
-    for names in zip_longest(*(of_owners[owner] for owner in sorted(of_owners))):
-        yield [name for name in names if name is not None]
+        own = groups.setdefault(share.owners[name], [[]])
+        if sum(shapes[each].numel() for each in [*own[-1], name]) > most:
+            own.append([])
+        own[-1].append(name)
+    for turn in zip_longest(*(groups[owner] for owner in sorted(groups)), fillvalue=()):
+        yield [name for names in turn for name in names]
 
 
 def _without_memory(shape: Iterable[int], like: Tensor) -> Tensor:

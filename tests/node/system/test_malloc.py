@@ -77,10 +77,35 @@ print((resident() - before) // {PART_BYTES})
 turn.wait()
 """
 
+WEIGHTS_BYTES = 8 * 1024 * 1024
 
-def told(code: str) -> int:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return int(done.stdout)
+WEIGHTS = f"""
+import sys
+from pathlib import Path
+from node.system.malloc import keep_freed_memory, keep_weights_apart
+def resident(): return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+keep_freed_memory()
+if sys.argv[1] == "apart":
+    assert keep_weights_apart()
+stay = []
+before = resident()
+for _ in range(20):
+    gathered = [bytes([1]) * {WEIGHTS_BYTES}, bytes([1]) * {WEIGHTS_BYTES}]
+    del gathered
+    stay.append(bytes([1]) * {PART_BYTES})
+print((resident() - before) // {PART_BYTES})
+"""
+
+
+def told(code: str, *arguments: str) -> int:
+    command = [sys.executable, "-c", code, *arguments]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_weights_that_come_and_go_leave_no_room_behind() -> None:
+    assert told(WEIGHTS, "apart") < 25, "twenty stay"
+    assert told(WEIGHTS, "as it is") > 40, "glibc has changed: the bound may go"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
@@ -99,4 +124,5 @@ def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
     assert not malloc.keep_freed_memory()
+    assert not malloc.keep_weights_apart()
     assert not memory.give_back_freed_memory()
