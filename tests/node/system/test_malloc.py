@@ -5,6 +5,7 @@ does.
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +97,16 @@ for _ in range(20):
 print((resident() - before) // {PART_BYTES})
 """
 
+LARGE_PAGES = """
+from pathlib import Path
+from node.system.malloc import keep_freed_memory
+keep_freed_memory()
+import torch
+held = torch.ones(2**22)
+flags = [line.split() for line in Path("/proc/self/smaps").read_text().splitlines()]
+print(sum("hg" in each for each in flags if each[0] == "VmFlags:"))
+"""
+
 
 def told(code: str, *arguments: str) -> int:
     command = [sys.executable, "-c", code, *arguments]
@@ -116,6 +127,13 @@ def test_what_is_freed_goes_back_where_that_is_asked_for() -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_one_thread_uses_what_another_has_freed() -> None:
     assert told(SHARED) < PARTS, "four threads with half of the parts each, one after the other"
+
+
+@pytest.mark.skipif(
+    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has one size"
+)
+def test_torch_asks_for_large_pages() -> None:
+    assert told(LARGE_PAGES) > 0
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
