@@ -15,6 +15,7 @@ the last ones seen count. Not counted are
     connections that begin and end between two looks: failed attempts, mostly, of some hundred bytes
     UDP: now and then a question to a name server
     readers of the admin page on this machine
+    connections of which both ends are ours: ranks of one node, who exchange a model in each pass
 
 Bytes lie in buffers between the kernel's count and the counts of their owners, so the difference
 wavers by the bytes on their way. An exported counter has to be kept from falling.
@@ -111,6 +112,7 @@ class OverheadMeter:
         self._figures: dict[int, UpDown] = {}  # of our connections, by cookie
         self._gone_s: dict[int, float] = {}  # of those that are gone: when that was first seen
         self._past = UpDown()
+        self._inside = set[int]()  # cookies of the connections that have both ends here
         self._kernel: ConnectionSource | None = None
 
     def __enter__(self) -> "OverheadMeter":
@@ -163,7 +165,7 @@ class OverheadMeter:
             own = self._own_sockets()
             found = [
                 each
-                for each in kernel.read_open()
+                for each in self._outside(kernel.read_open(), own)
                 if each.cookie in self._figures or self._is_ours(each, own)
             ]
             destroyed = kernel.take_destroyed()
@@ -182,6 +184,14 @@ class OverheadMeter:
             cookie for cookie, since_s in self._gone_s.items() if now_s - since_s >= LAST_FIGURES_S
         ]:
             self._end(cookie)  # its last figures were lost
+
+    def _outside(self, found: list[Connection], own: set[int]) -> list[Connection]:
+        """Those that lead to other programs; one whose other end has gone stays inside."""
+        here = {each.ends[0] for each in found if each.inode in own and each.ends[0]}
+        self._inside = {
+            each.cookie for each in found if each.ends[1] in here or each.cookie in self._inside
+        }
+        return [each for each in found if each.cookie not in self._inside]
 
     def _is_ours(self, connection: Connection, own: set[int]) -> bool:
         port = connection.local_port

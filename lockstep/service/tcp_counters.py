@@ -71,6 +71,9 @@ class Connection:
     down_bytes: int
     """Bytes of the frames received, without content that the process has not read yet."""
 
+    ends: tuple[bytes, bytes] = (b"", b"")
+    """Address and port of this end, and of the other."""
+
 
 class TcpCounters:
     """Sockets to the kernel, for the network namespace in which they are made."""
@@ -171,6 +174,7 @@ def _connection(message: bytes) -> Connection | None:
         loopback=local == remote,
         up_bytes=_SENT.unpack_from(info)[0] + header * segments_out,
         down_bytes=received - (unread if inode else 0) + header * segments_in,
+        ends=(local + message[4:6], remote + message[6:8]),
     )
 
 

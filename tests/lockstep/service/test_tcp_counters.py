@@ -196,6 +196,7 @@ def test_a_segment_costs_the_headers_of_its_kind(
         loopback=False,
         up_bytes=40_000 + 30 * header,
         down_bytes=5_000 - 1_000 + 20 * header,
+        ends=(local.ljust(16, b"\0") + b"\0P", bytes(16) + b"\x0f\xa0"),
     )
 
 
