@@ -187,7 +187,7 @@ class OverheadMeter:
 
     def _outside(self, found: list[Connection], own: set[int]) -> list[Connection]:
         """Those that lead to other programs; one whose other end has gone stays inside."""
-        here = {each.ends[0] for each in found if each.inode in own and each.ends[0]}
+        here = {each.ends[0] for each in found if each.inode in own}
         self._inside = {
             each.cookie for each in found if each.ends[1] in here or each.cookie in self._inside
         }

@@ -71,7 +71,7 @@ class Connection:
     down_bytes: int
     """Bytes of the frames received, without content that the process has not read yet."""
 
-    ends: tuple[bytes, bytes] = (b"", b"")
+    ends: tuple[bytes, bytes]
     """Address and port of this end, and of the other."""
 
 

@@ -28,7 +28,7 @@ ADMIN = 8_080
 def connection(
     cookie: int, up: int, down: int, inode: int = OURS, *, port: int = 1, loopback: bool = False
 ) -> Connection:
-    return Connection(cookie, inode, port, loopback, up, down)
+    return Connection(cookie, inode, port, loopback, up, down, (b"%d" % cookie, b"far"))
 
 
 def between(cookie: int, here: bytes, there: bytes, inode: int = OURS) -> Connection:
