@@ -15,7 +15,8 @@ the last ones seen count. Not counted are
     connections that begin and end between two looks: failed attempts, mostly, of some hundred bytes
     UDP: now and then a question to a name server
     readers of the admin page on this machine
-    connections of which both ends are ours: ranks of one node, who exchange a model in each pass
+    connections among the ranks of one node, who exchange a model in each pass: those of which both
+    ends are ours, and those with other machines that have ranks of it
 
 Bytes lie in buffers between the kernel's count and the counts of their owners, so the difference
 wavers by the bytes on their way. An exported counter has to be kept from falling.
@@ -94,9 +95,12 @@ class OverheadMeter:
         own_sockets: Callable[[], set[int]] | None = None,
         clock: Callable[[], float] = time.monotonic,
         processor: Callable[[], float] = time.thread_time,
+        *,
+        ranks_port: int = 0,
     ) -> None:
         """`own_sockets()` returns the inodes of the sockets of this process and its descendants,
-        `clock()` monotonic seconds, `processor()` the processor time of this thread.
+        `clock()` monotonic seconds, `processor()` the processor time of this thread; `ranks_port`
+        as that of `InsideConnections`.
         """
         self.reason = "not measured yet"
         """The reason why there are no figures; empty while there are."""
@@ -112,7 +116,7 @@ class OverheadMeter:
         self._figures: dict[int, UpDown] = {}  # of our connections, by cookie
         self._gone_s: dict[int, float] = {}  # of those that are gone: when that was first seen
         self._past = UpDown()
-        self._inside = set[int]()  # cookies of the connections that have both ends here
+        self._inside = InsideConnections(ranks_port)
         self._kernel: ConnectionSource | None = None
 
     def __enter__(self) -> "OverheadMeter":
@@ -165,7 +169,7 @@ class OverheadMeter:
             own = self._own_sockets()
             found = [
                 each
-                for each in self._outside(kernel.read_open(), own)
+                for each in self._inside.others(kernel.read_open(), own)
                 if each.cookie in self._figures or self._is_ours(each, own)
             ]
             destroyed = kernel.take_destroyed()
@@ -185,14 +189,6 @@ class OverheadMeter:
         ]:
             self._end(cookie)  # its last figures were lost
 
-    def _outside(self, found: list[Connection], own: set[int]) -> list[Connection]:
-        """Those that lead to other programs; one whose other end has gone stays inside."""
-        here = {each.ends[0] for each in found if each.inode in own}
-        self._inside = {
-            each.cookie for each in found if each.ends[1] in here or each.cookie in self._inside
-        }
-        return [each for each in found if each.cookie not in self._inside]
-
     def _is_ours(self, connection: Connection, own: set[int]) -> bool:
         port = connection.local_port
         reads_page = port == self.page_port or (connection.loopback and port == self.admin_port)
@@ -206,6 +202,36 @@ class OverheadMeter:
         self.__exit__()
         self.reason = reason
         log.info("overhead not counted", extra={"reason": reason})
+
+
+class InsideConnections:
+    """The connections that have both ends in one node: among its processes, and with the other
+    machines that have ranks of it, which are those that call at the port where ranks meet.
+    """
+
+    def __init__(self, ranks_port: int) -> None:
+        """`ranks_port` is that port of this machine; 0: all ranks are on it."""
+        self._ranks_port, self._rank_hosts, self._cookies = ranks_port, set[bytes](), set[int]()
+
+    def others(self, found: list[Connection], own: set[int]) -> list[Connection]:
+        """Those that lead out of the node, whose sockets on this machine have the inodes `own`. One
+        inside stays that when its other end has gone.
+        """
+        here = {each.ends[0] for each in found if each.inode in own}
+        if self._ranks_port:
+            self._rank_hosts |= {
+                each.far_host
+                for each in found
+                if each.local_port == self._ranks_port and not each.loopback
+            }
+        self._cookies = {
+            each.cookie
+            for each in found
+            if each.ends[1] in here
+            or each.far_host in self._rank_hosts
+            or each.cookie in self._cookies
+        }
+        return [each for each in found if each.cookie not in self._cookies]
 
 
 class ProcessTree:

@@ -2,6 +2,7 @@
 them, torchrun on both; then rank 0 is killed, and later the cable is pulled.
 """
 
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ import pytest
 
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
+from lockstep.service.serve import NOTE_NAME
 from tests.lockstep.wan.lab.fixture import needs_ground
 from tests.processes.watching import PATIENCE_S
 from tests.support.tiny import tiny_corpus, tiny_spec
@@ -23,6 +25,9 @@ pytestmark = [pytest.mark.slow, needs_ground]
 
 NAMES = ("lockstep-two-a", "lockstep-two-b")
 LINK = re.compile(r" join '(\S+)'")
+
+OVERHEAD_MAX = 1_000_000
+"""Bytes of a few rounds that this node may send beyond its own: some 80,000 are sent."""
 
 ADDRESSES = ("192.168.7.1", "192.168.7.2")
 
@@ -54,6 +59,15 @@ def until(condition: Callable[[], object], log: Path, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, f"{what}: {log.read_text()[-3000:]}"
         time.sleep(0.2)
+
+
+def overhead_of(directory: Path) -> int:
+    """The bytes that the node on the first machine sent, beyond those that have an owner."""
+    url = json.loads((directory / NOTE_NAME).read_text())["admin"]
+    ask = f"import urllib.request as web; print(web.urlopen('{url}/status.json').read().decode())"
+    asking = ["ip", "netns", "exec", NAMES[0], sys.executable, "-c", ask]
+    seen = subprocess.run(asking, check=True, capture_output=True, text=True)
+    return int(json.loads(seen.stdout)["traffic"]["overhead_up_bytes"])
 
 
 @pytest.mark.usefixtures("cable")
@@ -107,6 +121,7 @@ def test_two_machines_are_one_node_that_outlives_rank_0_and_says_when_the_cable_
             return coordinator.read_text().count("round committed")
 
         until(lambda: commits() > 3, first, "commits")
+        overhead = overhead_of(tmp_path / "node-0")
         rank_0 = Path(f"/proc/{children[1].pid}/task/{children[1].pid}/children").read_text()
         os.kill(int(rank_0), signal.SIGKILL)
         before = commits()
@@ -124,6 +139,7 @@ def test_two_machines_are_one_node_that_outlives_rank_0_and_says_when_the_cable_
                 subprocess.run(["kill", "-9", pid], capture_output=True)
         for child in children:
             child.wait()
+    assert 0 < overhead < OVERHEAD_MAX, "seven million with what the ranks exchanged"
     assert "rank 1" in words, words[-3000:]
     assert f"exitcode  : {int(ExitCode.DEVICE)}" in words, words[-3000:]
     assert "gave no sign of life" in words, words[-3000:]

@@ -81,6 +81,19 @@ def test_what_ranks_of_a_node_exchange_leaves_nobodys_line(kernel: FakeKernel) -
         assert meter.measure() == UpDown(1_010, 1_020), "the other end of one has gone"
 
 
+def test_machines_that_have_ranks_of_the_node_are_no_others(kernel: FakeKernel) -> None:
+    """The store may be torchrun's, and the ranks exchange over ports that torch chooses."""
+    with OverheadMeter(lambda: kernel, lambda: {OURS}, ranks_port=29_500) as meter:
+        store = Connection(1, THEIRS, 29_500, False, 70, 70, (b"lan1ms", b"lan2xy"))
+        beside = Connection(2, THEIRS, 29_500, True, 70, 70, (b"lan1ms", b"lan1zz"))
+        gradients = between(3, b"lan1aa", b"lan2bb")
+        peer, coordinator = between(4, b"lan1cc", b"lan3bb"), between(5, b"lan1dd", b"lan1ee")
+        kernel.now = [store, beside, gradients, peer, coordinator]
+        assert meter.measure() == UpDown(2_000, 2_000), "the peer and the coordinator"
+        kernel.now = [gradients, peer, coordinator]
+        assert meter.measure() == UpDown(2_000, 2_000), "torchrun has lost its store"
+
+
 def test_overhead_is_the_traffic_of_our_connections_that_has_no_owner(kernel: FakeKernel) -> None:
     with meter_of(kernel) as meter:
         kernel.now = [

@@ -175,17 +175,17 @@ PUBLIC = bytes.fromhex("20010db8") + bytes(12)
 
 
 @pytest.mark.parametrize(
-    ("local", "family", "options", "header"),
+    ("local", "family", "options", "header", "address"),
     [
-        (b"\x0b\0\0\x01", socket.AF_INET, 1, 66),
-        (b"\x0b\0\0\x01", socket.AF_INET, 0, 54),
-        (MAPPED, socket.AF_INET6, 1, 66),
-        (PUBLIC, socket.AF_INET6, 1, 86),
+        (b"\x0b\0\0\x01", socket.AF_INET, 1, 66, b"\x0b\0\0\x01"),
+        (b"\x0b\0\0\x01", socket.AF_INET, 0, 54, b"\x0b\0\0\x01"),
+        (MAPPED, socket.AF_INET6, 1, 66, b"\x0b\0\0\x01"),
+        (PUBLIC, socket.AF_INET6, 1, 86, PUBLIC),
     ],
     ids=["IPv4", "no timestamps", "IPv4 on an IPv6 socket", "IPv6"],
 )
 def test_a_segment_costs_the_headers_of_its_kind(
-    local: bytes, family: int, options: int, header: int
+    local: bytes, family: int, options: int, header: int, address: bytes
 ) -> None:
     ((kind, one),) = parsed(connection(local=local, family=family, options=options))
     assert kind == 20
@@ -196,8 +196,25 @@ def test_a_segment_costs_the_headers_of_its_kind(
         loopback=False,
         up_bytes=40_000 + 30 * header,
         down_bytes=5_000 - 1_000 + 20 * header,
-        ends=(local.ljust(16, b"\0") + b"\0P", bytes(16) + b"\x0f\xa0"),
+        ends=(address + b"\0P", one.far_host + b"\x0f\xa0"),
     )
+    assert one.far_host == bytes(4 if family == socket.AF_INET else 16)
+
+
+@needs_linux
+def test_the_ends_of_a_connection_are_each_others_whatever_their_sockets_are_made_for() -> None:
+    with kernel() as asked, socket.socket(socket.AF_INET6) as server:
+        try:
+            server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            server.bind(("::", 0))
+        except OSError:
+            pytest.skip("no IPv6 here")
+        server.listen()
+        with socket.create_connection(("127.0.0.1", server.getsockname()[1])) as one:
+            two, _ = server.accept()
+            with two:
+                assert found(asked, one).ends == found(asked, two).ends[::-1]
+                assert found(asked, two).far_host == b"\x7f\0\0\1"
 
 
 def test_one_datagram_holds_many_messages_and_the_last_may_be_torn() -> None:
