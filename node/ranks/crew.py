@@ -10,8 +10,8 @@ anew with other ranks.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
@@ -182,7 +182,7 @@ class Crew:
         shares, own, tokens = self._dealt(trainee, samples)
 
         def compute() -> tuple[float, float]:
-            with self._own_threads():
+            with self._exchange.threads.among(range(self.count)):
                 return part.gradient(own, anew=anew, recomputes=recomputes)
 
         order = Work(shares, tokens, anew=anew, recomputes=recomputes)
@@ -206,7 +206,7 @@ class Crew:
         part = self._own_part
 
         def compute() -> float:
-            with self._own_threads():
+            with self._exchange.threads.among(range(self.count)):
                 return part.nats(own)
 
         nats, answers = self._give(Measure(shares, tokens), compute)
@@ -236,21 +236,6 @@ class Crew:
             self._number += 1
             self._line.say(f"order/{self._number}", encode(Leave()))
         self._line.close(whole=not self.fault)
-
-    @contextmanager
-    def _own_threads(self) -> Iterator[None]:
-        """Leaves the other ranks of this machine their part of its CPU threads, which are all rank
-        0's between passes.
-        """
-        here, threads = self.here, torch.get_num_threads()
-        if here == 1 or self._device.type != "cpu":
-            yield
-            return
-        torch.set_num_threads(max(1, threads // here))
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
 
     # ---- answers
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from node.ranks.line import RankLine
+from node.ranks.threads import SharedThreads
 
 PIECE_ENTRIES = 2**21
 """Entries of a rank that are collected at a time: gloo puts those of all together beside the place
@@ -21,6 +22,7 @@ class TensorExchange:
     ) -> None:
         """`wait` begins each of torch's exchanges, and waits until all have ended."""
         self._line, self._device, self._wait = line, device, wait
+        self.threads = SharedThreads(line.place, device)
 
     @property
     def rank(self) -> int:

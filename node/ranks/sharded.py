@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from node.exact.engine import GRADIENT_MAX, require_finite
+from node.exact.local_steps.optimizer import tables_of
 from node.model.blocks import repeated
 from node.model.build import named_parameters_once
 from node.model.precision import gradient_dtype
@@ -190,16 +191,17 @@ class RankReplica(LocalStepsReplica):
         the others in turns, in which each rank has as many of its own whole as the largest is.
         """
         self._optimizer.begin_step(learning_rate)
-        shapes = self.network.shapes
+        shapes, owners, matrices = self.network.shapes, self.share.owners, self._matrices()
         vectors = [name for name, shape in shapes.items() if len(shape) == 1]
         self._take_whole(vectors)
         self._optimizer.move_vectors()
         self._deal(vectors)
         for names in _turns({name: shapes[name] for name in shapes.keys() - vectors}, self.share):
             self._take_whole(names)
-            for name in names:
-                if name in self.share.names:
-                    self._optimizer.move(self.trainee.parameters[name])
+            with self._exchange.threads.among({owners[name] for name in names if name in matrices}):
+                for name in names:
+                    if name in self.share.names:
+                        self._optimizer.move(self.trainee.parameters[name])
             self._deal(names)
 
     def accumulate(self) -> None:
@@ -245,6 +247,16 @@ class RankReplica(LocalStepsReplica):
             whole = self.trainee.parameters[name].data if is_own else None
             self.network.deal(name, whole, self.share.owners[name])
             self._let_go([name] if is_own else [])
+
+    def _matrices(self) -> set[str]:
+        """The parameters that are costly to move: those that are orthogonalised."""
+        tables, shapes = tables_of(self.trainee.model), self.network.shapes
+        named = named_parameters_once(self.trainee.model)
+        return {
+            name
+            for name, each in named.items()
+            if len(shapes[name]) == 2 and id(each) not in tables
+        }
 
     def _let_go(self, names: Iterable[str]) -> None:
         for name in names:

@@ -21,6 +21,7 @@ from node.ranks.orders import (
     decode_order,
     encode,
 )
+from node.ranks.place import RankPlace
 from protocol.errors import DeviceError, UnavailableError
 
 HELLOS = [Hello("", {}, f"host-{rank}", "a CPU", "cpu") for rank in range(3)]
@@ -33,6 +34,7 @@ class ScriptedLine:
     """A line at whose other end ranks answer by a script, on a clock of its own."""
 
     def __init__(self, script: Script) -> None:
+        self.place = RankPlace(0, 3)
         self.orders: list[Order] = []
         self.now_s = 0.0
         self.silent = dict[int, float]()
