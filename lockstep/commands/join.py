@@ -347,7 +347,7 @@ async def _join(
     be_nice(niceness)
     from node.process import NodeProcess
 
-    meter = OverheadMeter(ranks_port=ranks.own_place().port)
+    meter = OverheadMeter(inside=ranks.inside_connections(ranks.own_place()))
 
     def make(limits: Limits) -> NodeProcess:
         kept = replace(settings, **limits.of_a_node)

@@ -96,11 +96,11 @@ class OverheadMeter:
         clock: Callable[[], float] = time.monotonic,
         processor: Callable[[], float] = time.thread_time,
         *,
-        ranks_port: int = 0,
+        inside: "InsideConnections | None" = None,
     ) -> None:
         """`own_sockets()` returns the inodes of the sockets of this process and its descendants,
-        `clock()` monotonic seconds, `processor()` the processor time of this thread; `ranks_port`
-        as that of `InsideConnections`.
+        `clock()` monotonic seconds, `processor()` the processor time of this thread; `inside`
+        tells what leaves the node.
         """
         self.reason = "not measured yet"
         """The reason why there are no figures; empty while there are."""
@@ -116,7 +116,7 @@ class OverheadMeter:
         self._figures: dict[int, UpDown] = {}  # of our connections, by cookie
         self._gone_s: dict[int, float] = {}  # of those that are gone: when that was first seen
         self._past = UpDown()
-        self._inside = InsideConnections(ranks_port)
+        self._inside = inside or InsideConnections()
         self._kernel: ConnectionSource | None = None
 
     def __enter__(self) -> "OverheadMeter":
@@ -205,19 +205,25 @@ class OverheadMeter:
 
 
 class InsideConnections:
-    """The connections that have both ends in one node: among its processes, and with the other
-    machines that have ranks of it, which are those that call at the port where ranks meet.
+    """The connections that have both ends in one node: among its processes, which may be children
+    of the program that started this one, and with the other machines that have ranks of it, which
+    are those that call at the port where ranks meet.
     """
 
-    def __init__(self, ranks_port: int) -> None:
-        """`ranks_port` is that port of this machine; 0: all ranks are on it."""
-        self._ranks_port, self._rank_hosts, self._cookies = ranks_port, set[bytes](), set[int]()
+    def __init__(self, ranks_port: int = 0, started_sockets: Callable[[], set[int]] = set) -> None:
+        """`ranks_port` is that port of this machine, and `started_sockets()` returns the inodes of
+        the sockets of all that this process's parent has started; none where this process is a node
+        alone, or starts the other ranks.
+        """
+        self._ranks_port, self._started_sockets = ranks_port, started_sockets
+        self._rank_hosts, self._cookies = set[bytes](), set[int]()
 
     def others(self, found: list[Connection], own: set[int]) -> list[Connection]:
         """Those that lead out of the node, whose sockets on this machine have the inodes `own`. One
         inside stays that when its other end has gone.
         """
-        here = {each.ends[0] for each in found if each.inode in own}
+        ours = own | self._started_sockets()
+        here = {each.ends[0] for each in found if each.inode in ours}
         if self._ranks_port:
             self._rank_hosts |= {
                 each.far_host
@@ -235,10 +241,11 @@ class InsideConnections:
 
 
 class ProcessTree:
-    """This process and its descendants. A descendant stays one when its parent is gone."""
+    """A process, this one as a rule, and its descendants, which stay that when a parent is gone."""
 
-    def __init__(self) -> None:
-        self._ours = {os.getpid(): True}  # every process that was seen
+    def __init__(self, root: int = 0) -> None:
+        """`root` is the number of another process, in the place of this one."""
+        self._ours = {root or os.getpid(): True}  # every process that was seen
 
     def pids(self) -> set[int]:
         """Numbers of these processes; `OSError` where there is no /proc."""

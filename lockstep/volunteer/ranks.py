@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from lockstep import __version__
 from lockstep.console import messages
 from lockstep.exit_codes import ExitCode
+from lockstep.service.overhead import InsideConnections, ProcessTree
 from lockstep.service.signals import SIGNALS
 from node.ranks.orders import Hello
 from node.ranks.place import RankPlace, place_of
@@ -52,6 +53,13 @@ def shared(settings: NodeSettings, place: RankPlace) -> NodeSettings:
     if here > 1 and not settings.threads and "cuda" not in settings.device:
         settings = replace(settings, threads=max(1, (os.cpu_count() or 1) // here))
     return replace(settings, ranks=ranks)
+
+
+def inside_connections(place: RankPlace) -> InsideConnections:
+    """The connections that leave the node of this process nowhere."""
+    if not place.is_launched:
+        return InsideConnections()
+    return InsideConnections(place.port, ProcessTree(os.getppid()).sockets)
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 ranks are killed and stopped, and torchrun's ranks are one node too.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
+from lockstep.service.serve import NOTE_NAME
 from tests.processes.watching import PATIENCE_S, committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
@@ -143,6 +146,9 @@ def test_ranks_of_torchrun_are_one_node_that_comes_back_and_finishes_its_round(
             node = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
             try:
                 until(lambda: committed(cluster) > 2, "commits")
+                note = json.loads((tmp_path / "node" / NOTE_NAME).read_bytes())
+                with urllib.request.urlopen(f"{note['admin']}/status.json") as answer:
+                    overhead = json.load(answer)["traffic"]["overhead_up_bytes"]
                 again = subprocess.run(
                     [*launch, *join], capture_output=True, text=True, env=environment
                 )
@@ -155,6 +161,7 @@ def test_ranks_of_torchrun_are_one_node_that_comes_back_and_finishes_its_round(
                 node.wait(PATIENCE_S)
             finally:
                 node.kill()
+    assert 0 < overhead < 1_000_000, "what ranks exchange is no traffic"
     errors = [line for line in again.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, again.stderr
     assert "is at work in" in errors[0]

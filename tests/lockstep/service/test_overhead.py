@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from lockstep.service import overhead as module
-from lockstep.service.overhead import OverheadMeter, ProcessTree, UpDown
+from lockstep.service.overhead import InsideConnections, OverheadMeter, ProcessTree, UpDown
 from lockstep.service.tcp_counters import Connection
 from protocol.errors import UnavailableError
 from tests.lockstep.wan.lab.fixture import eventually
@@ -81,9 +81,19 @@ def test_what_ranks_of_a_node_exchange_leaves_nobodys_line(kernel: FakeKernel) -
         assert meter.measure() == UpDown(1_010, 1_020), "the other end of one has gone"
 
 
+def test_ranks_that_another_program_has_started_are_the_node_too(kernel: FakeKernel) -> None:
+    inside = InsideConnections(29_500, lambda: {OURS, THEIRS})
+    with OverheadMeter(lambda: kernel, lambda: {OURS}, inside=inside) as meter:
+        kernel.now = [between(1, b"a1", b"a2"), between(2, b"a2", b"a1", THEIRS)]
+        kernel.now += [between(3, b"a3", b"b9"), between(4, b"b9", b"a3", 33)]
+        kernel.now += [between(5, b"a5", b"c9", THEIRS)]
+        assert meter.measure() == UpDown(1_000, 1_000), "with a coordinator on this machine"
+
+
 def test_machines_that_have_ranks_of_the_node_are_no_others(kernel: FakeKernel) -> None:
     """The store may be torchrun's, and the ranks exchange over ports that torch chooses."""
-    with OverheadMeter(lambda: kernel, lambda: {OURS}, ranks_port=29_500) as meter:
+    inside = InsideConnections(29_500)
+    with OverheadMeter(lambda: kernel, lambda: {OURS}, inside=inside) as meter:
         store = Connection(1, THEIRS, 29_500, False, 70, 70, (b"lan1ms", b"lan2xy"))
         beside = Connection(2, THEIRS, 29_500, True, 70, 70, (b"lan1ms", b"lan1zz"))
         gradients = between(3, b"lan1aa", b"lan2bb")
