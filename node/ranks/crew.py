@@ -182,7 +182,7 @@ class Crew:
         shares, own, tokens = self._dealt(trainee, samples)
 
         def compute() -> tuple[float, float]:
-            with self._exchange.threads.among(range(self.count)):
+            with self._exchange.threads_among(range(self.count)):
                 return part.gradient(own, anew=anew, recomputes=recomputes)
 
         order = Work(shares, tokens, anew=anew, recomputes=recomputes)
@@ -206,7 +206,7 @@ class Crew:
         part = self._own_part
 
         def compute() -> float:
-            with self._exchange.threads.among(range(self.count)):
+            with self._exchange.threads_among(range(self.count)):
                 return part.nats(own)
 
         nats, answers = self._give(Measure(shares, tokens), compute)

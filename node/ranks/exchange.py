@@ -1,13 +1,14 @@
 """Exchanges of tensors between the ranks, one after the other or all at once."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from node.ranks.line import RankLine
-from node.ranks.threads import SharedThreads
+from node.system.device import with_threads
 
 PIECE_ENTRIES = 2**21
 """Entries of a rank that are collected at a time: gloo puts those of all together beside the place
@@ -22,7 +23,6 @@ class TensorExchange:
     ) -> None:
         """`wait` begins each of torch's exchanges, and waits until all have ended."""
         self._line, self._device, self._wait = line, device, wait
-        self.threads = SharedThreads(line.place, device)
 
     @property
     def rank(self) -> int:
@@ -37,6 +37,12 @@ class TensorExchange:
     def sharing(self) -> int:
         """Ranks that share the memory of this one's device."""
         return self._line.place.local_count if self._device.type == "cpu" else 1
+
+    def threads_among(self, ranks: Collection[int]) -> AbstractContextManager[None]:
+        """Compute meanwhile with `RankPlace.threads_among`; a rank on a card keeps its own."""
+        if self._device.type != "cpu":
+            return nullcontext()
+        return with_threads(self._line.place.threads_among(ranks, torch.get_num_threads()))
 
     def spread(self, tensors: Iterable[tuple[Tensor, int]]) -> None:
         """Send each tensor of a rank to all, which receive it in place."""

@@ -1,6 +1,6 @@
 """The rank of this process in its node, as torchrun tells it, or who starts ranks as it does."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from protocol.errors import SettingsError
@@ -34,6 +34,19 @@ class RankPlace:
     def is_launched(self) -> bool:
         """Whether another program started this rank, and the others with it."""
         return self.count > 1
+
+    def threads_among(self, ranks: Collection[int], between: int) -> int:
+        """The number of CPU threads for this rank while these ranks work and the others wait. It
+        has `between` of them between orders, and keeps them where none of these is on its machine.
+
+            a pass     all ranks
+            a step     those that have matrices to orthogonalise
+            between    rank 0 has all of its machine, as the others wait for it, a follower its part
+        """
+        first = self.rank - self.local_rank
+        here = sum(first <= rank < first + self.local_count for rank in ranks)
+        every = between if self.rank == 0 else between * self.local_count
+        return max(1, every // here) if here else between
 
 
 def place_of(environment: Mapping[str, str]) -> RankPlace:

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from node.exact.engine import GRADIENT_MAX, require_finite
-from node.exact.local_steps.optimizer import tables_of
+from node.exact.local_steps.optimizer import sorted_out
 from node.model.blocks import repeated
 from node.model.build import named_parameters_once
 from node.model.precision import gradient_dtype
@@ -166,6 +166,9 @@ class RankReplica(LocalStepsReplica):
     network: ShardedNetwork
     """The network that makes passes."""
 
+    _matrices: set[str]
+    """The parameters of all ranks that are orthogonalised, which is what costs in a step."""
+
     def __init__(self, exchange: TensorExchange, *parts: Any, **options: Any) -> None:
         """`parts` and `options` as those of `LocalStepsReplica`."""
         self._exchange = exchange
@@ -191,14 +194,15 @@ class RankReplica(LocalStepsReplica):
         the others in turns, in which each rank has as many of its own whole as the largest is.
         """
         self._optimizer.begin_step(learning_rate)
-        shapes, owners, matrices = self.network.shapes, self.share.owners, self._matrices()
+        shapes, owners = self.network.shapes, self.share.owners
         vectors = [name for name, shape in shapes.items() if len(shape) == 1]
         self._take_whole(vectors)
         self._optimizer.move_vectors()
         self._deal(vectors)
         for names in _turns({name: shapes[name] for name in shapes.keys() - vectors}, self.share):
             self._take_whole(names)
-            with self._exchange.threads.among({owners[name] for name in names if name in matrices}):
+            busy = {owners[name] for name in names if name in self._matrices}
+            with self._exchange.threads_among(busy):
                 for name in names:
                     if name in self.share.names:
                         self._optimizer.move(self.trainee.parameters[name])
@@ -248,22 +252,15 @@ class RankReplica(LocalStepsReplica):
             self.network.deal(name, whole, self.share.owners[name])
             self._let_go([name] if is_own else [])
 
-    def _matrices(self) -> set[str]:
-        """The parameters that are costly to move: those that are orthogonalised."""
-        tables, shapes = tables_of(self.trainee.model), self.network.shapes
-        named = named_parameters_once(self.trainee.model)
-        return {
-            name
-            for name, each in named.items()
-            if len(shapes[name]) == 2 and id(each) not in tables
-        }
-
     def _let_go(self, names: Iterable[str]) -> None:
         for name in names:
             parameter = self.trainee.parameters[name]
             parameter.data = _without_memory(parameter.shape, parameter)
 
     def _trainee(self, model: nn.Module, device: torch.device, samples: int) -> TrainingModel:
+        whole = named_parameters_once(model)
+        matrices = {id(each) for each in sorted_out(model, whole)[0]}
+        self._matrices = {name for name, each in whole.items() if id(each) in matrices}
         own, names = _hollow(model), RankShare(self.layout, *self._place).names
         trainee = super()._trainee(own, device, samples)
         for name in names:

@@ -140,6 +140,17 @@ def use_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def with_threads(threads: int) -> Iterator[None]:
+    """Compute with this many CPU threads meanwhile."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def limit_memory(device: torch.device, percent: int) -> None:
     """Take at most this part of a GPU's memory; a pass that does not fit it is out of memory, and
     made with fewer samples. `SettingsError` for a device that is no GPU.

@@ -18,7 +18,7 @@ import pytest
 from lockstep.cluster.local import Cluster, ClusterSettings
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
-from lockstep.service.serve import NOTE_NAME
+from lockstep.service.serve import NOTE_NAME, read_note
 from tests.processes.watching import PATIENCE_S, committed, watch_until
 from tests.support.tiny import tiny_corpus, tiny_spec
 
@@ -146,7 +146,7 @@ def test_ranks_of_torchrun_are_one_node_that_comes_back_and_finishes_its_round(
             node = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
             try:
                 until(lambda: committed(cluster) > 2, "commits")
-                note = json.loads((tmp_path / "node" / NOTE_NAME).read_bytes())
+                note = read_note(tmp_path / "node" / NOTE_NAME) or {}
                 with urllib.request.urlopen(f"{note['admin']}/status.json") as answer:
                     overhead = json.load(answer)["traffic"]["overhead_up_bytes"]
                 again = subprocess.run(

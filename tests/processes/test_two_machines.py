@@ -16,7 +16,7 @@ import pytest
 
 from lockstep.exit_codes import ExitCode
 from lockstep.run_file import write_run_file
-from lockstep.service.serve import NOTE_NAME
+from lockstep.service.serve import NOTE_NAME, read_note
 from tests.lockstep.wan.lab.fixture import needs_ground
 from tests.processes.watching import PATIENCE_S
 from tests.support.tiny import tiny_corpus, tiny_spec
@@ -63,7 +63,7 @@ def until(condition: Callable[[], object], log: Path, what: str) -> None:
 
 def overhead_of(directory: Path) -> int:
     """The bytes that the node on the first machine sent, beyond those that have an owner."""
-    url = json.loads((directory / NOTE_NAME).read_text())["admin"]
+    url = (read_note(directory / NOTE_NAME) or {})["admin"]
     ask = f"import urllib.request as web; print(web.urlopen('{url}/status.json').read().decode())"
     asking = ["ip", "netns", "exec", NAMES[0], sys.executable, "-c", ask]
     seen = subprocess.run(asking, check=True, capture_output=True, text=True)

@@ -10,6 +10,7 @@ import torch
 
 from node.model.build import build_model
 from node.model.training import TrainingModel
+from node.system.device import with_threads
 from protocol.planner.activations import pass_bytes
 from protocol.runfile import ModelSpec
 from tests.benchmarks.passes.models import row
@@ -84,9 +85,9 @@ def test_a_pass_is_measured_in_each_of_its_ways() -> None:
     assert all(each["tokens_per_second"] > 0 for each in rows)
 
 
-def test_passes_one_by_one_and_those_of_a_round_are_measured() -> None:
+def test_a_round_of_passes_takes_no_longer_on_a_processor_than_passes_one_by_one() -> None:
     trainee = TrainingModel(build_model("llama", CONFIG | {"num_hidden_layers": 4}))
-    waited, nodes = queued(trainee, torch.randint(0, 257, (4, 33)), 9)
+    with with_threads(1):  # those of a team spin while they wait for each other
+        waited, nodes = queued(trainee, torch.randint(0, 257, (4, 33)), 9)
     assert (waited["queue"], nodes["queue"]) == (False, True)
-    assert waited["ratio"]["median"] == 1.0
-    assert nodes["ratio"]["median"] > 0, "how long a processor takes is the benchmark's to tell"
+    assert nodes["ratio"]["median"] < 1.5, "a round's own work is next to nothing"

@@ -1,27 +1,30 @@
 """How ranks of one machine share its CPU threads."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from node.ranks.exchange import TensorExchange
 from node.ranks.place import RankPlace
-from node.ranks.threads import SharedThreads
+from node.system.device import with_threads
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+    with with_threads(1):
+        yield
 
 
 def used(place: RankPlace, ranks: set[int], between: int, device: torch.device = CPU) -> int:
     """Threads of a rank as it works among these, of one that has so many between orders."""
     torch.set_num_threads(between)
-    with SharedThreads(place, device).among(ranks):
+    line: Any = SimpleNamespace(place=place)
+    with TensorExchange(line, device, lambda _: None).threads_among(ranks):
         found = torch.get_num_threads()
     assert torch.get_num_threads() == between
     return found
